@@ -1,0 +1,31 @@
+"""The one door to the checks: `nox -s lint types tests`."""
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+CONSTRAINTS = ("-c", "constraints.txt")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and imports."""
+    session.install(*CONSTRAINTS, "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Static types, strict."""
+    session.install(*CONSTRAINTS, "-e", ".[dev]")
+    session.run("mypy")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The test suite; arguments after -- go to pytest."""
+    session.install(*CONSTRAINTS, "-e", ".[test]")
+    session.run("pytest", *session.posargs, env={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"})
