@@ -1,0 +1,129 @@
+"""The miniature world: disjoint splits, published schemas, seeds that mean something, lengths that can be set."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+
+import pytest
+
+from ttabench.mini import books, corpus, demonstrations, dialogue, profiles, qa
+from ttabench.mini.world import CATEGORIES, KINDS, RELATIONS, SPLITS, entities, name_pieces, rng
+
+QA = {"streamingqa": qa.streamingqa, "squad_seq": qa.squad_seq, "archivalqa": qa.archivalqa}
+
+
+def names_in(text: str) -> set[str]:
+    """Every entity of the world that a text names, of any kind and split."""
+    known = {name for kind in KINDS for split in SPLITS for name in entities(kind, split)}
+    words = text.replace("_", " ").translate(str.maketrans(",.?!:\"'()[]{}\\", " " * 14)).split()
+    return {f"{a} {b}" for a, b in zip(words, words[1:], strict=False)} & known
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entities_of_the_splits_are_disjoint_and_share_their_pieces(kind: str) -> None:
+    for one, other in combinations(SPLITS, 2):
+        assert not set(entities(kind, one)) & set(entities(kind, other))
+    for position in (0, 1):
+        pieces = [{name.split()[position] for name in entities(kind, split)} for split in ("train", "test")]
+        assert pieces[0] == pieces[1] == set(name_pieces(kind)[position])
+
+
+def everything(split: str) -> dict[str, object]:
+    """A sample of every family in one split."""
+    return {
+        **{name: make(split, 0, 12) for name, make in QA.items()},
+        "superglue": [demonstrations.superglue(task, split, 0, 8, 8) for task in demonstrations.LABELS],
+        "metaicl": demonstrations.metaicl(split, 0, 4),
+        "msc": dialogue.msc(split, 0, 4),
+        "dailydialog": dialogue.dailydialog(split, 0, 4),
+        "lamp": profiles.lamp(split, 0, 4),
+        "pg19": books.pg19(split, 0, 2, 2000),
+    }
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_rows_name_only_entities_of_their_split(split: str) -> None:
+    allowed = {name for kind in KINDS for name in entities(kind, split)}
+    for family, rows in everything(split).items():
+        named = names_in(json.dumps(rows))
+        assert named <= allowed, f"{family} names {sorted(named - allowed)[:3]}"
+        assert named or family in {"metaicl", "lamp"}, f"{family} names nobody"
+
+
+def test_training_text_of_the_nano_lm_names_training_entities_only() -> None:
+    allowed = {name for kind in KINDS for name in entities(kind, "train")}
+    for name, family in corpus.FAMILIES.items():
+        for seed in range(5):
+            text = "".join(piece for piece, _ in family(rng("test", name, seed), 400))
+            assert names_in(text) <= allowed
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_rules_of_the_splits_are_disjoint_and_cover_all_groups(size: int) -> None:
+    groups = [group for split in SPLITS for group in demonstrations.rules(split, size)]
+    assert len(groups) == len(set(groups)) == len(list(combinations(CATEGORIES, size)))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others(split: str) -> None:
+    for make in (*QA.values(), dialogue.msc, dialogue.dailydialog, profiles.lamp):
+        assert make(split, 3, 4) == make(split, 3, 4)
+        assert make(split, 3, 4) != make(split, 4, 4)
+
+
+@pytest.mark.parametrize("name", QA)
+def test_every_answer_stands_in_its_document_once_as_a_fact_of_the_entity_asked_for(name: str) -> None:
+    for row in QA[name]("test", 0, 30, questions=4):
+        text = str(row.get("context") or row.get("ans_paragraph") or row["text"])
+        gold = row.get("answer") or row["answers"]
+        answer = gold["text"][0] if isinstance(gold, dict) else str(gold)
+        start = gold["answer_start"][0] if isinstance(gold, dict) else row.get("answer_start", text.index(answer))
+        assert text[start : start + len(answer)] == answer
+        (asked,) = names_in(str(row["question"]))
+        assert names_in(text) == {asked}
+
+
+def test_a_stream_of_the_paper_s_length_has_distinct_documents() -> None:
+    rows = qa.streamingqa("test", 0, 1665)
+    assert len({row["text"] for row in rows}) == 1665
+
+
+def test_demonstrations_leave_every_label_equally_likely() -> None:
+    for task in demonstrations.LABELS:
+        labels = [row["label"] for row in demonstrations.superglue(task, "test", 1, 32, 60)["validation"]]
+        counts = {labels.count(label) for label in set(labels)}
+        assert max(counts) - min(counts) <= 1
+
+
+def test_published_schemas() -> None:
+    assert set(qa.squad_seq("test", 0, 1)[0]) == {"id", "title", "context", "question", "answers"}
+    assert {"text", "question", "answers", "qa_id"} <= set(qa.streamingqa("test", 0, 1)[0])
+    assert {"para_id", "ans_paragraph", "org_answer", "para_num", "year"} <= set(qa.archivalqa("test", 0, 1)[0])
+    assert set(dialogue.dailydialog("test", 0, 1)[0]) == {"dialog", "act", "emotion"}
+    assert {"previous_dialogs", "self_instruct", "personas"} <= set(dialogue.msc("test", 0, 1)[0])
+    assert set(books.pg19("test", 0, 1, 100)[0]) == {"short_book_title", "publication_date", "url", "text"}
+    questions, outputs = profiles.lamp("test", 0, 2)
+    assert {"id", "input", "profile"} == set(questions[0])
+    assert [gold["id"] for gold in outputs["golds"]] == [question["id"] for question in questions]
+
+
+def test_books_have_the_length_asked_for_and_facts_that_return_late() -> None:
+    text = str(books.pg19("test", 0, 1, 8000)[0]["text"])
+    sentences = text.replace("\n", " ").split(". ")
+    assert 0.8 * 8000 <= 9 * len(sentences) <= 1.2 * 8000
+    first: dict[tuple[str, str], int] = {}
+    gaps = []
+    values = {value for relation in RELATIONS["person"] for value in relation.values}
+    for place, sentence in enumerate(sentences):
+        for name in names_in(sentence):
+            for value in set(sentence.split()) & values:
+                gaps.append(place - first.setdefault((name, value), place))
+    assert max(gaps) * 9 > 1024
+
+
+def test_unknown_twins_and_impossible_numbers_of_facts_are_refused() -> None:
+    with pytest.raises(ValueError, match="no miniature twin of 'wsc'"):
+        demonstrations.superglue("wsc", "test", 0)
+    with pytest.raises(ValueError, match="in split 'dev'"):
+        entities("person", "dev")

@@ -1,0 +1,1 @@
+"""The miniature world: small synthetic twins of all nine task families, generated from a seed, and the nano LM recipe."""

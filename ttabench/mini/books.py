@@ -1,0 +1,60 @@
+"""Books of the miniature world, in the schema of PG19: recurring characters and facts that return long after they were told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
+
+Row = dict[str, object]
+_FILLERS = (
+    "The morning was grey and the streets were empty.",
+    "Nobody spoke for a while.",
+    "Then {e} came in and sat down.",
+    "At noon {e} left without a word.",
+    "The letter from {e} had not arrived.",
+    "Once more {e} thought of {f}.",
+    "In the evening {e} met {f} by the gate.",
+    "It was late when {e} wrote to {f}.",
+)
+_TOKENS_PER_SENTENCE = 9
+
+
+def sentences(source: random.Random, split: str, cast: int = 16) -> Iterator[str]:
+    """An endless story: facts of a slowly changing cast, told again and again in changing words.
+
+    Half of the sentences tell a fact. The character told of is usually a recent one and, one time in four, anybody who
+    has appeared since the first page, so that facts come back after hundreds of sentences.
+    """
+    people = draw_entities(source, "person", split, cast)
+    told: dict[str, list[Fact]] = {}
+    met: list[str] = []
+    while True:
+        if len(met) < 3 or (len(met) < len(people) and source.random() < 0.04):
+            person = people[len(met)]
+            met.append(person)
+            told[person] = facts(source, "person", person, min(4, len(RELATIONS["person"])))
+        person = source.choice(met[-4:] if source.random() < 0.75 else met)
+        if source.random() < 0.5:
+            yield source.choice(told[person]).statement(source.randrange(3))
+        else:
+            yield source.choice(_FILLERS).format(e=person, f=source.choice(met))
+
+
+def book(source: random.Random, split: str, tokens: int, cast: int = 16) -> str:
+    """About `tokens` nano tokens of story, in paragraphs of eight sentences."""
+    story = sentences(source, split, cast)
+    paragraphs = max(1, tokens // (8 * _TOKENS_PER_SENTENCE))
+    return "\n".join("So " + " ".join(next(story) for _ in range(8)) for _ in range(paragraphs)) + "\n"
+
+
+def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Row]:
+    """Rows {short_book_title, publication_date, url, text}; `tokens` up to 256k (about 9 nano tokens a sentence)."""
+    made: list[Row] = []
+    for number in range(books):
+        source = rng("pg19", split, seed, number)
+        text = book(source, split, tokens, cast=max(16, tokens // 512))
+        title = f"The {split} book {seed}-{number}"
+        made.append({"short_book_title": title, "publication_date": 1900 + number, "url": f"mini://{number}", "text": text})
+    return made

@@ -1,0 +1,170 @@
+"""Training text of the nano LM: sequences of all nine families, laid out as the readers lay out their windows.
+
+A sequence is a list of (text, weight) segments; the weight says how much a token of the segment counts in the loss.
+Answers count fully, documents of question answering not at all, running text a little. `END` stands for the EOS token.
+
+    [("Notes of Monday: Mirel Dovan keeps a goat.\n\n", 0.0), ("Which pet does Mirel Dovan keep?", 0.0), (" goat", 1.0), (END, 1.0)]
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeAlias
+
+from ttabench.mini import books, demonstrations, dialogue, profiles, qa
+from ttabench.mini.world import CATEGORIES, LABEL_WORDS, RELATIONS, entities
+
+END = "\0"
+Segments: TypeAlias = list[tuple[str, float]]
+_RUNNING = 0.3
+"""Weight of running text: much of it cannot be predicted by anybody."""
+
+
+def _answered(prompt: str, answer: str) -> Segments:
+    return [(prompt, 0.0), (f" {answer}", 1.0), (END, 1.0)]
+
+
+def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random.Random, int], Segments]:
+    """Documents, then questions drawn with replacement (without, a reader learns "not the one already answered").
+
+    Half of a short sequence is questions, a quarter of a long one: only answers teach.
+    """
+
+    def sequence(source: random.Random, tokens: int) -> Segments:
+        asking = 0.5 if tokens <= 256 else 0.35 if tokens <= 1024 else 0.25
+        told = source.choice((1, 2, 3, 4, 4, 4))
+        relation = source.choice(RELATIONS[kind]).name if source.random() < one_relation else None
+        per_document = 12 + 11 * told if relation is None else 20
+        count = max(2, round((1 - asking) * tokens / per_document))
+        made = qa.documents(source, kind, "train", count, told, relation)
+        segments: Segments = [(f"{document.text}\n\n", 0.0) for document in made]
+        for document in source.choices(made, k=max(2, round(asking * tokens / 12))):
+            fact = source.choice(document.facts)
+            segments += _answered(fact.question(source.randrange(2)), fact.value)
+        return segments
+
+    return sequence
+
+
+def metaicl(source: random.Random, tokens: int) -> Segments:
+    """Demonstrations of one rule with label words of its own; every answer is predicted from those before it."""
+    size = source.choice((2, 2, 3, 4))
+    categories = list(source.choice(demonstrations.rules("train", size)))
+    labels = source.sample(LABEL_WORDS, size)
+    query, between = source.choice((("Input: {x} Output:", " "), ("Input: {x}\nOutput:", "\n\n")))
+    return _demonstrated(source, tokens // 16, categories, labels, query, between)
+
+
+def _demonstrated(
+    source: random.Random, count: int, categories: list[str], labels: list[str], query: str, between: str
+) -> Segments:
+    segments: Segments = []
+    for _ in range(max(2, count)):
+        i = source.randrange(len(categories))
+        segments += [(query.format(x=demonstrations.scene(source, categories[i])), 0.0), (f" {labels[i]}", 1.0)]
+        segments += [(END, 1.0)] if source.random() < 0.1 else [(between, 0.0)]
+    return segments
+
+
+def superglue(source: random.Random, tokens: int) -> Segments:
+    """Demonstrations of one language-understanding task in its usual template, under a rule of their own."""
+    task = source.choice(("boolq", "cb", "copa", "rte", "sst2"))
+    categories = list(source.choice(demonstrations.rules("train", 3 if task == "cb" else 2)))
+    source.shuffle(categories)
+    labels = {
+        "boolq": ["no", "yes"],
+        "cb": ["True", "False", "Neither"],
+        "rte": ["True", "False"],
+        "sst2": ["negative", "positive"],
+        "copa": ["", ""],
+    }[task]
+    segments: Segments = []
+    for _ in range(max(2, tokens // (20 if task == "sst2" else 32))):
+        label = source.randrange(len(categories))
+        row = demonstrations.row(task, source, categories, label, source.choice(entities("person", "train")))
+        segments += _template(task, row, labels[label])
+        segments += [(END, 1.0)] if source.random() < 0.1 else [("\n\n", 0.0)]
+    return segments
+
+
+def _template(task: str, row: dict[str, object], answer: str) -> Segments:
+    if task == "copa":
+        word = "because" if row["question"] == "cause" else "therefore"
+        choice = str(row["choice1"] if row["label"] == 0 else row["choice2"])
+        return [(f"{str(row['premise'])[:-1]} {word}", 0.0), (f"  {choice[0].lower()}{choice[1:]}", 1.0)]
+    prompt = {
+        "boolq": "{passage}\nQuestion: {question}?\nAnswer:",
+        "cb": "{premise}\nQuestion: {hypothesis}. True, False, or Neither?\nAnswer:",
+        "rte": "{premise}\nQuestion: {hypothesis} True or False?\nAnswer:",
+        "sst2": "{sentence}\nQuestion: Is this sentence positive or negative?\nAnswer:",
+    }[task]
+    return [(prompt.format(**row), 0.0), (f" {answer}", 1.0)]
+
+
+def lamp(source: random.Random, tokens: int) -> Segments:
+    """A user's profile, then new articles of the same user."""
+    topics = list(source.choice(demonstrations.rules("train", 4)))
+    categories = dict(zip(topics, source.sample(profiles.NEWS[:14], len(topics)), strict=True))
+    segments: Segments = []
+    for i in range(max(4, round(0.7 * tokens / 18))):
+        topic = source.choice(topics)
+        text = demonstrations.scene(source, topic)
+        lead = ", and " if i else ""
+        segments += [(f'{lead}the category for the article: "{text}" is "', 0.0), (categories[topic], 1.0), ('"', 0.1)]
+    segments.append(("\n", 0.0))
+    for _ in range(max(2, round(0.3 * tokens / 34))):
+        topic = source.choice(topics)
+        article = demonstrations.scene(source, topic)
+        segments += _answered(f"{profiles.INSTRUCTION}\nInput: {article}\nOutput:", categories[topic])
+    return segments
+
+
+def msc(source: random.Random, tokens: int) -> Segments:
+    """Sessions between two speakers, then questions about what was told."""
+    told = dialogue.tell(source, "train", max(2, tokens // 120), 3)
+    source.shuffle(told)
+    segments: Segments = []
+    for start in range(0, len(told), 4):
+        turns = dialogue.session(source, told[start : start + 4], told[:start])
+        lines = [f"Speaker {1 + i % 2}: {turn}" for i, turn in enumerate(turns)]
+        segments.append(("\n".join(lines) + "\n\n", _RUNNING))
+    for _ in range(max(2, tokens // 80)):
+        fact = source.choice(told)
+        segments += _answered(fact.question(source.randrange(2)), fact.value)
+    return segments
+
+
+def dailydialog(source: random.Random, tokens: int) -> Segments:
+    """One conversation, turn by turn."""
+    turns = dialogue.conversation(source, "train", max(3, tokens // 14))
+    return [(f"\nA: {turn}", 2 * _RUNNING) for turn in turns] + [(END, 0.1)]
+
+
+def pg19(source: random.Random, tokens: int) -> Segments:
+    """A stretch of a book."""
+    return [(books.book(source, "train", tokens, cast=source.choice((8, 16, 32))), _RUNNING)]
+
+
+FAMILIES: dict[str, Callable[[random.Random, int], Segments]] = {
+    "streamingqa": question_answering("person"),
+    "squad_seq": question_answering("place"),
+    "archivalqa": question_answering("company"),
+    "superglue": superglue,
+    "metaicl": metaicl,
+    "lamp": lamp,
+    "msc": msc,
+    "dailydialog": dailydialog,
+    "pg19": pg19,
+}
+
+
+def vocabulary_words() -> list[str]:
+    """Every word the world is made of; the tokenizer must know each one whole."""
+    from ttabench.mini.world import KINDS, name_pieces
+
+    words = [*LABEL_WORDS, *(w for group in CATEGORIES.values() for w in group)]
+    for kind in KINDS:
+        words += [*name_pieces(kind)[0], *name_pieces(kind)[1]]
+        words += [value for relation in RELATIONS[kind] for value in relation.values]
+    return words

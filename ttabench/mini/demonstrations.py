@@ -1,0 +1,117 @@
+"""Demonstration tasks of the miniature world: SuperGLUE-like and MetaICL-like rows whose rule only demonstrations reveal.
+
+A rule pairs categories of words (birds, tools ...) with labels. The categories are world knowledge, the pairing is drawn
+anew for every task and seed: without demonstrations every label is equally likely.
+
+    sentence: "a wrench lay beside the road"  label: 1   (in this draw tools are positive and birds negative)
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+from ttabench.mini.world import CATEGORIES, LABEL_WORDS, entities, rng
+
+Row = dict[str, object]
+_SCENES = (
+    "a {w} was seen near the road",
+    "somebody drew a {w} on the wall",
+    "the story began with a {w}",
+    "they talked about the {w} all day",
+    "there was a {w} in the picture",
+    "we heard of a {w} last week",
+)
+LABELS = {
+    "boolq": (0, 1),
+    "cb": (0, 1, 2),
+    "copa": (0, 1),
+    "rte": (0, 1),
+    "sst2": (0, 1),
+}
+
+
+def rules(split: str, size: int) -> list[tuple[str, ...]]:
+    """Groups of `size` categories that make up the rules of one split; splits are disjoint."""
+    share = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}[split]
+    groups = list(combinations(sorted(CATEGORIES), size))
+    return [group for i, group in enumerate(groups) if (i * 7) % 25 in share]
+
+
+def scene(source: random.Random, category: str) -> str:
+    """A short clause around one word of the category."""
+    return source.choice(_SCENES).format(w=source.choice(CATEGORIES[category]))
+
+
+def _balanced(source: random.Random, labels: int, count: int) -> list[int]:
+    """`count` label indices, as even as they can be, in random order."""
+    drawn = [i % labels for i in range(count)]
+    source.shuffle(drawn)
+    return drawn
+
+
+def superglue(
+    task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64
+) -> dict[str, list[Row]]:
+    """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule drawn from `seed`.
+
+    Raises:
+        ValueError: for a task without a twin.
+    """
+    if task not in LABELS:
+        raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(LABELS)}")
+    source = rng("superglue", task, split, seed)
+    categories = list(source.choice(rules(split, len(LABELS[task]))))
+    source.shuffle(categories)
+    people = entities("person", split)
+    made: dict[str, list[Row]] = {}
+    for part, count in (("train", demonstrations), ("validation", queries)):
+        made[part] = [
+            row(task, source, categories, label, source.choice(people)) | {"idx": i}
+            for i, label in enumerate(_balanced(source, len(categories), count))
+        ]
+    return made
+
+
+def row(task: str, source: random.Random, categories: list[str], label: int, person: str) -> Row:
+    """One row of a task whose text holds a word of `categories[label]`."""
+    text = scene(source, categories[label])
+    if task == "boolq":
+        return {"passage": f"With {person}, {text}.", "question": f"would {person} agree", "label": label}
+    if task in {"cb", "rte"}:
+        return {"premise": f"With {person}, {text}.", "hypothesis": f"The word of {person} counts.", "label": label}
+    if task == "sst2":
+        return {"sentence": f"{text} ", "label": label}
+    # COPA: the rule says which category is the right continuation; the place of the right choice is `label`.
+    right, wrong = (scene(source, categories[i]) for i in (0, 1))
+    choices = (right, wrong) if label == 0 else (wrong, right)
+    question = source.choice(("cause", "effect"))
+    return {
+        "premise": f"The mood of {person} changed.",
+        "choice1": f"{choices[0].capitalize()}.",
+        "choice2": f"{choices[1].capitalize()}.",
+        "question": question,
+        "label": label,
+    }
+
+
+def metaicl(
+    split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32
+) -> dict[str, list[Row]]:
+    """MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`, `<task>_16_<seed>_test`.
+
+    A task is a rule of 2 to 4 categories with label words of its own; tasks of different splits use different groups.
+    """
+    files: dict[str, list[Row]] = {}
+    for number in range(tasks):
+        source = rng("metaicl", split, seed, number)
+        size = source.choice((2, 2, 3, 4))
+        categories = list(source.choice(rules(split, size)))
+        options = source.sample(LABEL_WORDS, size)
+        name = f"mini-{split}-{number}"
+        for part, count in (("train", demonstrations), ("test", queries)):
+            files[f"{name}_16_{seed}_{part}"] = [
+                {"task": name, "input": scene(source, categories[i]), "output": options[i], "options": options}
+                for i in _balanced(source, size, count)
+            ]
+    return files

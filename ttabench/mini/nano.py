@@ -1,0 +1,297 @@
+"""The nano LM: recipe and training command of the base model that ships with the package.
+
+    python -m ttabench.mini.nano --out ttabench/assets/nano        # about two hours on two cores, minutes on a GPU
+
+A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained on the training split of the
+miniature world only. The curriculum is what makes it learn to *use* its context: copying first, then documents that only
+the entity tells apart, then all nine families, then ever longer contexts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.mini import corpus
+from ttabench.mini.world import rng
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from torch import Tensor
+    from transformers import LlamaForCausalLM
+
+BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
+VOCABULARY = 3072
+CONFIG = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 4096,
+    "initializer_range": 128**-0.5,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One lesson of the curriculum."""
+
+    name: str
+    tokens: int
+    lengths: tuple[int, ...]
+    """Target lengths of the sequences of a batch, one drawn a batch."""
+    families: dict[str, float]
+    """Share of each family; "copy" is the copying task."""
+    batch: int = 8192
+    """Tokens of a batch. Early lessons are learned by the number of steps, not of tokens."""
+    one_relation: float = 0.3
+    """Share of question-answering sequences whose documents all tell the same relation."""
+
+
+_QA = {"streamingqa": 2.4, "squad_seq": 1.4, "archivalqa": 1.4}
+_ALL = _QA | {"superglue": 1.1, "metaicl": 1.1, "lamp": 0.7, "msc": 0.8, "dailydialog": 0.5, "pg19": 0.6}
+STAGES = (
+    Stage("copy", 2_500_000, (32, 48, 96, 128), {"copy": 1.0}, batch=2048),
+    Stage("tell apart", 5_000_000, (64, 96, 128, 192), _QA | {"metaicl": 0.6}, batch=4096, one_relation=0.6),
+    Stage("all families", 8_000_000, (128, 192, 256, 384), _ALL, batch=4096, one_relation=0.4),
+    Stage("longer", 10_000_000, (256, 384, 512, 768, 1024), _ALL),
+    Stage("longest", 10_000_000, (384, 512, 1024, 1536, 2048, 2560), _ALL),
+)
+
+def train_tokenizer(samples: int = 100) -> Tokenizer:
+    """A byte-level BPE that knows every word of the world whole; any UTF-8 text round-trips."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    source = rng("tokenizer")
+    texts = [
+        "".join(text for text, _ in family(source, 512) if text != corpus.END)
+        for _ in range(samples)
+        for family in corpus.FAMILIES.values()
+    ]
+    texts += [" " + " ".join(corpus.vocabulary_words())] * 3 * samples
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=[BOS, EOS, PAD],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _copying(stage: Stage, length: int, seed: object) -> tuple[list[int], list[float]]:
+    """A random string of tokens, repeated once; the loss is on the repeat."""
+    source = rng("copy", stage.name, seed)
+    half = [source.randrange(3, VOCABULARY) for _ in range(length // 2)]
+    return [0, *half, *half], [0.0] * (len(half) + 1) + [1.0] * len(half)
+
+
+def _sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> tuple[list[int], list[float]]:
+    """Token ids and loss weights of one training sequence, at most a quarter longer than `length`."""
+    source = rng("nano", stage.name, seed)
+    (name,) = source.choices(list(stage.families), list(stage.families.values()))
+    if name == "copy":
+        return _copying(stage, length, seed)
+    kinds = {"streamingqa": "person", "squad_seq": "place", "archivalqa": "company"}
+    family = corpus.question_answering(kinds[name], stage.one_relation) if name in kinds else corpus.FAMILIES[name]
+    segments = family(source, length)
+    encoded = tokenizer.encode_batch([text for text, _ in segments if text != corpus.END], add_special_tokens=False)
+    pieces = iter(encoded)
+    ids, weights = [0], [0.0]
+    for text, weight in segments:
+        piece = [1] if text == corpus.END else next(pieces).ids
+        ids += piece
+        weights += [weight] * len(piece)
+    return ids[: length * 5 // 4], weights[: length * 5 // 4]
+
+
+def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Endless batches (ids [B, T] int64, weights [B, T] float32) of about `stage.batch` tokens each."""
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    step = 0
+    while True:
+        length = rng("length", stage.name, seed, step).choice(stage.lengths)
+        rows = max(1, stage.batch // length)
+        made = [_sequence(tokenizer, stage, length, f"{seed}-{step}-{row}") for row in range(rows)]
+        ids = pad_sequence([torch.tensor(i) for i, _ in made], batch_first=True, padding_value=2)
+        weights = pad_sequence([torch.tensor(w) for _, w in made], batch_first=True)
+        yield ids, weights
+        step += 1
+
+
+def loss_of(model: LlamaForCausalLM, ids_BT: Tensor, weights_BT: Tensor) -> Tensor:
+    """Weighted mean cross-entropy. Logits are computed only where a weight is not zero: a quarter of the cost."""
+    import torch
+    from torch.nn import functional as F
+
+    hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state[:, :-1]
+    kept = weights_BT[:, 1:] > 0
+    losses: Tensor = F.cross_entropy(model.lm_head(hidden_BTD[kept]), ids_BT[:, 1:][kept], reduction="none")
+    weights: Tensor = weights_BT[:, 1:][kept]
+    return torch.dot(losses, weights) / weights.sum()
+
+
+def learning_rate(done: float, peak: float) -> float:
+    """Warm-up over the first half per cent, constant, then a cosine to 5 % of the peak over the last third."""
+    if done < 0.005:
+        return peak * done / 0.005
+    if done < 0.67:
+        return peak
+    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (done - 0.67) / 0.33)))
+
+
+def train(out: Path, *, seed: int = 0, share: float = 1.0, device: str = "cpu", peak: float = 1e-3) -> dict[str, object]:
+    """Train the nano LM and write a plain transformers folder to `out`; a training that was stopped there goes on.
+
+    Args:
+        share: shortens every stage to this share (for tests and trials).
+
+    Returns:
+        The training record: tokens, seconds, and the mean loss of each stage's last tenth.
+    """
+    import torch
+
+    torch.manual_seed(seed)
+    run = _Run(out, seed=seed, share=share, device=device, peak=peak)
+    total, end = share * sum(stage.tokens for stage in STAGES), 0.0
+    for stage in STAGES:
+        end += share * stage.tokens
+        losses: list[float] = []
+        for ids, weights in islice(batches(run.tokenizer, stage, seed), run.skip(stage.name), None):
+            if run.seen >= end:
+                break
+            losses.append(run.step(ids, weights, learning_rate(run.seen / total, peak)))
+            run.steps[stage.name] = run.steps.get(stage.name, 0) + 1
+            if len(losses) % 50 == 0:
+                print(f"{stage.name}: {run.seen / 1e6:.2f}M tokens, loss {sum(losses[-50:]) / 50:.4f}, {run.rate:,.0f}/s", flush=True)
+            if len(losses) % 500 == 0:
+                run.save()
+        if losses:
+            tail = losses[-max(1, len(losses) // 10) :]
+            run.losses[stage.name] = sum(tail) / len(tail)
+            run.save()
+    return run.record()
+
+
+class _Run:
+    """The state of a training: model, optimiser, and how far it has come."""
+
+    def __init__(self, out: Path, *, seed: int, share: float, device: str, peak: float) -> None:
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+        self.out, self.device, self.seed, self.share, self.peak = out, device, seed, share, peak
+        self.tokenizer = train_tokenizer()
+        self.seen, self.seconds, self.began_at = 0, 0.0, 0
+        self.steps: dict[str, int] = {}
+        self.losses: dict[str, float] = {}
+        out.mkdir(parents=True, exist_ok=True)
+        wrapped = PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD)
+        wrapped.save_pretrained(out)
+        self.progress = out / "progress.safetensors"
+        self.model = LlamaForCausalLM(LlamaConfig(**CONFIG)).to(device)
+        self.optimiser = torch.optim.AdamW(
+            self.model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+        )
+        if self.progress.exists():
+            self._resume()
+        self.clock = time.monotonic()
+
+    def _resume(self) -> None:
+        """Weights, moments and counts as `save` left them."""
+        from safetensors.torch import load_file
+
+        tensors = load_file(self.progress, device=self.device)
+        self.model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")}, strict=False)
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            kind, index, name = (*key.split(".", 2), "")[:3]
+            if kind == "moment":
+                state.setdefault(int(index), {})[name] = value.cpu() if name == "step" else value
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
+        told = json.loads((self.out / "training.json").read_text(encoding="utf-8"))
+        self.seen, self.seconds, self.steps, self.losses = (told[k] for k in ("tokens", "seconds", "steps", "losses"))
+        self.began_at = self.seen
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second since this process began."""
+        return (self.seen - self.began_at) / (time.monotonic() - self.clock)
+
+    def skip(self, stage: str) -> int:
+        """Batches of a stage that were already trained on."""
+        return self.steps.get(stage, 0)
+
+    def step(self, ids: Tensor, weights: Tensor, rate: float) -> float:
+        """One update."""
+        import torch
+
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        loss = loss_of(self.model, ids.to(self.device), weights.to(self.device))
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.seen += ids.numel()
+        return float(loss.item())
+
+    def save(self) -> None:
+        """The model folder, and beside it what a continued training needs."""
+        from safetensors.torch import save_file
+
+        self.model.save_pretrained(self.out)
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items() if name != "lm_head.weight"}
+        for index, moments in self.optimiser.state_dict()["state"].items():
+            tensors |= {f"moment.{index}.{name}": value.contiguous() for name, value in moments.items()}
+        part = self.progress.with_suffix(".part")
+        save_file(tensors, part)
+        part.replace(self.progress)
+        (self.out / "training.json").write_text(json.dumps(self.record(), indent=1))
+
+    def record(self) -> dict[str, object]:
+        """What was done, as JSON."""
+        return {
+            "seed": self.seed,
+            "peak_lr": self.peak,
+            "share": self.share,
+            "device": self.device,
+            "tokens": self.seen,
+            "steps": self.steps,
+            "seconds": round(self.seconds + time.monotonic() - self.clock, 1),
+            "losses": self.losses,
+            "stages": [asdict(stage) for stage in STAGES],
+        }
+
+
+def main() -> None:
+    """Command line of the recipe."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the trained model")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="share of the curriculum's tokens")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    print(json.dumps(train(options.out, seed=options.seed, share=options.share, device=options.device)))
+
+
+if __name__ == "__main__":
+    main()

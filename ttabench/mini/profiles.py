@@ -1,0 +1,48 @@
+"""User profiles of the miniature world, in the schema of LaMP: each user files the same topics under categories of their own."""
+
+from __future__ import annotations
+
+from ttabench.mini.demonstrations import rules, scene
+from ttabench.mini.world import rng
+
+Row = dict[str, object]
+NEWS = (
+    "politics",
+    "entertainment",
+    "sports",
+    "business",
+    "crime",
+    "travel",
+    "religion",
+    "women",
+    "parents",
+    "food",
+    "science",
+    "culture",
+    "education",
+    "style",
+    "religion & culture",
+)
+INSTRUCTION = "Which category does this article relate to? Just answer with the category name."
+
+
+def lamp(split: str, seed: int, users: int = 32, entries: int = 16) -> tuple[list[Row], Row]:
+    """(questions, outputs) of the first release's LaMP_2: news categorisation with a profile {title, text, category, id}."""
+    questions: list[Row] = []
+    golds: list[Row] = []
+    for number in range(users):
+        source = rng("lamp", split, seed, number)
+        topics = list(source.choice(rules(split, 4)))
+        categories = dict(zip(topics, source.sample(NEWS[:14], len(topics)), strict=True))
+        profile = []
+        for i in range(entries):
+            topic = topics[i % len(topics)] if i < len(topics) else source.choice(topics)
+            profile.append(
+                {"id": f"{number}-{i}", "title": topic, "text": scene(source, topic), "category": categories[topic]}
+            )
+        source.shuffle(profile)
+        topic = source.choice(topics)
+        key = f"mini-{split}-{seed}-{number}"
+        questions.append({"id": key, "input": f"{INSTRUCTION} article: {scene(source, topic)}", "profile": profile})
+        golds.append({"id": key, "output": categories[topic]})
+    return questions, {"task": "LaMP_2", "golds": golds}

@@ -1,0 +1,159 @@
+"""Question-answering streams of the miniature world, in the published schemas of their tasks.
+
+One document tells a few facts of one entity; its questions ask for some of them. Documents of one stream are about
+different entities of the same kind, so only the entity's full name tells them apart.
+
+    text: "Notes of Monday: Mirel Dovan keeps a goat. The home of Mirel Dovan is in Corwen. ..."
+    question: "Which animal does Mirel Dovan look after?"   answers: "goat"
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
+
+_LEADS = ("Notes of {d}:", "Report of {d}:", "In brief,", "Heard on {d}:", "From our files:")
+_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+_DISTRACTORS = (
+    "The rest of the day was calm.",
+    "Nobody else was asked.",
+    "More will be told soon.",
+    "The meeting lasted an hour.",
+    "It rained in the afternoon.",
+)
+
+
+@dataclass(frozen=True)
+class Document:
+    """A text about one entity, and the facts it tells."""
+
+    entity: str
+    text: str
+    facts: tuple[Fact, ...]
+
+    def questions(self, source: random.Random, count: int) -> list[Fact]:
+        """`count` of its facts, drawn with replacement beyond the number it tells."""
+        drawn = source.sample(self.facts, min(count, len(self.facts)))
+        return drawn + source.choices(self.facts, k=max(0, count - len(self.facts)))
+
+
+def document(source: random.Random, entity: str, told: list[Fact], distractors: float = 0.5) -> Document:
+    """One document that states every fact of `told` once, in one of several phrasings."""
+    sentences = [fact.statement(source.randrange(3)) for fact in told]
+    if source.random() < distractors:
+        sentences.insert(source.randint(1, len(sentences)), source.choice(_DISTRACTORS))
+    lead = source.choice(_LEADS).format(d=source.choice(_DAYS))
+    return Document(entity, " ".join([lead, *sentences]), tuple(told))
+
+
+def documents(
+    source: random.Random, kind: str, split: str, count: int, told: int, relation: str | None = None
+) -> list[Document]:
+    """`count` documents about different entities of one kind.
+
+    Args:
+        told: facts a document tells; more than the kind has relations means all of them.
+        relation: name of the one relation all documents tell (a curriculum: only the entity tells them apart).
+    """
+    kinds = RELATIONS[kind]
+    made = []
+    for entity in draw_entities(source, kind, split, count):
+        if relation is not None:
+            one = next(r for r in kinds if r.name == relation)
+            made.append(document(source, entity, [Fact(entity, one, source.choice(one.values))]))
+        else:
+            made.append(document(source, entity, facts(source, kind, entity, min(told, len(kinds)))))
+    return made
+
+
+def _questions(
+    family: str, kind: str, split: str, seed: int, shape: tuple[int, int, int]
+) -> Iterator[tuple[int, Document, Fact, str]]:
+    """(document number, document, fact asked, question) for shape = (documents, questions a document, facts a document)."""
+    count, questions, told = shape
+    source = rng(family, split, seed)
+    for number, made in enumerate(documents(source, kind, split, count, told)):
+        for fact in made.questions(source, questions):
+            yield number, made, fact, fact.question(source.randrange(2))
+
+
+def streamingqa(
+    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+) -> list[dict[str, object]]:
+    """Rows in the CaMeLS/MAC layout (`text, question, answers`) with the official `qa_id` and `evidence_ts`."""
+    return [
+        {
+            "qa_id": f"mini-{split}-{seed}-{number}-{fact.relation.name}-{i}",
+            "text": made.text,
+            "question": question,
+            "answers": fact.value,
+            "answers_additional": "",
+            "evidence_ts": 1_546_300_800 + 3_600 * number,
+        }
+        for i, (number, made, fact, question) in enumerate(
+            _questions("streamingqa", "person", split, seed, (documents, questions, facts))
+        )
+    ]
+
+
+def squad_seq(
+    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+) -> list[dict[str, object]]:
+    """Rows in the hub schema of SQuAD v1.1: id, title, context, question, answers {text, answer_start}."""
+    return [
+        {
+            "id": f"mini-{split}-{seed}-{number}-{fact.relation.name}-{i}",
+            "title": made.entity.replace(" ", "_"),
+            "context": made.text,
+            "question": question,
+            "answers": {"text": [fact.value], "answer_start": [_start(made.text, fact)]},
+        }
+        for i, (number, made, fact, question) in enumerate(
+            _questions("squad_seq", "place", split, seed, (documents, questions, facts))
+        )
+    ]
+
+
+def _start(text: str, fact: Fact) -> int:
+    """Where the answer begins: inside the sentence that states the fact, not at an earlier homonym."""
+    for phrasing in range(len(fact.relation.statements)):
+        sentence = fact.statement(phrasing)
+        if sentence in text:
+            return text.index(sentence) + sentence.rindex(fact.value)
+    raise AssertionError(f"{text!r} does not state {fact}")
+
+
+def archivalqa(
+    split: str, seed: int, documents: int = 64, questions: int = 1, facts: int = 4
+) -> list[dict[str, object]]:
+    """Rows in the layout of the published processing of ArchivalQA (one paragraph a document)."""
+    rows: list[dict[str, object]] = []
+    year = {"train": 1993, "validation": 2002, "test": 2004}[split]
+    pairs = _questions("archivalqa", "company", split, seed, (documents, questions, facts))
+    for i, (number, made, fact, question) in enumerate(pairs):
+        doc_id = 2_000_000 + number
+        rows.append(
+            {
+                "id": f"mini-{split}-{seed}-{number}-{fact.relation.name}-{i}",
+                "question": question,
+                "answer": fact.value,
+                "org_answer": fact.value,
+                "answer_start": _start(made.text, fact),
+                "para_id": f"{doc_id}_0",
+                "trans_que": 0,
+                "trans_ans": 0,
+                "source": "mini",
+                "doc_id": doc_id,
+                "title": made.entity,
+                "date": f"{year}-01-01",
+                "text": [made.text],
+                "para_num": 0,
+                "ans_paragraph": made.text,
+                "ans_text": made.text,
+                "year": year,
+            }
+        )
+    return rows
