@@ -1,0 +1,133 @@
+"""Answer metrics: published rules on hand-made cases, invariants on any text, and the bundled `evaluate` modules."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ttabench.errors import UnknownName
+from ttabench.metrics import (
+    METRICS,
+    aggregate,
+    as_evaluate,
+    empty_golds,
+    exact,
+    metric,
+    normalise,
+    prefix_exact,
+    token_f1,
+)
+from ttabench.types import Ask
+
+
+def ask(*answers: str) -> Ask:
+    return Ask(prompt="?", key="q", answers=answers)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Eiffel Tower!", "eiffel tower"),
+        ("an apple, a day", "apple day"),
+        ("theory", "theory"),
+        ("U.S.", "us"),
+        ("\n Port\tAnsel \n", "port ansel"),
+        ("The", ""),
+        ("--", ""),
+        ("", ""),
+    ],
+)
+def test_normalisation_is_squads(text: str, expected: str) -> None:
+    assert normalise(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "golds", "em", "em_prefix", "f1", "f1_max"),
+    [
+        ("Port Ansel", ("Port Ansel",), 1, 1, 1, 1),
+        ("the port ansel.", ("Port Ansel",), 1, 1, 1, 1),
+        ("port ansel, by the sea", ("Port Ansel",), 0, 1, 2 / 3, 2 / 3),
+        ("Port Ansels", ("Port Ansel",), 0, 1, 0.5, 0.5),
+        ("212 passengers", ("212", "212 passengers"), 0, 1, 2 / 3, 1),
+        ("in Port Ansel", ("Port Ansel",), 0, 0, 0.8, 0.8),
+        ("", ("Port Ansel",), 0, 0, 0, 0),
+        ("anything", ("The",), 0, 1, 0, 0),
+        ("", ("The",), 1, 1, 1, 1),
+        ("la la la", ("la",), 0, 1, 0.5, 0.5),
+    ],
+)
+def test_hand_made_cases(
+    prediction: str, golds: tuple[str, ...], em: float, em_prefix: float, f1: float, f1_max: float
+) -> None:
+    got = {name: METRICS[name](prediction, ask(*golds)) for name in METRICS}
+    assert got == pytest.approx({"em": em, "em_prefix": em_prefix, "f1": f1, "f1_max": f1_max})
+
+
+@settings(deadline=None)
+@given(st.text(), st.lists(st.text(), min_size=1, max_size=4))
+def test_relations_between_metrics(prediction: str, golds: list[str]) -> None:
+    one = ask(*golds)
+    values = {name: METRICS[name](prediction, one) for name in METRICS}
+    assert all(0.0 <= value <= 1.0 for value in values.values())
+    assert values["em"] <= values["em_prefix"]
+    assert values["em"] <= values["f1"] <= values["f1_max"]
+
+
+@settings(deadline=None)
+@given(st.text(), st.text())
+def test_f1_is_symmetric_and_normalisation_idempotent(one: str, other: str) -> None:
+    assert token_f1(one, other) == token_f1(other, one)
+    assert normalise(normalise(one)) == normalise(one) or "a" in normalise(one).split()
+    assert exact(one, one) == token_f1(one, one) == prefix_exact(one, one) == 1.0
+
+
+def test_empty_golds_are_counted() -> None:
+    assert empty_golds([ask("The"), ask("Port Ansel"), ask("-", "x")]) == 2
+
+
+def test_unknown_metric_names_the_closest() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'f1_max'"):
+        metric("f1max")
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=50))
+def test_aggregate_matches_statistics(values: list[float]) -> None:
+    got = aggregate(values)
+    assert got.n == len(values)
+    assert got.mean == pytest.approx(statistics.fmean(values))
+    stderr = statistics.stdev(values) / math.sqrt(len(values))
+    assert got.stderr == pytest.approx(stderr, abs=1e-9)
+    assert got.ci_low is not None
+    assert got.ci_high is not None
+    assert got.ci_high - got.ci_low == pytest.approx(2 * 1.96 * stderr, rel=1e-4, abs=1e-9)
+
+
+def test_aggregate_of_one_value_has_no_error() -> None:
+    got = aggregate([0.5])
+    assert (got.mean, got.n, got.stderr, got.ci_low, got.ci_high) == (0.5, 1, None, None, None)
+
+
+@pytest.mark.parametrize("name", sorted(METRICS))
+def test_evaluate_module_gives_the_same_mean(name: str, tmp_path: Path) -> None:
+    predictions = ["Port Ansel", "212 passengers", "nothing"]
+    references = [["port ansel"], ["212", "212 passengers"], ["the goat"]]
+    module = as_evaluate(name, cache_dir=str(tmp_path))
+    got = module.compute(predictions=predictions, references=references)
+    ours = [METRICS[name](p, ask(*r)) for p, r in zip(predictions, references, strict=True)]
+    assert got == {name: pytest.approx(statistics.fmean(ours))}
+
+
+def test_evaluate_modules_combine(tmp_path: Path) -> None:
+    import evaluate
+
+    both = evaluate.combine([as_evaluate(name, cache_dir=str(tmp_path)) for name in ("em", "f1_max")])
+    assert both.compute(predictions=["212 passengers"], references=[["212", "212 passengers"]]) == {
+        "em": 0.0,
+        "f1_max": 1.0,
+    }

@@ -1,0 +1,157 @@
+"""Protocols of the qa_stream reader, and the slices of published files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from qa_files import CAMELS, refusal, shared, steps, write_csv, write_jsonl
+
+from ttabench.errors import UnknownName, UserError
+from ttabench.readers import Task, load
+
+# --- protocols -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Callable[..., Task]:
+    rows = [
+        {
+            "qa_id": f"q{i}",
+            "text": f"text {i // 2} " + "x" * 90,
+            "question": f"Q{i}?",
+            "answers": f"a{i}",
+            "evidence_ts": 9 - i,
+        }
+        for i in range(10)
+    ]
+    path = write_csv(tmp_path / "stream.csv", rows)
+    return lambda seed=0, limit=None, **options: load(
+        "streamingqa", source=str(path), seed=seed, limit=limit, options=options
+    )
+
+
+def test_orders(stream: Callable[..., Task]) -> None:
+    heads = {
+        order: [text[5] for text in steps(stream(order=order))[0]] for order in ("file", "chronological", "random")
+    }
+    assert heads["file"] == list("01234")
+    assert heads["chronological"] == list("43210")
+    assert sorted(heads["random"]) == list("01234")
+    assert len({tuple(steps(stream(seed=seed))[0]) for seed in range(6)}) > 1
+    assert steps(stream(documents=2))[0] == steps(stream())[0][:2]
+    with pytest.raises(UserError, match="order=titles needs titles"):
+        list(stream(order="titles").episodes())
+
+
+def test_chronological_needs_dates(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "test.csv", CAMELS)
+    assert "needs dates" in refusal("streamingqa", source=str(path), options={"order": "chronological"})
+
+
+def test_downsampling_by_contexts_or_rows(stream: Callable[..., Task]) -> None:
+    assert [len(part) for part in steps(stream(documents=3))] == [3, 6]
+    texts, asks = steps(stream(documents=3, downsample="rows"))
+    assert len(asks) == 3
+    assert len(texts) == len(set(texts)) <= 3
+    assert [len(part) for part in steps(stream(dedupe="false", documents="all"))] == [10, 10]
+    quirky = stream(paper_quirks="true", documents=4)
+    assert [len(part) for part in steps(quirky)] == [4, 4]
+    assert any("paper_quirks" in note for note in quirky.notes)
+
+
+def test_undeduped_documents_have_their_own_keys(stream: Callable[..., Task]) -> None:
+    (episode,) = stream(dedupe=False).episodes()
+    keys = [o.key for o in episode.observes()]
+    assert len(set(keys)) == 10
+    assert sorted(a.about for a in episode.asks()) == sorted(keys)
+
+
+def test_limit_spreads_over_the_stream(stream: Callable[..., Task]) -> None:
+    task = stream(limit=5, order="file")
+    texts, asks = steps(task)
+    assert len(texts) == 5
+    assert [prompt for prompt, _ in asks] == ["Q0?", "Q2?", "Q4?", "Q6?", "Q8?"]
+    assert len(steps(stream(limit=99))[1]) == 10
+    with pytest.raises(UserError, match="leaves nothing to ask"):
+        stream(limit=0)
+
+
+def test_grouped_protocol(stream: Callable[..., Task]) -> None:
+    task = stream(kind="grouped", group_tokens=300, order="file", prompt="instruction")
+    episodes = list(task.episodes(lambda _: 200))
+    assert [len(e.observes()) for e in episodes] == [1, 1, 1, 2]  # 1,000 tokens need 4 groups of 300
+    assert [len(e.asks()) for e in episodes] == [2, 2, 2, 4]
+    assert len({e.key for e in episodes}) == 4
+    assert episodes[0].asks()[0].prompt.endswith("Question: Q0?\nAnswer:")
+    assert len(list(task.episodes())) == 1
+    assert task.describe()["protocol"]["documents"] is None
+
+
+def test_retention_protocol(stream: Callable[..., Task]) -> None:
+    task = stream(kind="retention", probe=1, every=2, order="file")
+    (episode,) = task.episodes()
+    assert [(a.step, a.key) for a in episode.asks()] == [
+        (1, "q0@1"), (1, "q1@1"), (3, "q0@3"), (3, "q1@3"), (5, "q0@5"), (5, "q1@5")
+    ]  # fmt: skip
+    assert {a.about for a in episode.asks()} == {episode.observes()[0].key}
+    assert (task.n_observes, task.n_asks) == (5, 6)
+
+
+def test_repeated_ids_become_unique(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{**row, "qa_id": 7} for row in CAMELS])
+    (episode,) = load("streamingqa", source=str(path), options={"order": "file"}).episodes()
+    assert sorted(a.key for a in episode.asks()) == ["7", "7#2", "7#3"]
+
+
+def test_too_few_documents_and_empty_golds_are_noted(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "x.csv", [*CAMELS, {"text": "t", "question": "q", "answers": "The"}])
+    task = load("streamingqa", source=str(path))
+    assert "1665 documents were asked for, the source has 3" in task.notes
+    assert any("1 target answers are empty" in note for note in task.notes)
+
+
+# --- the slices of published files ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "split", "documents", "questions"),
+    [
+        ("squad_seq", "squad/mac_layout", "test", 120, 558),
+        ("squad_seq", "squad/dev-v1.1.json", "test", 120, 558),
+        ("squad_seq", "squad", "test", 120, 558),
+        ("squad_seq", "squad/fixture_multi_answer.json", "test", None, 5),
+        ("streamingqa", "streamingqa/made_up_schema/camels_mac_layout", "test", 1, 2),
+        ("streamingqa", "streamingqa/made_up_schema/camels_mac_layout", "qa_validation", 1, 2),
+        ("archivalqa", "archivalqa/made_up_schema", "test", 2, 2),
+        ("archivalqa", "archivalqa/made_up_schema", "qa_train", 2, 2),
+    ],
+)
+def test_published_slices(name: str, source: str, split: str, documents: int | None, questions: int) -> None:
+    task = load(name, source=shared(source), split=split)
+    assert task.n_asks == questions
+    assert documents in (None, task.n_observes)
+    assert not task.dropped
+    assert all(ask.answers[0] == min(ask.answers, key=len) for e in task.episodes() for ask in e.asks())
+
+
+def test_squad_csv_and_json_are_the_same_stream() -> None:
+    routes = [load("squad_seq", source=shared(f"squad/{name}")) for name in ("mac_layout", "dev-v1.1.json")]
+    assert routes[0].describe()["digest"] == routes[1].describe()["digest"]
+
+
+def test_published_questions_without_texts() -> None:
+    assert "LDC2008T19" in refusal("archivalqa", source=shared("archivalqa/readme_rows.csv"))
+    assert "extraction.py" in refusal("streamingqa", source=shared("streamingqa/made_up_schema"))
+
+
+def test_a_loaded_task_is_a_value(stream: Callable[..., Task]) -> None:
+    task = stream()
+    with pytest.raises(AttributeError):
+        task.seed = 4  # type: ignore[misc]  # the point of the test
+
+
+def test_unknown_split_is_a_user_error() -> None:
+    with pytest.raises(UnknownName):
+        load("streamingqa", split="dev")

@@ -1,0 +1,339 @@
+"""Cards, sources and the qa_stream reader on the miniature world and on every published layout."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qa_files import CAMELS, SQUAD, nested, refusal, steps, write_csv, write_jsonl, write_parquet
+
+from ttabench.readers import load
+from ttabench.readers.cards import cards_folder, load_card, names
+
+TASKS = ["archivalqa", "squad_seq", "streamingqa"]
+
+# --- cards ---------------------------------------------------------------------------------------------------------
+
+
+def test_shipped_cards_are_named_like_their_files_and_fit_their_reader() -> None:
+    assert set(TASKS) <= set(names())
+    for name in names():
+        card = load_card(name)
+        assert card.name == name
+        assert card.twin is not None
+        assert {"train", "validation", "test"} <= set(card.splits)
+        assert load(card).n_asks > 0
+
+
+def test_unknown_names_get_the_closest() -> None:
+    assert "Did you mean 'streamingqa'" in refusal("streamngqa")
+    assert "Did you mean 'validation'" in refusal("streamingqa", split="valid")
+    assert "Did you mean 'documents'" in refusal("streamingqa", options={"document": "3"})
+    assert "Did you mean 'questions'" in refusal("streamingqa", options={"question": "3"})
+    assert "prompt of task" in refusal("streamingqa", options={"prompt": "chatty"})
+
+
+def own_card(tmp_path: Path, **changes: Any) -> str:
+    import yaml
+
+    data = yaml.safe_load((cards_folder() / "streamingqa.yaml").read_text(encoding="utf-8"))
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**data, "name": "mine", **changes}), encoding="utf-8")
+    return str(path)
+
+
+def test_a_card_by_path_is_a_task(tmp_path: Path) -> None:
+    task = load(own_card(tmp_path), options={"documents": 3})
+    assert task.card.name == "mine"
+    assert task.n_observes == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"name": "streamingqa", "chance": 0.5}, "belongs to a shipped task"),
+        ({"name": "My Task"}, "name: String should match pattern"),
+        ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+        ({"arxiv": 2205.11388}, "arxiv: Input should be a valid string, received 2205.11388"),
+        ({"metrics": ["f1", "bleurt"]}, "Unknown metric 'bleurt'"),
+        ({"main_metric": "em_strict"}, "is not among metrics"),
+        ({"reader": "qa_steam"}, "Unknown reader 'qa_steam'. Did you mean 'qa_stream'?"),
+        ({"prompt": {"templates": {"bare": "no question"}}}, "must hold {question} once"),
+        ({"protocol": {"kind": "stream", "colour": "red"}}, "protocol of the task card mine: colour"),
+        ({"twin": {"generator": "os:system"}}, "twin.generator: String should match pattern"),
+        ({"twin": None}, "has no miniature twin"),
+        ({"splits": {"test": {"rows": [5, 5], "of": 9}}}, "rows [5, 5] is no range within `of` = 9 rows"),
+        ({"title": None}, "title: Input should be a valid string"),
+    ],
+)
+def test_bad_cards_are_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    assert expected in refusal(own_card(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"name: [a\nb: }", "line 2: not valid YAML"),
+        (b"\xff\xfe\x00", "not UTF-8"),
+        (b"- 1\n- 2", "top level"),
+        (b"", "top level"),
+        (b"!!python/object/apply:os.system ['true']", "not valid YAML"),
+        (b"a: \x07", "not valid YAML"),
+        (b"name: x", "title: Field required"),
+    ],
+)
+def test_unreadable_cards_are_refused_in_one_line(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "card.yaml"
+    path.write_bytes(content)
+    message = refusal(str(path))
+    assert expected in message or (expected == "title: Field required" and "Field required" in message)
+
+
+def test_missing_card_file(tmp_path: Path) -> None:
+    assert "No such file" in refusal(str(tmp_path / "none.yaml"))
+
+
+# --- the miniature world -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_mini_is_deterministic_and_splits_differ(name: str) -> None:
+    options = {"documents": "6", "questions": "2"}
+    one, same, other = (load(name, seed=seed, options=options) for seed in (1, 1, 2))
+    assert list(one.episodes()) == list(same.episodes()) == list(one.episodes())
+    assert one.describe() == same.describe()
+    assert one.describe()["digest"] != other.describe()["digest"]
+    assert (one.n_observes, one.n_asks, one.source) == (6, 12, "mini")
+    train = load(name, split="train", options=options)
+    texts = {o.text for task in (one, train) for e in task.episodes() for o in e.observes()}
+    assert len(texts) == 12
+    json.dumps(one.describe())
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_asks_name_the_document_that_holds_the_answer(name: str) -> None:
+    (episode,) = load(name, options={"documents": 5, "questions": 3}).episodes()
+    texts = {o.key: o.text for o in episode.observes()}
+    assert len({a.key for a in episode.asks()}) == 15
+    for ask in episode.asks():
+        assert ask.answers[0] in texts[ask.about]
+        assert ask.step == 5
+        assert ask.max_new_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"documents": "many"}, "documents: Input should be a valid integer"),
+        ({"documents": 0}, "documents: Input should be greater than 0"),
+        ({"order": "newest"}, "order: Input should be 'random'"),
+        ({"dedupe": "perhaps"}, "dedupe: Input should be a valid boolean"),
+        ({"questions": "two"}, "questions of streamingqa takes int, got 'two'"),
+        ({"questions": 0}, "no rows"),
+    ],
+)
+def test_bad_options_name_key_and_value(options: dict[str, object], expected: str) -> None:
+    assert expected in refusal("streamingqa", options=options)
+
+
+def test_generator_arguments_are_for_mini_only(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "test.csv", CAMELS)
+    assert "Unknown setting of task streamingqa 'questions'" in refusal(
+        "streamingqa", source=str(path), options={"questions": 2}
+    )
+
+
+@pytest.mark.parametrize("questions", [1, 3])
+def test_training_on_mini_draws_new_documents(questions: int) -> None:
+    task = load("streamingqa", split="train")
+    episodes = list(islice(task.training(seed=3, documents=4, questions=questions), 5))
+    again = list(islice(task.training(seed=3, documents=4, questions=questions), 5))
+    assert episodes == again
+    assert len({e.key for e in episodes}) == 5
+    assert len({o.text for e in episodes for o in e.observes()}) == 20
+    for episode in episodes:
+        assert len(episode.observes()) == 4
+        assert [a.about for a in episode.asks()] == [o.key for o in episode.observes() for _ in range(questions)]
+
+
+def test_training_on_files_runs_in_epochs(tmp_path: Path) -> None:
+    rows = [{"text": f"Text {i // 2}", "question": f"Q{i}?", "answers": f"a{i}"} for i in range(20)]
+    task = load("streamingqa", source=str(write_csv(tmp_path / "train.csv", rows)), split="train")
+    episodes = list(islice(task.training(seed=0, documents=3), 6))
+    first, second = ([o.text for e in part for o in e.observes()] for part in (episodes[:3], episodes[3:]))
+    assert len(set(first)) == len(set(second)) == 9
+    assert first != second
+    (everything,) = islice(task.training(seed=0, documents=50), 1)
+    assert len(everything.observes()) == 10
+    assert len({a.key for e in episodes for a in e.asks()}) == 18
+
+
+# --- published layouts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["csv", "csv.gz", "bom", "jsonl", "jsonl.gz", "json", "parquet"])
+def test_camels_layout(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / f"test.{layout}"
+    if layout.startswith("jsonl"):
+        write_jsonl(path, CAMELS)
+    elif layout == "json":
+        path.write_text(json.dumps(CAMELS))
+    elif layout == "parquet":
+        write_parquet(path, CAMELS)
+    else:
+        plain = write_csv(tmp_path / "test.csv", CAMELS)
+        if layout == "csv.gz":
+            path.write_bytes(gzip.compress(plain.read_bytes()))
+            plain.unlink()
+        elif layout == "bom":
+            plain.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    task = load("streamingqa", source=str(tmp_path), options={"order": "file"})
+    texts, asks = steps(task)
+    assert texts == ["Ada Voss lives in Port Ansel.", "Ole Brandt keeps a goat."]
+    assert asks == [
+        ("Where does Ada Voss live?", ("Ansel", "Port Ansel")),
+        ("Who lives in Port Ansel?", ("Ada Voss",)),
+        ("What does Ole Brandt keep?", ("a goat",)),
+    ]
+    assert task.source == f"folder:{tmp_path}"
+
+
+OFFICIAL = {
+    "qa_id": "eval-0", "question": "Who?", "answers": ["Ada Voss", "Ada"], "answers_additional": ["Voss", ""],
+    "question_ts": 2, "evidence_ts": 1, "evidence_id": "k1", "recent_or_past": "past", "toxicity_threat": 0.1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_official_streamingqa_with_companion_articles(tmp_path: Path, suffix: str) -> None:
+    other = {**OFFICIAL, "qa_id": "eval-1", "evidence_id": "lost"}
+    write_jsonl(tmp_path / f"streaminqa_eval{suffix}", [OFFICIAL, other])
+    message = refusal("streamingqa", source=str(tmp_path))
+    assert "questions without texts" in message
+    assert "extraction.py" in message
+    assert "articles.csv" in message
+    write_jsonl(tmp_path / f"articles{suffix}", [{"sorting_key": "k1", "text": "Ada Voss it was."}])
+    task = load("streamingqa", source=str(tmp_path), options={"order": "chronological"})
+    assert steps(task) == (["Ada Voss it was."], [("Who?", ("Ada", "Ada Voss", "Voss"))])
+    assert task.dropped == {"no article": 1}
+
+
+def test_official_streamingqa_with_a_text_column(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rebuilt.jsonl", [{**OFFICIAL, "text": "Ada Voss it was."}])
+    task = load("streamingqa", source=str(path))
+    assert steps(task)[0] == ["Ada Voss it was."]
+    assert task.source == f"file:{path}"
+
+
+@pytest.mark.parametrize("layout", ["json", "csv", "parquet", "shards", "saved", "saved_dict"])
+def test_squad_layouts(tmp_path: Path, layout: str) -> None:
+    import datasets
+
+    if layout == "json":
+        (tmp_path / "dev-v1.1.json").write_text(json.dumps(nested(SQUAD)))
+    elif layout == "csv":
+        write_csv(tmp_path / "squad_test.csv", SQUAD)
+    elif layout == "parquet":
+        (tmp_path / "plain_text").mkdir()
+        write_parquet(tmp_path / "plain_text" / "validation-00000-of-00001.parquet", SQUAD)
+    elif layout == "shards":
+        write_parquet(tmp_path / "validation-00000-of-00002-abc123.parquet", SQUAD[:4])
+        write_parquet(tmp_path / "validation-00001-of-00002-abc123.parquet", SQUAD[4:])
+    elif layout == "saved":
+        datasets.Dataset.from_list(SQUAD).save_to_disk(tmp_path)
+    else:
+        datasets.DatasetDict({"validation": datasets.Dataset.from_list(SQUAD)}).save_to_disk(tmp_path)
+    task = load("squad_seq", source=str(tmp_path), options={"order": "file"})
+    texts, asks = steps(task)
+    assert texts == ["Text 0.", "Text 1.", "Text 2."]
+    assert asks[0] == ("Which text 0?", ("Text", "Text 0"))
+    (episode,) = task.episodes()
+    assert [ask.key for ask in episode.asks()] == [row["id"] for row in SQUAD]
+
+
+def test_archivalqa_layout_uses_the_paragraph(tmp_path: Path) -> None:
+    row = {
+        "id": "val_1", "question": "When?", "answer": "monday", "org_answer": "today", "answer_start": 3,
+        "para_id": "7_1", "doc_id": 7, "date": "2005-03-07", "text": "['p0', 'p1 monday']", "para_num": 1,
+        "ans_paragraph": "p1 monday", "ans_text": "p0\np1 monday",
+    }  # fmt: skip
+    first = {**row, "id": "val_2", "para_num": 0, "ans_paragraph": "p0", "date": "2005-03-08"}
+    write_csv(tmp_path / "test.csv", [row, first])
+    source = str(tmp_path)
+    assert steps(load("archivalqa", source=source)) == (["p0", "p1 monday"], [("When?", ("Monday",))] * 2)
+    assert steps(load("archivalqa", source=source, options={"order": "chronological"}))[0] == ["p1 monday", "p0"]
+
+
+PUBLISHED = {
+    "qa_train": (0, 40006),
+    "qa_validation": (40006, 42118),
+    "train": (42118, 82011),
+    "validation": (82011, 87599),
+}
+
+
+@pytest.mark.parametrize("split", PUBLISHED)
+def test_squad_splits_are_rows_of_the_published_train_file(tmp_path: Path, split: str) -> None:
+    card = load_card("squad_seq")
+    published = card.splits[split]
+    assert (published.rows, published.of) == (PUBLISHED[split], 87599)
+    first, last = (round(row / 2190) for row in PUBLISHED[split])  # the same shares of 40 rows
+    small = published.model_copy(update={"rows": (first, last), "of": 40})
+    card = card.model_copy(update={"splits": {split: small}})
+    rows = [{**SQUAD[0], "id": str(i), "context": f"c{i}"} for i in range(40)]
+    path = write_csv(tmp_path / "train.csv", rows)
+    for source in (path, tmp_path):
+        task = load(card, source=str(source), split=split, options={"order": "file", "documents": 9})
+        (episode,) = task.episodes()
+        assert [ask.key for ask in episode.asks()] == [str(i) for i in range(first, min(last, first + 9))]
+        assert task.notes[:1] == (f"rows {first} to {last} of 40",)
+
+
+def test_row_ranges_are_not_applied_to_other_files(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "train.csv", SQUAD)
+    assert "rows 42118 to 82011 of 87599, but" in refusal("squad_seq", source=str(tmp_path), split="train")
+    task = load("squad_seq", source=str(path), split="train")
+    assert len(steps(task)[1]) == 6
+    assert any("all of them serve as split 'train'" in note for note in task.notes)
+
+
+# --- the hub -------------------------------------------------------------------------------------------------------
+
+
+def test_hub_rows_come_with_pinned_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    calls: list[tuple[Any, ...]] = []
+
+    def fake(path: str, config: str | None, *, split: str, revision: str | None) -> Any:
+        calls.append((path, config, split, revision))
+        return datasets.Dataset.from_list(SQUAD)
+
+    monkeypatch.setattr(datasets, "load_dataset", fake)
+    task = load("squad_seq", source="hub")
+    assert task.source == "hub:rajpurkar/squad@7b6d24c4"
+    assert len(steps(task)[1]) == 6
+    assert calls == [("rajpurkar/squad", "plain_text", "validation", "7b6d24c440a36b6815f21b70d25016731768db1f")]
+    assert "has 6 rows" in refusal("squad_seq", source="hub", split="train")
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no route\nto host"), ValueError("BuilderConfig"), OSError()])
+def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    import datasets
+
+    def fake(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", fake)
+    message = refusal("squad_seq", source="hub")
+    assert "Cannot load rajpurkar/squad from the hub" in message
+    assert "--source DIR" in message
+
+
+def test_tasks_or_splits_on_no_hub() -> None:
+    assert "is on no hub" in refusal("archivalqa", source="hub")
+    assert "Split 'train' of streamingqa is on no hub" in refusal("streamingqa", source="hub", split="train")

@@ -1,0 +1,167 @@
+"""Answer metrics: em, em_prefix, f1 (against the target answer) and f1_max (against the best gold answer).
+
+SQuAD's normalisation and token F1 (arXiv 1606.05250); `em_prefix` is what CaMeLS (arXiv 2305.15076) and MAC
+(arXiv 2403.04317) print as "EM". Values are fractions, 0 to 1, one a query:
+
+    ask = Ask(prompt="Where does Ada Voss live?", key="q1", answers=("Port Ansel",))
+    METRICS["em"]("port ansel, by the sea", ask)         # 0.0
+    METRICS["em_prefix"]("port ansel, by the sea", ask)  # 1.0: only the first 10 characters are compared
+    METRICS["f1"]("port ansel, by the sea", ask)         # 0.667: 2 shared tokens of 4 and 2 ("the" is dropped)
+
+The target is `ask.answers[0]`; readers put the shortest published answer there, as the papers do.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ttabench.errors import UnknownName
+from ttabench.types import Ask
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NORMAL_95 = 1.959963984540054
+
+
+def normalise(text: str) -> str:
+    """SQuAD normalisation: lower case, no punctuation, no a/an/the, single blanks."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact(prediction: str, gold: str) -> float:
+    """1.0 when both are equal after normalisation."""
+    return float(normalise(prediction) == normalise(gold))
+
+
+def prefix_exact(prediction: str, gold: str) -> float:
+    """1.0 when the normalised prediction begins with the normalised gold; an empty gold is therefore always right."""
+    return float(normalise(prediction).startswith(normalise(gold)))
+
+
+def token_f1(prediction: str, gold: str) -> float:
+    """Harmonic mean of token precision and recall; when either side is empty, 1.0 if both are (SQuAD v2's rule)."""
+    predicted, wanted = normalise(prediction).split(), normalise(gold).split()
+    if not predicted or not wanted:
+        return float(predicted == wanted)
+    shared = sum((Counter(predicted) & Counter(wanted)).values())
+    return 2 * shared / (len(predicted) + len(wanted))
+
+
+def _target(ask: Ask) -> str:
+    assert ask.answers, f"{ask.key} has no gold answer"
+    return ask.answers[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A per-query metric; call it with a prediction and its `Ask`."""
+
+    name: str
+    summary: str
+    function: Callable[[str, Ask], float]
+    scale: float = 100.0
+    """Multiply by this to print (percent); stored values stay as they are."""
+    higher_is_better: bool = True
+
+    def __call__(self, prediction: str, ask: Ask) -> float:
+        """The value for one query, a fraction from 0 to 1."""
+        return self.function(prediction, ask)
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            name="em",
+            summary="exact match with the target answer after SQuAD normalisation (strict)",
+            function=lambda prediction, ask: exact(prediction, _target(ask)),
+        ),
+        Metric(
+            name="em_prefix",
+            summary="prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1",
+            function=lambda prediction, ask: prefix_exact(prediction, _target(ask)),
+        ),
+        Metric(
+            name="f1",
+            summary="token F1 against the target (shortest) answer",
+            function=lambda prediction, ask: token_f1(prediction, _target(ask)),
+        ),
+        Metric(
+            name="f1_max",
+            summary="token F1 against the best of all gold answers, additional ones included",
+            function=lambda prediction, ask: max(token_f1(prediction, gold) for gold in ask.answers),
+        ),
+    )
+}
+
+
+def metric(name: str) -> Metric:
+    """The metric of that name; `UnknownName` otherwise."""
+    if name not in METRICS:
+        raise UnknownName("metric", name, list(METRICS))
+    return METRICS[name]
+
+
+def empty_golds(asks: Iterable[Ask]) -> int:
+    """How many targets are empty once normalised ("The", "-"): `em_prefix` counts those right whatever is predicted."""
+    return sum(not normalise(_target(ask)) for ask in asks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate:
+    """Mean of per-query values with its standard error and normal 95 % interval (None when n is 1)."""
+
+    mean: float
+    n: int
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+
+
+def aggregate(values: Sequence[float]) -> Aggregate:
+    """Mean, sample standard error and mean -/+ 1.96 stderr of at least one finite value."""
+    assert values, "no values to aggregate"
+    assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
+    n = len(values)
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Aggregate(mean=mean, n=1, stderr=None, ci_low=None, ci_high=None)
+    stderr = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    half = _NORMAL_95 * stderr
+    return Aggregate(mean=mean, n=n, stderr=stderr, ci_low=mean - half, ci_high=mean + half)
+
+
+def as_evaluate(name: str, cache_dir: str | None = None) -> Any:
+    """The metric as an `evaluate.Metric` module that is part of this package: nothing is downloaded.
+
+    `as_evaluate("f1").compute(predictions=["x"], references=[["x", "y"]])` gives `{"f1": mean}`; references[i][0] is
+    the target. `evaluate` itself writes under `cache_dir` (its own cache folder when None). Combines with other modules
+    through `evaluate.combine`.
+    """
+    import datasets
+    import evaluate
+
+    chosen = metric(name)
+
+    class Bundled(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types, so its base class is Any
+        def _info(self) -> Any:
+            texts = datasets.Value("string")
+            return evaluate.MetricInfo(
+                description=chosen.summary,
+                citation="",
+                inputs_description="predictions: list of str; references: list of lists of gold answers, target first.",
+                features=datasets.Features({"predictions": texts, "references": datasets.Sequence(texts)}),
+            )
+
+        def _compute(self, *, predictions: list[str], references: list[list[str]]) -> dict[str, float]:
+            asks = [Ask(prompt="", key=str(i), answers=tuple(golds)) for i, golds in enumerate(references)]
+            return {chosen.name: aggregate([chosen(p, a) for p, a in zip(predictions, asks, strict=True)]).mean}
+
+    Bundled.__name__ = f"ttabench_{chosen.name}"
+    return Bundled(config_name=chosen.name, cache_dir=cache_dir, keep_in_memory=True)

@@ -1,0 +1,117 @@
+"""Readers turn a task card and a source of rows into episodes; one module a shape of task.
+
+    task = load("streamingqa", source="mini", split="test", seed=0, options={"documents": "16"})
+    for episode in task.episodes():
+        ...
+
+`READERS` maps the name a card gives to "module:function"; the function takes a `Card` and a `Request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from ttabench.errors import UnknownName
+from ttabench.types import Episode, Json
+
+if TYPE_CHECKING:
+    from ttabench.readers.cards import Card
+
+READERS = {"qa_stream": "ttabench.readers.qa_stream:read"}
+
+
+class Task(Protocol):
+    """A task bound to a source, a split and a seed: what the runner and the trainer iterate over."""
+
+    @property
+    def card(self) -> Card:
+        """The literal card."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """`mini`, `hub:<path>@<revision>`, `folder:<path>` or `file:<path>`; stands in every record and table."""
+        ...
+
+    @property
+    def split(self) -> str:
+        """Name of the split on the card."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order, and of the rows where the source is `mini`."""
+        ...
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Rows of the source that were not used, by reason."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences a record must carry and a table should warn with."""
+        ...
+
+    @property
+    def n_observes(self) -> int:
+        """Observations over all episodes."""
+        ...
+
+    @property
+    def n_asks(self) -> int:
+        """Queries over all episodes."""
+        ...
+
+    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:
+        """The episodes, the same ones at every call.
+
+        `count_tokens` is the base model's, for protocols that cut by tokens; without it 4 characters count as a token.
+        """
+        ...
+
+    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
+        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement."""
+        ...
+
+    def describe(self) -> dict[str, Json]:
+        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record."""
+        ...
+
+
+def load(
+    card: Card | str,
+    *,
+    source: str = "mini",
+    split: str = "test",
+    seed: int = 0,
+    limit: int | None = None,
+    options: Mapping[str, object] | None = None,
+) -> Task:
+    """Bind a task to its data.
+
+    Args:
+        card: a card, or what `cards.load_card` takes.
+        source: "mini", "hub", or a file or folder in any published layout.
+        split: a split of the card ("test", "validation", "train", ...).
+        seed: of the order of the stream, and of the rows of a mini source.
+        limit: at most that many questions, evenly spaced over the stream; all documents are still read.
+        options: protocol settings, and arguments of the mini generator; texts ("16", "true") or typed values.
+
+    Raises:
+        UserError: a name, path, option or row is wrong; one line that says where.
+    """
+    from ttabench.readers.cards import load_card
+    from ttabench.readers.sources import Request
+
+    bound = load_card(card) if isinstance(card, str) else card
+    if bound.reader not in READERS:
+        raise UnknownName("reader", bound.reader, list(READERS))
+    if split not in bound.splits:
+        raise UnknownName(f"split of task {bound.name}", split, list(bound.splits))
+    module, _, function = READERS[bound.reader].partition(":")
+    request = Request(source=str(source), split=split, seed=seed, limit=limit, options=dict(options or {}))
+    read: Callable[[Card, Request], Task] = getattr(import_module(module), function)
+    return read(bound, request)

@@ -1,0 +1,203 @@
+"""Task cards: one YAML file a task, literal data only (source, splits, prompts, protocol, metrics, paper, licence).
+
+A user adds a task by writing a card and naming its path: `--task ./my_task.yaml`. Shipped cards lie in `tasks/`
+(inside the package in a wheel). What a card may say is the model `Card`; unknown fields are refused. The protocol is
+checked by the card's reader, which knows its settings.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from ttabench.errors import UnknownName, UserError
+from ttabench.metrics import metric
+
+Scalar = str | int | float | bool | None
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Hub(_Part):
+    """A data set of the Hugging Face hub."""
+
+    path: str
+    config: str | None = None
+    revision: str | None = None
+    """Commit; None means unpinned, which every record then says."""
+
+
+class Articles(_Part):
+    """A companion file that holds the texts when the question file holds only a reference to them."""
+
+    files: tuple[str, ...]
+    """File names without suffix, looked for beside the question file."""
+    key: tuple[str, ...]
+    text: tuple[str, ...]
+
+
+class Source(_Part):
+    """Where the real data come from."""
+
+    hub: Hub | None = None
+    answers: Literal["joined", "literal", "single"] = "single"
+    """How an answer cell that is a plain string is read: backslash-joined, a Python literal, or one answer."""
+    articles: Articles | None = None
+    how: str = ""
+    """One sentence for users who lack the data."""
+
+
+class Split(_Part):
+    """Where one split lies in each source."""
+
+    files: tuple[str, ...] = ()
+    """File names without suffix that hold exactly this split."""
+    whole: tuple[str, ...] = ()
+    """File names without suffix that hold a published split of which this one is `rows`."""
+    hub: str | None = None
+    rows: tuple[int, int] | None = None
+    """First row and the row after the last, in the published split."""
+    of: int | None = None
+    """Number of rows of the published split: `rows` means nothing in a file of another length."""
+    twin: Literal["train", "validation", "test"] = "test"
+    """The split of the miniature twin that stands for it."""
+
+    @model_validator(mode="after")
+    def _range_exists(self) -> Split:
+        if self.rows is not None and not 0 <= self.rows[0] < self.rows[1] <= (self.of or 0):
+            raise ValueError(f"rows {list(self.rows)} is no range within `of` = {self.of} rows")
+        return self
+
+
+class Prompt(_Part):
+    """Literal texts around the data."""
+
+    templates: dict[str, str]
+    """Question templates by name; `{question}` is replaced, nothing else is."""
+    delimiter: str = " "
+    joiner: str = "\n\n"
+
+    @model_validator(mode="after")
+    def _has_question(self) -> Prompt:
+        for name, template in self.templates.items():
+            if template.count("{question}") != 1:
+                raise ValueError(f"template {name!r} must hold {{question}} once, received {template!r}")
+        return self
+
+
+class Twin(_Part):
+    """The generator of the task's miniature twin, and what differs from the protocol there."""
+
+    generator: Annotated[str, StringConstraints(pattern=r"^ttabench\.mini\.[a-z0-9_]+:[a-z0-9_]+$")]
+    """Only the package's own miniature world may be named: a card is data and must not run other code."""
+    protocol: dict[str, Scalar] = {}
+    arguments: dict[str, Scalar] = {}
+
+
+class Card(_Part):
+    """A task."""
+
+    name: Slug
+    reader: str
+    title: str
+    paper: str
+    arxiv: Annotated[str, StringConstraints(pattern=r"^\d{4}\.\d{4,5}$")]
+    licence: str
+    source: Source
+    columns: dict[str, tuple[str, ...]]
+    """Field of the reader's row type -> names of that column in the published layouts; the first one present counts."""
+    splits: dict[str, Split]
+    prompt: Prompt
+    protocol: dict[str, Scalar]
+    quirks: dict[str, Scalar] = {}
+    """Protocol settings that `paper_quirks=true` switches on together: deviations of the papers' own code."""
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    main_metric: str
+    chance: float
+    """Main metric (0 to 1) of an answer drawn without reading."""
+    twin: Twin | None = None
+
+    @model_validator(mode="after")
+    def _metrics_exist(self) -> Card:
+        if self.main_metric not in self.metrics:
+            raise ValueError(f"main_metric {self.main_metric!r} is not among metrics {list(self.metrics)}")
+        return self
+
+
+def cards_folder() -> Path:
+    """The folder of the shipped cards: `ttabench/tasks` of a wheel, `tasks/` of a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    return package / "tasks" if (package / "tasks").is_dir() else package.parent / "tasks"
+
+
+def names() -> list[str]:
+    """Names of the shipped tasks, sorted."""
+    return sorted(path.stem for path in cards_folder().glob("*.yaml"))
+
+
+def load_card(name: str) -> Card:
+    """The card of a shipped task, or of the YAML file at a path (anything with a slash or ending in .yaml/.yml).
+
+    Raises:
+        UnknownName: no shipped task has that name, or the card names a metric that does not exist.
+        UserError: the file is missing, is no YAML, does not fit `Card`, or takes the name of a shipped task.
+    """
+    if "/" not in name and not name.endswith((".yaml", ".yml")):
+        if name not in names():
+            raise UnknownName("task", name, names())
+        return _read(cards_folder() / f"{name}.yaml")
+    path = Path(name)
+    card = _read(path)
+    if card.name in names() and card != _read(cards_folder() / f"{card.name}.yaml"):
+        raise UserError(
+            f"{path}: the name {card.name!r} belongs to a shipped task.",
+            "Give a changed task a new name: results are told apart by it.",
+        )
+    return card
+
+
+def _read(path: Path) -> Card:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"Cannot read the task card {path} ({error.strerror}).", "Check the path.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"The task card {path} is not UTF-8 text.", "Save it as UTF-8.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it cannot be parsed"
+        raise UserError(f"{path}{line}: not valid YAML: {problem}.", "Mend that line.") from None
+    try:
+        # By way of JSON, strict mode takes lists for tuples and still refuses a number for a text (arxiv: 2205.1)
+        card = Card.model_validate_json(json.dumps(data, default=str), strict=True)
+    except ValidationError as error:
+        raise UserError(*first_fault(error, f"the task card {path}")) from None
+    except (TypeError, ValueError, RecursionError):
+        raise UserError(f"{path}: not a task card.", "Its top level must be a mapping of plain values.") from None
+    for name in card.metrics:
+        metric(name)
+    return card
+
+
+def first_fault(error: ValidationError, where: str) -> tuple[str, str]:
+    """(what, mend) of the first of pydantic's complaints, on one line each, for a `UserError`."""
+    fault = error.errors()[0]
+    place = ".".join(str(part) for part in fault["loc"]) or "top level"
+    received = "" if fault["type"] == "missing" else f", received {brief(fault['input'])}"
+    more = f" ({len(error.errors()) - 1} more faults)" if len(error.errors()) > 1 else ""
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{where}: {place}: {message}{received}{more}.", "Mend that field."
+
+
+def brief(value: object, limit: int = 60) -> str:
+    """`repr` of a value on one short line, for error messages."""
+    text = repr(value if not isinstance(value, str) else value[: limit + 1])
+    return text if len(text) <= limit else text[: limit - 3] + "..."

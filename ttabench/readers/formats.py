@@ -1,0 +1,191 @@
+"""File formats: csv, jsonl, json (SQuAD's nesting included), each also .gz, and parquet, to rows with their place.
+
+    for row in rows(Path("test.csv")):
+        row.place   # "test.csv line 12": what an error message points at
+        row.values  # {"text": "...", "question": "...", "answers": "..."}
+
+Files are read as UTF-8 and never executed or unpickled. Whatever is wrong with a file is a `UserError` of one line.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from ttabench.errors import UserError
+
+MAX_CELL = 16 * 2**20
+"""Characters in one csv cell; beyond it a quote was most likely left open."""
+
+
+class RawRow(NamedTuple):
+    """One row of a source: where it stands, and its cells by column."""
+
+    place: str
+    values: dict[str, object]
+
+
+def malformed(place: str, why: str) -> UserError:
+    """The error for one bad row."""
+    return UserError(f"{place}: {why}.", "Mend or remove that row.")
+
+
+def stem(path: Path) -> str:
+    """File name without its format suffix and .gz."""
+    name = path.name.removesuffix(".gz")
+    return next((name[: -len(suffix)] for suffix in READABLE if name.endswith(suffix)), path.name)
+
+
+def readable(path: Path) -> bool:
+    """Whether the name ends as a format this module reads."""
+    return stem(path) != path.name
+
+
+def rows(path: Path) -> Iterator[RawRow]:
+    """The rows of one file, in order.
+
+    Raises:
+        UserError: unreadable file, unknown suffix, bytes that are not UTF-8, a broken archive, or a malformed row.
+    """
+    name = path.name.removesuffix(".gz")
+    for suffix, parse in READABLE.items():
+        if name.endswith(suffix):
+            return parse(path)
+    raise UserError(f"Cannot tell the format of {path}.", f"Its name must end in {', '.join(READABLE)} (.gz too).")
+
+
+@contextmanager
+def _opened(path: Path, newline: str = "\n") -> Iterator[TextIO]:
+    try:
+        opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+            yield file
+    except UnicodeDecodeError:
+        raise UserError(f"{path} line {_undecodable_line(path)}: not UTF-8 text.", "Save the file as UTF-8.") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise UserError(f"{path} is not a whole gzip file.", "Download it again, or unpack it first.") from None
+    except OSError as error:
+        raise UserError(f"Cannot read {path} ({error.strerror or error}).", "Check the path and its rights.") from None
+
+
+def _undecodable_line(path: Path) -> int:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError:
+                return number
+    return 1  # cut in the middle of a character that a longer read would have completed
+
+
+def _csv(path: Path) -> Iterator[RawRow]:
+    csv.field_size_limit(MAX_CELL)  # global to the process; the default of 128 KiB is shorter than a long article
+    with _opened(path, newline="") as file:
+        reader = csv.reader(file, strict=True)
+        start = 1
+        header: list[str] | None = None
+        while True:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                raise malformed(f"{path} line {start}", f"not valid csv ({error})") from None
+            if cells is None:
+                return
+            if header is None:
+                header = cells
+            elif cells:
+                if len(cells) != len(header):
+                    raise malformed(f"{path} line {start}", f"{len(cells)} cells where the header has {len(header)}")
+                yield RawRow(f"{path} line {start}", dict(zip(header, cells, strict=True)))
+            start = reader.line_num + 1
+
+
+def _jsonl(path: Path) -> Iterator[RawRow]:
+    with _opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            place = f"{path} line {number}"
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise malformed(place, f"not valid JSON ({error.msg} at column {error.colno})") from None
+            except (ValueError, RecursionError):
+                raise malformed(place, "JSON nested too deep, or a number too long") from None
+            if not isinstance(value, dict):
+                raise malformed(place, f"a JSON object was expected, not {type(value).__name__}")
+            yield RawRow(place, value)
+
+
+def _json(path: Path) -> Iterator[RawRow]:
+    with _opened(path) as file:
+        text = file.read()
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} line {error.lineno}: not valid JSON ({error.msg}).", "Download it again.") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: JSON nested too deep, or a number too long.", "Download it again.") from None
+    if isinstance(value, list):
+        for number, row in enumerate(value):
+            if not isinstance(row, dict):
+                raise malformed(f"{path} row {number}", f"a JSON object was expected, not {type(row).__name__}")
+            yield RawRow(f"{path} row {number}", row)
+    elif isinstance(value, dict) and "data" in value:
+        yield from _squad(str(path), value)
+    else:
+        raise UserError(f"{path}: neither a list of rows nor SQuAD's {{'data': [...]}}.", "Give another file.")
+
+
+def _squad(file: str, value: dict[str, object]) -> Iterator[RawRow]:
+    """SQuAD v1.1's articles > paragraphs > questions, flattened to the columns that the hub has."""
+    for article_at, article in _members(value, "data", file):
+        for paragraph_at, paragraph in _members(article, "paragraphs", article_at):
+            for place, question in _members(paragraph, "qas", paragraph_at):
+                for key, holder, where in (("context", paragraph, paragraph_at), ("question", question, place)):
+                    if not isinstance(holder.get(key), str):
+                        raise malformed(where, f"{key!r} is missing or no text")
+                values = {key: question.get(key) for key in ("id", "question", "answers")}
+                yield RawRow(place, {"title": article.get("title"), "context": paragraph["context"], **values})
+
+
+def _members(holder: dict[str, object], key: str, place: str) -> Iterator[tuple[str, dict[str, object]]]:
+    members = holder.get(key)
+    if not isinstance(members, list):
+        raise malformed(place, f"{key!r} is missing or no list")
+    dot = " " if key == "data" else "."
+    for number, member in enumerate(members):
+        where = f"{place}{dot}{key}[{number}]"
+        if not isinstance(member, dict):
+            raise malformed(where, f"a JSON object was expected, not {type(member).__name__}")
+        yield where, member
+
+
+def _parquet(path: Path) -> Iterator[RawRow]:
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                for values in batch.to_pylist():
+                    yield RawRow(f"{path} row {number}", values)
+                    number += 1
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"Cannot read {path} as parquet after row {number} ({why}).", "Download it again.") from None
+
+
+READABLE: dict[str, Callable[[Path], Iterator[RawRow]]] = {
+    ".csv": _csv,
+    ".jsonl": _jsonl,
+    ".json": _json,
+    ".parquet": _parquet,
+}

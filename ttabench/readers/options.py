@@ -1,0 +1,86 @@
+"""A task's settings from its card, its twin, the papers' quirks and the user's options, in that order.
+
+    resolve(card, Request(source="mini", options={"documents": "16", "questions": "2"}), Settings)
+        -> Settings(documents=16, ...), {"questions": 2, "facts": 4}
+
+Options that a mini generator takes as arguments (here `questions`) are told from protocol settings by its signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from ttabench.errors import UnknownName, UserError
+from ttabench.readers.cards import Card, Scalar, Twin, brief, first_fault
+from ttabench.readers.sources import Request, twin_function
+
+
+class ProtocolSettings(BaseModel):
+    """What the settings of every reader share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    paper_quirks: bool = False
+    """Switch on the card's `quirks` together: deviations of the papers' own code from their text."""
+
+
+S = TypeVar("S", bound=ProtocolSettings)
+
+
+def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, Scalar]]:
+    """(protocol settings, arguments of the mini generator).
+
+    Raises:
+        UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader.
+    """
+    twin = _twin(card) if request.source == "mini" else None
+    known = _generator_arguments(twin) if twin else {}
+    options = {key: value for key, value in request.options.items() if key not in known}
+    for key in options:
+        if key not in model.model_fields:
+            raise UnknownName(f"setting of task {card.name}", key, [*model.model_fields, *known])
+    base = {**card.protocol, **(twin.protocol if twin else {})}
+    settings = _validated(card, model, base, options)
+    if settings.paper_quirks:
+        settings = _validated(card, model, {**base, **card.quirks}, options)
+    arguments = dict(twin.arguments) if twin else {}
+    for key, hint in known.items():
+        if key in request.options:
+            arguments[key] = _argument(card, key, request.options[key], hint)
+    return settings, arguments
+
+
+def _validated(card: Card, model: type[S], base: Mapping[str, object], options: Mapping[str, object]) -> S:
+    try:
+        return model.model_validate({**base, **options})
+    except ValidationError as error:
+        by_user = any(fault["loc"] and fault["loc"][0] in options for fault in error.errors())
+        where = f"--task-set of {card.name}" if by_user else f"protocol of the task card {card.name}"
+        raise UserError(*first_fault(error, where)) from None
+
+
+def _twin(card: Card) -> Twin:
+    if card.twin is None:
+        raise UserError(f"The task {card.name} has no miniature twin.", "Give --source hub, or the path of the data.")
+    return card.twin
+
+
+def _generator_arguments(twin: Twin) -> dict[str, Any]:
+    """What the generator takes beyond split, seed and documents, with its types."""
+    function = twin_function(twin.generator)
+    hints = get_type_hints(function)
+    names = [name for name in inspect.signature(function).parameters if name not in ("split", "seed", "documents")]
+    return {name: hints.get(name, str) for name in names}
+
+
+def _argument(card: Card, key: str, value: object, hint: Any) -> Scalar:
+    try:
+        checked: Scalar = TypeAdapter(hint).validate_python(value)
+    except ValidationError:
+        kind = getattr(hint, "__name__", str(hint))
+        raise UserError(f"--task-set {key} of {card.name} takes {kind}, got {brief(value)}.", "Give that.") from None
+    return checked

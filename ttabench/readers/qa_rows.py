@@ -1,0 +1,228 @@
+"""Rows of question-answering sources, whatever their layout, as one row type.
+
+    CaMeLS/MAC csv   {"text": ..., "question": ..., "answers": "212\\\\212 passengers"}    one backslash between answers
+    SQuAD            {"context": ..., "question": ..., "answers": {"text": [...], "answer_start": [...]}}
+    MAC's squad csv  the same with the answers as the text of a Python literal
+    ArchivalQA csv   {"ans_paragraph": ..., "question": ..., "answer": "Monday"}
+    StreamingQA      {"question": ..., "answers": [...], "evidence_id": ...}, texts in a companion file
+
+Which column is which stands on the task card. A row that lacks a text, a question or an answer is counted as dropped;
+one that does not have the right shape is an error that names file and line.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+
+from ttabench.errors import UserError
+from ttabench.readers.cards import Card, brief
+from ttabench.readers.formats import RawRow, malformed
+from ttabench.readers.sources import Table, articles
+
+MAX_LITERAL = 100_000
+"""Characters of a Python literal that is parsed; a real answer cell has less than 2,000."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QARow:
+    """A question about a text."""
+
+    id: str
+    """Unique in its source: the published id, else a hash of text and question; repeats end in #2, #3, ..."""
+    text: str
+    question: str
+    answers: tuple[str, ...]
+    """As published, stripped, without repeats; at least one."""
+    answers_additional: tuple[str, ...] = ()
+    timestamp: float | None = None
+    """Seconds since 1970 UTC."""
+    title: str = ""
+    position: int | None = None
+    """Number of the paragraph under its title."""
+
+    @property
+    def target(self) -> str:
+        """The shortest answer (the first of them), which is what the papers train on and score against."""
+        return min(self.answers, key=len)
+
+
+def fingerprint(*parts: str) -> str:
+    """16 hex digits that identify texts."""
+    return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()[:16]
+
+
+def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow], dict[str, int]]:
+    """(usable rows in file order, dropped rows by reason).
+
+    Args:
+        capitalise: raise the first letter of every answer, as CaMeLS and MAC do for SQuAD and ArchivalQA.
+
+    Raises:
+        UserError: a needed column is missing, a cell has the wrong shape, or not one row is usable.
+    """
+    texts = _companion(card, data)
+    seen: Counter[str] = Counter()
+    dropped: Counter[str] = Counter()
+    parsed: list[QARow] = []
+    for raw in data.rows:
+        row = _row(card, raw, texts)
+        if isinstance(row, str):
+            dropped[row] += 1
+            continue
+        seen[row.id] += 1
+        unique = row.id if seen[row.id] == 1 else f"{row.id}#{seen[row.id]}"
+        answers = tuple(answer[:1].upper() + answer[1:] for answer in row.answers) if capitalise else row.answers
+        parsed.append(replace(row, id=unique, answers=answers))
+    if not parsed:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
+        raise UserError(f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons}).", "Give others.")
+    return parsed, dict(dropped)
+
+
+def _companion(card: Card, data: Table) -> Mapping[str, str] | None:
+    """Check the columns of the first row; texts by reference where the rows do not hold them."""
+    first = data.rows[0].values
+    for field in ("question", "answers"):
+        if not _names(card, field) & first.keys():
+            raise _lacks(card, data.where, field, first)
+    if _names(card, "text") & first.keys():
+        return None
+    if not _names(card, "text_key") & first.keys():
+        raise _lacks(card, data.where, "text", first)
+    return articles(card, data)
+
+
+def _names(card: Card, field: str) -> set[str]:
+    return set(card.columns.get(field, ()))
+
+
+def _lacks(card: Card, where: str, field: str, values: Mapping[str, object]) -> UserError:
+    wanted = " or ".join(repr(name) for name in card.columns[field])
+    return UserError(
+        f"{where} lacks the column {wanted}; it has {brief(', '.join(map(str, values)), 160)}.",
+        f"Rename the column, or write a card with columns.{field}.",
+    )
+
+
+def _row(card: Card, raw: RawRow, texts: Mapping[str, str] | None) -> QARow | str:
+    """The row, or the reason why it is dropped."""
+
+    def cell(field: str) -> object:
+        return next((raw.values[name] for name in card.columns.get(field, ()) if name in raw.values), None)
+
+    for field in ("question", "answers", *(("text",) if texts is None else ())):
+        if not _names(card, field) & raw.values.keys():
+            raise _lacks(card, raw.place, field, raw.values)
+    question = _text(raw.place, "question", cell("question")).strip()
+    answers = _answers(raw.place, cell("answers"), card.source.answers)
+    if texts is None:
+        text = _text(raw.place, "text", cell("text"))
+    else:
+        text = texts.get(_label(raw.place, "text_key", cell("text_key")), "")
+    if not text.strip():
+        return "no text" if texts is None else "no article"
+    if not question or not answers:
+        return "no question" if not question else "no answer"
+    return QARow(
+        id=_label(raw.place, "id", cell("id")) or fingerprint(text, question),
+        text=text,
+        question=question,
+        answers=answers,
+        answers_additional=_answers(raw.place, cell("answers_additional"), "single"),
+        timestamp=_timestamp(raw.place, cell("timestamp")),
+        title=_label(raw.place, "title", cell("title")),
+        position=_position(raw.place, cell("position")),
+    )
+
+
+def _text(place: str, field: str, value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise malformed(place, f"{field} is {brief(value)}, no text")
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise malformed(place, f"{field} holds half of a surrogate pair, which is no character") from None
+    return value
+
+
+def _label(place: str, field: str, value: object) -> str:
+    """An id or title: text, or a whole number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _text(place, field, value).strip()
+
+
+def _answers(place: str, value: object, form: str | None) -> tuple[str, ...]:
+    """Answers of any published shape, stripped, without blanks and repeats; see the module's examples."""
+    if isinstance(value, str) and form == "literal" and value.strip():
+        value = _literal(place, value)
+    if isinstance(value, dict):
+        value = value.get("text", value)
+    if value is None:
+        found: list[object] = []
+    elif isinstance(value, str):
+        found = list(value.split("\\")) if form == "joined" else [value]
+    elif isinstance(value, list | tuple):
+        found = [member.get("text", member) if isinstance(member, dict) else member for member in value]
+    else:
+        raise malformed(place, f"answers are {brief(value)}, no list of texts")
+    texts = (_text(place, "an answer", member).strip() for member in found)
+    return tuple(dict.fromkeys(text for text in texts if text))
+
+
+def _literal(place: str, text: str) -> object:
+    """A Python dict or list read without running anything, of bounded length (the parser's memory grows with it)."""
+    if len(text) > MAX_LITERAL:
+        raise malformed(place, f"the answers are a literal of {len(text)} characters, more than {MAX_LITERAL}")
+    if text.lstrip()[:1] not in ("{", "["):
+        raise malformed(place, f"the answers are no Python dict or list: {brief(text)}")
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise malformed(place, f"the answers are no Python literal: {brief(text)}") from None
+
+
+def _timestamp(place: str, value: object) -> float | None:
+    """Seconds since 1970 UTC from a number of seconds or an ISO date (taken as UTC where it names no zone)."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        if isinstance(value, str):
+            try:
+                seconds = float(value)
+            except ValueError:
+                value = datetime.fromisoformat(value.strip())
+        if isinstance(value, date):
+            moment = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day)
+            seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        elif isinstance(value, int | float):
+            seconds = float(value)
+        elif not isinstance(value, str):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise malformed(place, f"timestamp {brief(value)} is neither seconds nor an ISO date") from None
+    if math.isnan(seconds):
+        return None
+    if math.isinf(seconds):
+        raise malformed(place, f"timestamp {brief(value)} is not finite")
+    return seconds
+
+
+def _position(place: str, value: object) -> int | None:
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    try:
+        if not isinstance(value, str | int | float):
+            raise ValueError
+        return int(float(value))
+    except (ValueError, OverflowError):
+        raise malformed(place, f"paragraph number {brief(value)} is no number") from None

@@ -1,0 +1,222 @@
+"""Question-answering streams: read documents in an order, then answer questions about them.
+
+Protocols (`kind`):
+    stream     Observe every document, then Ask every question about them (CaMeLS arXiv 2305.15076, MAC 2403.04317).
+    grouped    Documents in groups of equal number, as many as the total of tokens needs at `group_tokens` each; one
+               episode a group (Generative Adapter, arXiv 2411.05877).
+    retention  Observe `probe` documents and Ask about them, then ask the same again after every `every` further
+               documents (Figure 3 of MAC); the column `step` of the results tells the passes apart.
+
+    Episode("streamingqa/test/seed0", [Observe(doc 1), ..., Observe(doc K), Ask(question 1), ..., Ask(question N)])
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from ttabench.errors import UnknownName, UserError
+from ttabench.metrics import empty_golds
+from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.options import resolve
+from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of
+from ttabench.readers.qa_rows import QARow, fingerprint, parse
+from ttabench.readers.sources import Request, table, twin_table
+from ttabench.types import Ask, Episode, Json, Observe, Step
+
+_CHARACTERS_A_TOKEN = 4
+_ALL_OF_A_TWIN = 1665
+"""Documents of a mini source asked for "all": it has no end, so as many as the papers read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QAStream:
+    """A `readers.Task` over question-answering rows."""
+
+    card: Card
+    source: str
+    split: str
+    seed: int
+    limit: int | None
+    settings: Settings
+    arguments: Mapping[str, Scalar]
+    """Of the mini generator; empty for real data."""
+    rows: Sequence[QARow]
+    dropped: Mapping[str, int]
+    data_notes: tuple[str, ...] = ()
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """The documents read, in reading order."""
+        return arrange(self.rows, self.settings, self.seed)
+
+    @cached_property
+    def asked(self) -> list[QARow]:
+        """The questions asked, in order, after `limit`; retention asks only about the probe documents."""
+        probed = self.settings.probe if self.settings.kind == "retention" else None
+        rows = [row for document in self.documents[:probed] for row in document.rows]
+        if self.limit is None or self.limit >= len(rows):
+            return rows
+        return [rows[number * len(rows) // self.limit] for number in range(self.limit)]
+
+    @cached_property
+    def n_observes(self) -> int:
+        """Documents observed over all episodes."""
+        return sum(len(episode.observes()) for episode in self.episodes())
+
+    @cached_property
+    def n_asks(self) -> int:
+        """Queries over all episodes."""
+        return sum(len(episode.asks()) for episode in self.episodes())
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the record: what differs from what a reader of the figures would assume."""
+        found = list(self.data_notes)
+        empty = empty_golds(self._ask(row, "", 0) for row in self.asked)
+        if empty:
+            found.append(f"{empty} target answers are empty after normalisation: em_prefix counts them right always")
+        wanted, read_ = self.settings.documents, len(self.documents)
+        if wanted is not None and read_ < wanted and self.settings.downsample == "contexts":
+            found.append(f"{wanted} documents were asked for, the source has {read_}")
+        if self.settings.paper_quirks:
+            found.append(f"paper_quirks: {dict(self.card.quirks)}")
+        if self.source.endswith("@unpinned"):
+            found.append("the hub data set is not pinned to a revision")
+        return tuple(found)
+
+    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:
+        """The episodes of the protocol; the groups of `kind=grouped` depend on `count_tokens` (see `readers.Task`)."""
+        name = f"{self.card.name}/{self.split}/seed{self.seed}"
+        if self.settings.kind == "retention":
+            yield Episode(key=name, steps=tuple(self._retention()))
+            return
+        wanted = {row.id for row in self.asked}
+        groups = [self.documents] if self.settings.kind == "stream" else self._groups(count_tokens)
+        for number, group in enumerate(groups):
+            pairs = [(document.key, row) for document in group for row in document.rows if row.id in wanted]
+            asks = [self._ask(row, about, len(group)) for about, row in pairs]
+            if asks:
+                key = name if self.settings.kind == "stream" else f"{name}/group{number}of{len(groups)}"
+                yield Episode(key=key, steps=(*map(self._observe, group), *asks))
+
+    def _groups(self, count_tokens: Callable[[str], int] | None) -> list[list[Document]]:
+        texts = (document.text for document in self.documents)
+        tokens = sum(count_tokens(text) if count_tokens else len(text) / _CHARACTERS_A_TOKEN for text in texts)
+        total = len(self.documents)
+        count = min(total, max(1, math.ceil(tokens / self.settings.group_tokens)))
+        bounds = [number * total // count for number in range(count + 1)]
+        return [self.documents[first:last] for first, last in pairwise(bounds)]
+
+    def _retention(self) -> Iterator[Step]:
+        probe, every = self.settings.probe, self.settings.every
+        about = {row.id: document.key for document in self.documents[:probe] for row in document.rows}
+        first = min(probe, len(self.documents))
+        for number, document in enumerate(self.documents, start=1):
+            yield self._observe(document)
+            if number >= first and (number - first) % every == 0:
+                for row in self.asked:
+                    yield self._ask(row, about[row.id], number, key=f"{row.id}@{number}")
+
+    def _observe(self, document: Document) -> Observe:
+        return Observe(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
+
+    def _ask(self, row: QARow, about: str, step: int, key: str = "") -> Ask:
+        golds = dict.fromkeys((row.target, *row.answers, *row.answers_additional))
+        return Ask(
+            prompt=self.card.prompt.templates[self.settings.prompt].replace("{question}", row.question),
+            key=key or row.id,
+            answers=tuple(golds),
+            delimiter=self.card.prompt.delimiter,
+            max_new_tokens=self.settings.max_new_tokens,
+            step=step,
+            about=about,
+        )
+
+    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
+        """Endless stream episodes of `documents` distinct texts, `questions` about each, drawn with replacement.
+
+        A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
+        an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
+        """
+        assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
+        source = random.Random(f"training {self.split} {seed}")
+        pool = [] if self.source == "mini" else documents_of(self.rows, True)
+        count = min(documents, len(pool)) if pool else documents
+        number = 0
+        queue: list[Document] = []
+        while True:
+            if self.source == "mini":
+                queue = self._fresh(source.getrandbits(48), count)
+            elif len(queue) < count:
+                queue = source.sample(pool, len(pool))
+            drawn, queue = queue[:count], queue[count:]
+            asks = [
+                self._ask(row, document.key, len(drawn), key=f"{row.id}@{number}.{i}")
+                for document in drawn
+                for i, row in enumerate(source.choices(document.rows, k=questions))
+            ]
+            name = f"{self.card.name}/{self.split}/training{seed}.{number}"
+            yield Episode(key=name, steps=(*map(self._observe, drawn), *asks))
+            number += 1
+
+    def _fresh(self, seed: int, documents: int) -> list[Document]:
+        data = twin_table(self.card, self.split, seed, documents, self.arguments)
+        rows, _ = parse(self.card, data, self.settings.capitalise)
+        return documents_of(rows, True)
+
+    def describe(self) -> dict[str, Json]:
+        """The task as JSON for a record; `digest` changes with any text, question or answer used, or their order."""
+        parts = [document.text for document in self.documents]
+        parts += [part for row in self.asked for part in (row.id, row.question, *row.answers, *row.answers_additional)]
+        return {
+            "task": self.card.name,
+            "reader": self.card.reader,
+            "title": self.card.title,
+            "arxiv": self.card.arxiv,
+            "licence": self.card.licence,
+            "source": self.source,
+            "split": self.split,
+            "seed": self.seed,
+            "limit": self.limit,
+            "protocol": self.settings.model_dump(),
+            "arguments": dict(self.arguments),
+            "rows": len(self.rows),
+            "documents": len(self.documents),
+            "questions": len(self.asked),
+            "dropped": dict(self.dropped),
+            "notes": list(self.notes),
+            "digest": fingerprint(*parts),
+        }
+
+
+def read(card: Card, request: Request) -> QAStream:
+    """Bind a card of this reader to its data; see `readers.load`."""
+    settings, arguments = resolve(card, request, Settings)
+    if settings.prompt not in card.prompt.templates:
+        raise UnknownName(f"prompt of task {card.name}", settings.prompt, list(card.prompt.templates))
+    if request.limit is not None and request.limit < 1:
+        raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
+    if request.source == "mini":
+        data = twin_table(card, request.split, request.seed, settings.documents or _ALL_OF_A_TWIN, arguments)
+    else:
+        data = table(card, request)
+        if settings.kind == "grouped" and "documents" not in request.options:
+            settings = settings.model_copy(update={"documents": None})  # the paper groups the whole split
+    rows, dropped = parse(card, data, settings.capitalise)
+    return QAStream(
+        card=card,
+        source=data.label,
+        split=request.split,
+        seed=request.seed,
+        limit=request.limit,
+        settings=settings,
+        arguments=arguments,
+        rows=rows,
+        dropped=dropped,
+        data_notes=data.notes,
+    )
