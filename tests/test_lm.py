@@ -1,0 +1,156 @@
+"""The base LM: names, folders, special tokens, fingerprints, and errors of one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
+from ttabench import architectures, hub
+from ttabench.errors import UnknownName, UserError
+from ttabench.hub import NANO_FOLDER
+from ttabench.lm import LM, load
+
+TEXTS = ["", "Ada Voss lives in Port Ansel.", "naïve 中文 \n\n\t🙂", "a <|eos|> b"]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_any_text_round_trips(text: str) -> None:
+    lm = tiny_llama()
+    assert lm.decode(lm.encode(text)) == text
+    assert lm.eos_id not in lm.encode(text)
+    assert lm.encode_many([text, text]) == [lm.encode(text)] * 2
+    assert lm.encode(text, 3) == lm.encode(text)[:3]
+
+
+def test_special_tokens() -> None:
+    assert tiny_llama().bos_ids == (256,)
+    assert tiny_gpt2().bos_ids == ()
+    assert (tiny_llama().eos_id, tiny_llama().pad_id) == (257, 258)
+
+
+def test_shape_facts() -> None:
+    lm = tiny_llama()
+    assert (lm.layers, lm.heads, lm.kv_heads, lm.head_dim, lm.hidden_size) == (2, 4, 2, 8, 32)
+    assert tiny_gpt2().kv_heads == 4
+    assert tiny_opt().max_positions == 512
+    assert len(lm.linear_names()) == 2 * 7
+    assert len(tiny_gpt2().linear_names()) == 2 * 4
+    assert tiny_gpt2().linear_shape("transformer.h.0.mlp.c_fc") == (32, 128)
+
+
+def test_the_base_is_frozen() -> None:
+    model = tiny_llama().model
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_fingerprint_names_the_weights_not_their_precision() -> None:
+    first, half = tiny_llama().fingerprint, tiny_llama()
+    half.model.to(torch.bfloat16)
+    assert first == tiny_llama().fingerprint == half.fingerprint
+    assert len({first, tiny_llama(1).fingerprint, tiny_llama(gqa=False).fingerprint, tiny_gpt2().fingerprint}) == 4
+
+
+def saved(folder: Path) -> Path:
+    lm = tiny_llama()
+    lm.model.save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_loads(tmp_path: Path) -> None:
+    lm = load(str(saved(tmp_path)), device="cpu", dtype="bfloat16")
+    assert lm.fingerprint == tiny_llama().fingerprint
+    described = lm.describe()
+    assert described["dtype"] == "bfloat16"
+    assert described["name"] == str(tmp_path)
+    assert not described["random_weights"]
+    assert lm.bos_ids == (256,)
+
+
+def test_known_architectures_assemble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "NANO_FOLDER", saved(tmp_path))
+    small = {**architectures.ARCHITECTURES["distilgpt2"].config, "n_layer": 1, "n_embd": 24, "n_positions": 32}
+    tiny = architectures.Architecture(hub="nobody/none", model_type="gpt2", config=small)
+    monkeypatch.setitem(architectures.ARCHITECTURES, "tiny", tiny)  # type: ignore[arg-type]
+    first, again, other = (load("tiny", random_weights=True, device="cpu", seed=seed) for seed in (0, 0, 1))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.describe()["tokenizer"] == "nano (stand-in)"
+    assert first.random_weights
+
+
+PARAMETERS = {
+    "distilgpt2": 81_912_576,
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "opt-2.7b": 2_651_596_800,
+    "tinyllama-1.1b": 1_100_048_384,
+    "llama-2-7b": 6_738_415_616,
+    "llama-3-8b": 8_030_261_248,
+    "mistral-7b": 7_241_732_096,
+    "phi-3-medium": 13_960_238_080,
+}
+
+
+@pytest.mark.parametrize("name", list(architectures.ARCHITECTURES))
+def test_published_architectures_have_the_published_size(name: str) -> None:
+    from transformers import AutoModelForCausalLM
+
+    known = architectures.ARCHITECTURES[name]
+    config = AutoConfig.for_model(known.model_type, **known.config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
+    theta = getattr(config, "rope_parameters", None)
+    assert theta is None or theta["rope_theta"] == (500000.0 if name == "llama-3-8b" else 10000.0)
+
+
+@pytest.mark.skipif(not (NANO_FOLDER / "config.json").is_file(), reason="nano is not trained yet")
+def test_nano_ships() -> None:
+    lm = load("nano", device="cpu")
+    assert isinstance(lm, LM)
+    assert lm.decode(lm.encode("naïve 中文 🙂")) == "naïve 中文 🙂"
+    assert lm.max_positions >= 4096
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("distilgpt", "Did you mean 'distilgpt2'"), ("./nowhere", "Unknown model"), ("/no/such/folder", "Unknown model")],
+)
+def test_unknown_models(name: str, message: str) -> None:
+    with pytest.raises(UnknownName, match=message):
+        load(name)
+
+
+def test_faults_of_the_user_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no config\.json"):
+        load(str(tmp_path))
+    with pytest.raises(UnknownName, match="bfloat16"):
+        load(str(tmp_path), dtype="bfloat")
+    with pytest.raises(UserError, match="Device 'moon' is not there"):
+        load("nano", device="moon")
+    with pytest.raises(UnknownName, match="--random-weights"):
+        load("unheard/of", random_weights=True)
+
+
+def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="Give a folder") as caught:
+        load("nobody/no-such-model-here", device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_too_large_for_the_model() -> None:
+    lm = tiny_llama()
+    lm.tokenizer.add_tokens(["<one more>"])
+    with pytest.raises(UserError, match="260 tokens"):
+        LM(lm.model, lm.tokenizer, "grown")

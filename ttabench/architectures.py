@@ -1,0 +1,101 @@
+"""Base models known by a short name: hub repository and published shape, so `--random-weights` needs no download.
+
+Figures are those of each repository's config.json. Random weights serve cost profiles: what a forward costs does not
+depend on the values. Nothing heavy is imported here, so `ttabench list models` and `--dry-run` need no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+NANO = "nano"
+"""The model that ships with the package (`ttabench/assets/nano`)."""
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """One published base model."""
+
+    hub: str
+    """Repository on the Hugging Face hub."""
+    model_type: str
+    """Name of the architecture in transformers."""
+    config: Mapping[str, Value]
+    """What differs from the defaults of that architecture's configuration class."""
+
+
+def _llama(
+    hub: str, shape: tuple[int, int, int, int, int], more: Mapping[str, Value], model_type: str = "llama"
+) -> Architecture:
+    hidden, feed_forward, layers, heads, kv_heads = shape
+    base: dict[str, Value] = {
+        "hidden_size": hidden,
+        "intermediate_size": feed_forward,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": 32000,
+        "rms_norm_eps": 1e-5,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "tie_word_embeddings": False,
+    }
+    return Architecture(hub=hub, model_type=model_type, config={**base, **more})
+
+
+def _gpt2(hub: str, layers: int, heads: int, hidden: int) -> Architecture:
+    config: dict[str, Value] = {"n_layer": layers, "n_head": heads, "n_embd": hidden, "n_positions": 1024}
+    return Architecture(hub=hub, model_type="gpt2", config={**config, "vocab_size": 50257})
+
+
+_OPT_2_7B: dict[str, Value] = {
+    "hidden_size": 2560,
+    "ffn_dim": 10240,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "word_embed_proj_dim": 2560,
+    "max_position_embeddings": 2048,
+    "vocab_size": 50272,
+}
+_LLAMA_3: dict[str, Value] = {
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rope_theta": 500000.0,
+    "bos_token_id": 128000,
+    "eos_token_id": 128001,
+}
+_MISTRAL: dict[str, Value] = {"max_position_embeddings": 32768, "sliding_window": 4096}
+_PHI_3: dict[str, Value] = {
+    "vocab_size": 32064,
+    "max_position_embeddings": 4096,
+    "sliding_window": 2047,
+    "eos_token_id": 32000,
+    "pad_token_id": 32000,
+}
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "distilgpt2": _gpt2("distilbert/distilgpt2", 6, 12, 768),
+    "gpt2": _gpt2("openai-community/gpt2", 12, 12, 768),
+    "gpt2-medium": _gpt2("openai-community/gpt2-medium", 24, 16, 1024),
+    "gpt2-large": _gpt2("openai-community/gpt2-large", 36, 20, 1280),
+    "gpt2-xl": _gpt2("openai-community/gpt2-xl", 48, 25, 1600),
+    "opt-2.7b": Architecture(hub="facebook/opt-2.7b", model_type="opt", config=_OPT_2_7B),
+    "tinyllama-1.1b": _llama(
+        "TinyLlama/TinyLlama-1.1B-intermediate-step-1431k-3T",
+        (2048, 5632, 22, 32, 4),
+        {"max_position_embeddings": 2048},
+    ),
+    "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), {"max_position_embeddings": 4096}),
+    "llama-3-8b": _llama("meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), _LLAMA_3),
+    "mistral-7b": _llama("mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), _MISTRAL, "mistral"),
+    "phi-3-medium": _llama("microsoft/Phi-3-medium-4k-instruct", (5120, 17920, 40, 40, 10), _PHI_3, "phi3"),
+}
+"""Short name -> published architecture."""
+
+
+def names() -> list[str]:
+    """Short names that `--model` accepts, the shipped model first."""
+    return [NANO, *ARCHITECTURES]

@@ -1,0 +1,75 @@
+"""Weight deltas on the frozen LM: hooked low-rank maps and swapped tensors, undone when the context ends.
+
+Low-rank deltas add `(x A^T) B^T` to the output of their linear map, row by row where rows differ. Dense deltas stand in
+for the parameter as `parameter + delta`, a plain tensor: gradients reach the delta while the parameter stays frozen.
+Style follows NVIDIA/kvpress `presses/base_press.py`: hooks in a context manager that undoes itself in `finally`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from ttabench.lm import LM
+from ttabench.types import Delta, Dense, LowRank
+
+Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
+
+
+@contextmanager
+def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int) -> Iterator[None]:
+    """Run the block with the deltas in place.
+
+    Args:
+        lm: the base model.
+        deltas: by module name (`LowRank`) or parameter name (`Dense`).
+        rows: batch rows of the forwards inside the block; a delta has as many rows or 1.
+
+    Everything is undone when the block ends, exceptions included. Contexts nest: the outer deltas stay in effect.
+    """
+    with ExitStack() as undo:
+        for name, delta in deltas.items():
+            if isinstance(delta, LowRank):
+                handle = lm.model.get_submodule(name).register_forward_hook(_hook(delta, rows))
+                undo.callback(handle.remove)
+            else:
+                undo.enter_context(_swapped(lm.model, name, delta))
+        yield
+
+
+def _hook(delta: LowRank, rows: int) -> Hook:
+    a_BRI, b_BOR = delta.a_BRI, delta.b_BOR
+    assert a_BRI.dim() == b_BOR.dim() == 3, "low-rank factors are [B, R, in] and [B, out, R]"
+    sizes = {a_BRI.shape[0], b_BOR.shape[0]}
+    assert sizes <= {1, rows}, f"delta of {sorted(sizes)} rows on a batch of {rows}"
+    shared = sizes == {1}
+
+    def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        x, a, b = args[0], a_BRI.to(output.dtype), b_BOR.to(output.dtype)
+        if shared:
+            return output + linear(linear(x, a[0]), b[0])
+        x_BTI = x.reshape(rows, -1, x.shape[-1])  # OPT flattens rows and tokens before its feed-forward
+        update_BTO = (x_BTI @ a.transpose(1, 2)) @ b.transpose(1, 2)
+        return output + update_BTO.reshape(output.shape)
+
+    return add
+
+
+@contextmanager
+def _swapped(model: nn.Module, name: str, delta: Dense) -> Iterator[None]:
+    """`parameter + delta` in every place that holds the parameter (embedding and head may share one)."""
+    base = model.get_parameter(name)
+    change = delta.delta[0] if delta.delta.dim() == base.dim() + 1 else delta.delta
+    assert change.shape == base.shape, f"{name}: delta {tuple(delta.delta.shape)} on {tuple(base.shape)}"
+    value = base + change.to(base.dtype)
+    places = [(m, leaf) for m in model.modules() for leaf, held in m._parameters.items() if held is base]
+    try:
+        for module, leaf in places:
+            module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
+        yield
+    finally:
+        for module, leaf in places:
+            module._parameters[leaf] = base

@@ -1,0 +1,223 @@
+"""The frozen base language model: loaded by name, folder or hub id, with the few facts the package asks of it.
+
+    lm = load("nano")
+    lm.decode(lm.encode("Ada Voss lives in Port Ansel."))    # any text round-trips through a byte-level tokenizer
+
+Weights never change: gradients are off, the model stays in evaluation mode. All adaptation goes through `patching`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from ttabench import attention, hub
+from ttabench.architectures import NANO
+from ttabench.errors import UnknownName, UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class LM:
+    """A frozen causal language model with its tokenizer.
+
+    Args:
+        model: a transformers causal LM whose logits are `output_embeddings(decoder(ids))` (Llama-likes, GPT-2, OPT).
+        tokenizer: a fast tokenizer whose ids all fit the model's vocabulary.
+        name: how the user named it; stands in records.
+        random_weights: whether the weights were never trained.
+        tokenizer_name: stands in records; by default `name`.
+
+    Attributes:
+        max_positions: longest window; position ids run from 0 to this less one.
+        kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
+        bos_ids: what starts a text: one token for Llama-likes, () for GPT-2.
+        eos_id: the token that ends an answer.
+        pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
+
+    Raises:
+        UserError: the tokenizer has more tokens than the model, or none that ends a text.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        name: str,
+        *,
+        random_weights: bool = False,
+        tokenizer_name: str = "",
+    ) -> None:
+        self.model = model.eval().requires_grad_(False)
+        model.set_attn_implementation(attention.NAME)
+        self.tokenizer = tokenizer
+        self.name = name
+        self.random_weights = random_weights
+        self.tokenizer_name = tokenizer_name or name
+        config = self.config = model.config
+        self.vocab_size: int = config.vocab_size
+        self.max_positions: int = config.max_position_embeddings
+        self.hidden_size: int = config.hidden_size
+        self.layers: int = config.num_hidden_layers
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
+        self.head_dim: int = getattr(config, "head_dim", None) or self.hidden_size // self.heads
+        self.bos_ids, self.eos_id, self.pad_id = _special_ids(tokenizer, self.tokenizer_name)
+        if len(tokenizer) > self.vocab_size:
+            what = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
+            raise UserError(what, "Give the tokenizer that belongs to the model.")
+        backend = tokenizer.backend_tokenizer
+        backend.no_truncation()
+        backend.no_padding()
+        backend.encode_special_tokens = True  # "<|eos|>" inside a document is text, not the end of it
+
+    @property
+    def decoder(self) -> nn.Module:
+        """The model without its head: ids to last hidden states."""
+        base: nn.Module = self.model.base_model
+        return base
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """Next-token logits [..., V] of the last hidden states [..., D]."""
+        out: Tensor = self.model.get_output_embeddings()(hidden_ND)
+        return out
+
+    @property
+    def _parameter(self) -> nn.Parameter:
+        first: nn.Parameter = next(self.model.parameters())
+        return first
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._parameter.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return self._parameter.dtype
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of architecture, parameter names and shapes, and the first 8 values of every parameter.
+
+        Values are rounded to bfloat16, so one base has one fingerprint in float32 and in bfloat16.
+        """
+        digest = hashlib.sha256(f"{self.config.model_type} {self.heads} {self.kv_heads}".encode())
+        values = []
+        for name, parameter in self.model.named_parameters():
+            digest.update(f"{name} {tuple(parameter.shape)}".encode())
+            values.append(parameter.detach().flatten()[:8].to(torch.bfloat16))
+        digest.update(torch.cat(values).view(torch.int16).cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def linear_names(self) -> list[str]:
+        """Names of the linear maps inside the decoder layers (`Linear`, GPT-2's `Conv1D`), in model order; no head."""
+        blocks = {id(m) for m in self._blocks().modules()}
+        named = self.model.named_modules()
+        return [name for name, m in named if id(m) in blocks and isinstance(m, nn.Linear | Conv1D)]
+
+    def linear_shape(self, name: str) -> tuple[int, int]:
+        """(features in, features out) of the linear map of that name."""
+        module = self.model.get_submodule(name)
+        if isinstance(module, Conv1D):
+            return int(module.nx), int(module.nf)
+        assert isinstance(module, nn.Linear), f"{name} is no linear map"
+        return module.in_features, module.out_features
+
+    def _blocks(self) -> nn.ModuleList:
+        lists = [m for m in self.decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
+        assert lists, f"{self.name}: found no list of {self.layers} decoder layers"
+        return lists[0]
+
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
+        """Token ids without special tokens, at most `max_tokens` of them (the first ones)."""
+        ids: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        return ids if max_tokens is None else ids[:max_tokens]
+
+    def encode_many(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
+        """`encode` of many texts, in parallel."""
+        rows = self.tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [row.ids if max_tokens is None else row.ids[:max_tokens] for row in rows]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def describe(self) -> dict[str, Any]:
+        """What a run record says about the base model (JSON values)."""
+        return {
+            "name": self.name,
+            "architecture": str(self.config.model_type),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "positions": self.max_positions,
+            "random_weights": self.random_weights,
+            "fingerprint": self.fingerprint,
+            "tokenizer": self.tokenizer_name,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+        }
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[tuple[int, ...], int, int]:
+    bos, eos, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+    if eos is None:
+        raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in tokenizer_config.json.")
+    # GPT-2's one special token is named BOS too, but only ends texts: it is neither distinct nor added (OPT's is).
+    starts = bos is not None and (bos != eos or tokenizer("a").input_ids[:1] == [bos])
+    return (int(bos),) if starts else (), int(eos), int(eos if pad is None else pad)
+
+
+def load(
+    name: str = NANO, *, random_weights: bool = False, device: str = "auto", dtype: str = "auto", seed: int = 0
+) -> LM:
+    """The base LM of that name, frozen.
+
+    Args:
+        name: "nano" (ships with the package), a short name of `architectures`, a folder, or a hub id.
+        random_weights: build a known architecture from its published configuration with random weights, offline.
+        device: "auto" (the first GPU if there is one), "cpu", "cuda", "cuda:1" ...
+        dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
+        seed: of the random weights.
+
+    Raises:
+        UserError: unknown name (closest named), folder without a model, hub not reachable, device or dtype not there.
+    """
+    where = _device(device)
+    kind = _dtype(dtype, where)
+    if random_weights:
+        model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
+        return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name)
+    model, tokenizer = hub.pretrained(name, kind)
+    return LM(model.to(where), tokenizer, name)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"Device {name!r} is not there.", "Use --device cpu, or cuda where there is a GPU.") from error
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """None stands for the checkpoint's own type."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    if name not in DTYPES:
+        raise UnknownName("dtype", name, ["auto", *DTYPES])
+    return DTYPES[name]

@@ -1,0 +1,179 @@
+"""The text window of a batch while it is being read: prefix, masks, positions, and the cache they live in.
+
+    window = Window(lm, patch.prefix, rows=32, room=16)
+    hidden_BTD = window.feed(prompt_ids_BT, mask_BT)      then feed(one token a row), sixteen times
+    window.prefix()                                       everything read so far, as a `Prefix`
+
+Slots are what the cache holds, positions are what the model is told: padding takes slots but no positions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+from ttabench.attention import NAME, Shared, shared_prefix
+from ttabench.lm import LM
+from ttabench.types import Prefix
+
+
+class Window:
+    """What a batch of rows has read so far.
+
+    Args:
+        lm: the base model.
+        prefix: encoded context in front of the text, of as many rows or of one that all rows share.
+        rows: batch rows that will be fed.
+        room: tokens that will be fed in all, if known: without gradients, one buffer is then filled in place.
+        retain: whether later feeds or `prefix()` need what is read now. Scoring does not.
+    """
+
+    def __init__(self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True) -> None:
+        self.lm, self.rows, self.holds_bos = lm, rows, prefix is not None and prefix.holds_bos
+        held = [] if prefix is None else list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
+        pairs = [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
+        assert len(pairs) in (0, lm.layers), f"prefix of {len(pairs)} layers on a model of {lm.layers}"
+        self._mask_BS = None if prefix is None or prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
+        self._shared = self._lendable(pairs)
+        slots = pairs[0][0].shape[2] if self._shared else 0
+        own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
+        room = room if retain else 0
+        self._layers = [_Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
+        self._cache = Cache(layers=list(self._layers))
+        start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
+        self._next_B = start.to(lm.device)
+
+    def _lendable(self, pairs: list[tuple[Tensor, Tensor]]) -> list[Shared] | None:
+        """One prefix for several rows stays one (`attention`), unless someone chose another attention for the model."""
+        config = self.lm.model.config
+        if not pairs or self.rows == 1 or pairs[0][0].shape[0] > 1 or config._attn_implementation != NAME:
+            return None
+        all_seen = self._mask_BS is None and getattr(config, "sliding_window", None) is None
+        return [Shared(keys, values, all_seen) for keys, values in pairs]
+
+    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+        """Read these tokens; padded slots (`mask_BT` false, on either side) are never attended to.
+
+        Returns:
+            last hidden states [B, T, D]; those of padded slots mean nothing.
+        """
+        assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
+        positions_BT, total_B = self._positions(ids_BT, mask_BT)
+        mask_BS = self._extended_mask(ids_BT, mask_BT)
+        with shared_prefix(self._shared):
+            output = self.lm.decoder(
+                input_ids=ids_BT,
+                attention_mask=mask_BS,
+                position_ids=positions_BT,
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
+        hidden_BTD: Tensor = output.last_hidden_state
+        return hidden_BTD
+
+    def _positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        if mask_BT is None:
+            steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
+            total_B = torch.full_like(self._next_B, ids_BT.shape[1])
+        else:
+            counts_BT = mask_BT.long().cumsum(1)
+            steps_BT, total_B = counts_BT - 1, counts_BT[:, -1]
+        # Only padding can fall outside: callers check real tokens with `patching.check_fits`.
+        return (self._next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), total_B
+
+    def _extended_mask(self, ids_BT: Tensor, mask_BT: Tensor | None) -> Tensor | None:
+        if mask_BT is None and self._mask_BS is None:
+            return None
+        held_BS, slots = self._mask_BS, self._cache.get_seq_length()
+        if held_BS is None:
+            held_BS = torch.ones(1, slots, dtype=torch.bool, device=ids_BT.device)
+        new_BT = torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT
+        return torch.cat([held_BS.expand(self.rows, -1), new_BT], dim=1)
+
+    def prefix(self) -> Prefix:
+        """Everything read so far, one row a batch row."""
+        keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
+        if self._shared:
+            keys = [_joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
+            values = [_joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
+        mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
+        return Prefix(tuple(keys), tuple(values), self._next_B.expand(self.rows), mask_BP, self.holds_bos)
+
+    def select(self, rows_N: Tensor) -> None:
+        """Keep these rows, in this order; a row may be taken several times (beams)."""
+        for layer in self._layers:
+            layer.select(rows_N)
+        self.rows = len(rows_N)
+        if self._mask_BS is not None and self._mask_BS.shape[0] > 1:
+            self._mask_BS = self._mask_BS.index_select(0, rows_N)
+        if self._next_B.shape[0] > 1:
+            self._next_B = self._next_B.index_select(0, rows_N)
+
+
+class _Slots(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
+    """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
+
+    Without `retain`, what attention needs is handed out and forgotten: one layer's copy lives at a time.
+    With `room` and no gradients, one buffer is filled in place: a decoding step copies one slot, not the window.
+    """
+
+    def __init__(self, prefix: tuple[Tensor, Tensor] | None, *, shared: int, room: int, retain: bool) -> None:
+        super().__init__()
+        self.shared, self.room, self.retain = shared, room, retain
+        self.buffers: tuple[Tensor, Tensor] | None = None
+        if prefix is not None:
+            self.keys, self.values = prefix
+
+    def get_seq_length(self) -> int:
+        """Slots in front of the next token."""
+        return self.shared + self._own()
+
+    def _own(self) -> int:
+        return 0 if self.keys is None else int(self.keys.shape[2])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, P + T, D] for these T tokens to attend to."""
+        if self.room and not torch.is_grad_enabled():
+            both = self._write(key_states, value_states)
+        else:
+            both = _joined(self.keys, key_states), _joined(self.values, value_states)
+        if self.retain:
+            self.keys, self.values = both
+        return both
+
+    def _write(self, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+        start = self._own()
+        end = start + keys_BHTD.shape[2]
+        if self.buffers is None:
+            self.buffers = self._buffer(self.keys, keys_BHTD), self._buffer(self.values, values_BHTD)
+        keys_BHSD, values_BHSD = self.buffers
+        keys_BHSD[:, :, start:end] = keys_BHTD
+        values_BHSD[:, :, start:end] = values_BHTD
+        return keys_BHSD[:, :, :end], values_BHSD[:, :, :end]
+
+    def _buffer(self, old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
+        rows, heads, _, size = new_BHTD.shape
+        held = self._own()
+        buffer_BHSD = new_BHTD.new_empty(rows, heads, held + self.room, size)
+        if old_BHPD is not None:
+            buffer_BHSD[:, :, :held] = old_BHPD
+        return buffer_BHSD
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these batch rows, in this order."""
+        length = self._own()
+        if self.buffers is not None:
+            self.buffers = self.buffers[0].index_select(0, rows), self.buffers[1].index_select(0, rows)
+            self.keys, self.values = self.buffers[0][:, :, :length], self.buffers[1][:, :, :length]
+        elif length:
+            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+
+
+def _joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
+    if old_BHPD is None:
+        return new_BHTD
+    return torch.cat([old_BHPD.expand(new_BHTD.shape[0], -1, -1, -1), new_BHTD], dim=2)
