@@ -21,6 +21,16 @@ _RUNNING = 0.3
 """Weight of running text: much of it cannot be predicted by anybody."""
 
 
+ANSWERS = {
+    "boolq": ["no", "yes"],
+    "cb": ["True", "False", "Neither"],
+    "rte": ["True", "False"],
+    "sst2": ["negative", "positive"],
+    "copa": ["", ""],
+}
+"""Answer words by label; those of COPA are its choices."""
+
+
 def _answered(prompt: str, answer: str) -> Segments:
     return [(prompt, 0.0), (f" {answer}", 1.0), (END, 1.0)]
 
@@ -72,23 +82,18 @@ def superglue(source: random.Random, tokens: int) -> Segments:
     task = source.choice(("boolq", "cb", "copa", "rte", "sst2"))
     categories = list(source.choice(demonstrations.rules("train", 3 if task == "cb" else 2)))
     source.shuffle(categories)
-    labels = {
-        "boolq": ["no", "yes"],
-        "cb": ["True", "False", "Neither"],
-        "rte": ["True", "False"],
-        "sst2": ["negative", "positive"],
-        "copa": ["", ""],
-    }[task]
+    labels = ANSWERS[task]
     segments: Segments = []
     for _ in range(max(2, tokens // (20 if task == "sst2" else 32))):
         label = source.randrange(len(categories))
         row = demonstrations.row(task, source, categories, label, source.choice(entities("person", "train")))
-        segments += _template(task, row, labels[label])
+        segments += template(task, row, labels[label])
         segments += [(END, 1.0)] if source.random() < 0.1 else [("\n\n", 0.0)]
     return segments
 
 
-def _template(task: str, row: dict[str, object], answer: str) -> Segments:
+def template(task: str, row: dict[str, object], answer: str) -> Segments:
+    """A demonstration in the task's usual template: prompt (weight 0), answer (weight 1)."""
     if task == "copa":
         word = "because" if row["question"] == "cause" else "therefore"
         choice = str(row["choice1"] if row["label"] == 0 else row["choice2"])
