@@ -1,0 +1,123 @@
+"""Comparing runs: seeds pooled, differences paired, intervals that behave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_records import record, sample
+
+from ttabench.compare import compare, paired_bootstrap
+from ttabench.errors import UnknownName, UserError
+from ttabench.metrics import aggregate
+from ttabench.records import SAMPLES_FILE, Row, save_record, write_samples
+from ttabench.render import as_markdown
+from ttabench.tables import comparison_tables
+
+
+def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object) -> Path:
+    """A finished run with these values of f1."""
+    settings: dict[str, object] = {
+        "method": "icl", "task": "t", "model": "nano", "seed": seed, "settings": {},
+        "inputs": {"rows": f"of seed {seed}"},
+    } | config  # fmt: skip
+    found = aggregate(list(values.values()))
+    row = Row(
+        run=run, method=str(settings["method"]), task=str(settings["task"]), source="mini", model="nano", seed=seed,
+        metric="f1", value=found.mean, n=found.n, stderr=found.stderr,
+    )  # fmt: skip
+    path = folder / run
+    path.mkdir()
+    cost = {"adapt_seconds": 1.0 + seed, "ask_ms": 2.0, "state_bytes": 1024, "peak_memory_bytes": 2**20}
+    save_record(record(run, rows=(row,), config=settings, cost=cost), path)
+    write_samples(path / SAMPLES_FILE, [sample(key, value=value).flat() for key, value in values.items()])
+    return path
+
+
+def test_bootstrap_agrees_with_the_normal_interval() -> None:
+    apart = np.random.default_rng(1).normal(0.2, 1.0, size=2000)
+    low, high, p = paired_bootstrap(apart)
+    half = 1.96 * apart.std() / np.sqrt(len(apart))
+    assert low == pytest.approx(apart.mean() - half, abs=0.005)
+    assert high == pytest.approx(apart.mean() + half, abs=0.005)
+    assert p < 0.01
+    assert paired_bootstrap(apart) == (low, high, p), "the same seed draws the same"
+
+
+def test_bootstrap_of_no_difference() -> None:
+    assert paired_bootstrap(np.zeros(50)) == (0.0, 0.0, 1.0)
+    low, high, p = paired_bootstrap(np.array([1.0, -1.0] * 50))
+    assert low < 0 < high
+    assert p > 0.5
+
+
+def test_bootstrap_in_small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = np.random.default_rng(2).normal(0.0, 1.0, size=300)
+    whole = paired_bootstrap(apart, 3000)
+    monkeypatch.setattr("ttabench.compare.DRAWS_AT_ONCE", 1000)
+    assert paired_bootstrap(apart, 3000) == pytest.approx(whole, abs=0.02)
+
+
+def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
+    good, bad = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.0}
+    folders = [
+        stored(tmp_path, "r1", good, seed=0, settings={"k": 1, "other": "x"}),
+        stored(tmp_path, "r2", good, seed=1, settings={"k": 1, "other": "x"}),
+        stored(tmp_path, "r3", bad, seed=0, settings={"k": 2, "other": "x"}),
+        stored(tmp_path, "r4", bad, seed=0, method="none"),
+    ]
+    found = compare(folders)
+    assert [entry.label for entry in found.entries] == ["icl k=1", "icl k=2", "none"]
+    first = found.entries[0]
+    assert first.seeds == (0, 1)
+    assert first.n == 6
+    assert first.runs == ("r1", "r2")
+    assert first.value == pytest.approx(2 / 3)
+    assert first.costs["adapt_seconds"] == 1.5
+    one = aggregate([1.0, 1.0, 0.0]).stderr
+    assert one is not None
+    assert first.stderr == pytest.approx(one / 2**0.5)
+    apart = found.differences[0]
+    assert (apart.left, apart.right, apart.n) == ("icl k=1", "icl k=2", 3), "only seed 0 is shared"
+    assert apart.value == pytest.approx(2 / 3)
+
+
+def test_only_shared_queries_are_paired(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, "r1", {"a": 1.0, "b": 1.0}),
+        stored(tmp_path, "r2", {"b": 0.5, "z": 0.0}, method="none"),
+        stored(tmp_path, "r3", {"b": 0.5}, method="none", task="elsewhere"),
+    ]
+    (apart,) = compare(folders).differences
+    assert (apart.n, apart.value) == (1, 0.5)
+
+
+def test_every_format_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ttabench.render import show
+
+    folders = [
+        stored(tmp_path, "r1", {"a": 1.0, "b": 0.0}),
+        stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none"),
+    ]
+    tables = comparison_tables(compare(folders))
+    text = as_markdown(tables[0])
+    assert "50.0 ± 50.0" in text
+    assert "1.0 KiB" in text
+    for form in ("table", "markdown", "csv", "json"):
+        show(tables, form)
+        printed = capsys.readouterr().out
+        assert "icl" in printed
+        assert "none" in printed
+        assert "differences" in printed
+
+
+def test_bad_requests(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no runs"):
+        compare([])
+    folder = stored(tmp_path, "r1", {"a": 1.0})
+    with pytest.raises(UnknownName, match="f1"):
+        compare([folder], metric="f11")
+    (folder / "samples.parquet").write_text("damaged")
+    with pytest.raises(UserError, match=r"samples\.parquet"):
+        compare([folder])

@@ -1,0 +1,211 @@
+"""Records: atomic, complete, refused when damaged; partial results survive a kill and two processes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from ttabench.config import RunConfig, digest
+from ttabench.errors import UnknownName, UserError
+from ttabench.records import (
+    Row,
+    RunRecord,
+    find_runs,
+    load_record,
+    read_samples,
+    save_record,
+    write_atomically,
+)
+from ttabench.store import EpisodeCost, RunFolder, Sample
+
+
+def record(run: str = "0123456789ab", **changes: object) -> RunRecord:
+    row = Row(run=run, method="icl", task="t", source="mini", model="nano", seed=0, metric="f1", value=0.5, n=2)
+    values: dict[str, object] = {
+        "id": run, "created": "2025-01-01T00:00:00+00:00",
+        "config": {"method": "icl", "task": "t", "model": "nano", "seed": 0},
+        "method": {}, "model": {}, "task": {"main_metric": "f1"}, "source": "mini", "seeds": {"run": 0}, "n": 2,
+        "rows": (row,), "cost": {"ask_ms": 1.5}, "dropped": {}, "versions": {}, "hardware": {},
+        "determinism": {}, "code": {},
+    }  # fmt: skip
+    return RunRecord.model_validate(values | changes)
+
+
+def sample(key: str, episode: str = "e", value: float = 1.0) -> Sample:
+    return Sample(
+        episode=episode, key=key, mode="generate", step=1, context_tokens=5, about="d", prompt="Who?", prediction="Ada",
+        answers=["Ada"], metrics={"f1": value}, ask_ms=2.0,
+    )  # fmt: skip
+
+
+def episode_cost(episode: str = "e") -> EpisodeCost:
+    return EpisodeCost(
+        episode=episode, pieces=1, tokens_read=5, adapt_seconds=0.1, encode_seconds=0.0, state_bytes=8, patch_bytes=8,
+        adapt_peak_bytes=9, ask_peak_bytes=9,
+    )  # fmt: skip
+
+
+def test_a_record_reads_back_as_it_was(tmp_path: Path) -> None:
+    saved = record(notes=("café",))
+    assert load_record(save_record(saved, tmp_path)) == saved
+    assert load_record(tmp_path) == saved
+    assert saved.value("f1") is not None
+    assert saved.value("em") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema_version": 1}', '{"schema_version": 99}', "\x00\xff"])
+def test_a_damaged_record_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text, encoding="latin-1")
+    with pytest.raises(UserError) as caught:
+        load_record(tmp_path)
+    assert "run.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_field_of_another_type_is_named(tmp_path: Path) -> None:
+    content = record().model_dump(mode="json")
+    content["rows"][0]["value"] = "many"
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"rows\.0\.value"):
+        load_record(tmp_path)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    write_atomically(path, "old")
+
+    def no_space(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", no_space)
+    with pytest.raises(UserError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("out", ["file/out", "/proc/nowhere"])
+def test_a_folder_that_cannot_be_written_is_the_users_fault(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--out"):
+        RunFolder(tmp_path / out, "abc")  # an absolute path stays what it is
+
+
+def test_find_runs_by_id_path_and_glob(tmp_path: Path) -> None:
+    for run in ("aa11", "aa22", "bb33"):
+        (tmp_path / run).mkdir()
+        save_record(record(run), tmp_path / run)
+    assert find_runs([], tmp_path) == [tmp_path / run for run in ("aa11", "aa22", "bb33")]
+    assert find_runs(["bb"], tmp_path) == [tmp_path / "bb33"]
+    assert find_runs([str(tmp_path / "aa11" / "run.json"), "aa11"], tmp_path) == [tmp_path / "aa11"]
+    assert find_runs([str(tmp_path / "aa*")], tmp_path / "elsewhere") == [tmp_path / "aa11", tmp_path / "aa22"]
+    assert find_runs([str(tmp_path)], Path("elsewhere")) == find_runs([], tmp_path)
+    with pytest.raises(UserError, match="2 runs"):
+        find_runs(["aa"], tmp_path)
+    with pytest.raises(UnknownName, match="bb33"):
+        find_runs(["bb34"], tmp_path)
+
+
+def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "r")
+    folder.append([sample("a"), sample("b")])
+    partial = folder.path / "partial.jsonl"
+    with partial.open("a") as file:
+        file.write('{"kind": "sample", "value": {"epi')  # killed in the middle of a line
+    again = RunFolder(tmp_path, "r")
+    assert again.resume() == 2
+    assert again.answered("e", "a")
+    assert again.answered("e", "b")
+    assert not again.answered("e", "c")
+    again.append([sample("c")])
+    again.end_episode(episode_cost())
+    third = RunFolder(tmp_path, "r")
+    assert third.resume() == 3
+    assert third.finished("e")
+    assert third.samples == again.samples
+
+
+def test_a_damaged_line_before_the_last_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "r")
+    (folder.path / "partial.jsonl").write_text('{"kind": "sample"}\n{"kind": "sample"}\n')
+    with pytest.raises(UserError, match=r"line 1 is damaged.*--force"):
+        folder.resume()
+
+
+def test_finishing_writes_samples_and_drops_the_partial(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "r")
+    folder.append([sample("a", value=0.25), sample("b")])
+    folder.end_episode(episode_cost())
+    folder.finish(record("r"))
+    assert sorted(file.name for file in folder.path.glob("[!.]*")) == ["run.json", "samples.parquet"]
+    columns = read_samples(folder.path, ["key", "f1", "missing"])
+    assert columns == {"key": ["a", "b"], "f1": [0.25, 1.0]}
+    assert read_samples(folder.path)["answers"] == [["Ada"], ["Ada"]]
+
+
+def test_damaged_samples_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        read_samples(tmp_path)
+    (tmp_path / "samples.parquet").write_text("no parquet")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_samples(tmp_path)
+
+
+def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
+    first, second = RunFolder(tmp_path, "r"), RunFolder(tmp_path, "r")
+    heard: list[str] = []
+    waiting, found = threading.Event(), []
+
+    def notify(line: str) -> None:
+        heard.append(line)
+        waiting.set()
+
+    def other() -> None:
+        with second.locked(notify):
+            found.append(second.stored())
+
+    with first.locked(heard.append):
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert waiting.wait(10)
+        first.append([sample("a")])
+        first.finish(record("r"))
+    thread.join(10)
+    assert len(heard) == 1
+    assert "waiting" in heard[0]
+    assert found == [record("r")]
+
+
+def test_identity_is_of_what_is_computed() -> None:
+    base = RunConfig(method="icl", task="t")
+    same = [
+        RunConfig(method="icl", task="t", device="cpu"),
+        RunConfig(method="icl", task="t", checkpoint="elsewhere"),
+    ]
+    other = [
+        RunConfig(method="icl", task="t", seed=1),
+        RunConfig(method="icl", task="t", dtype="bfloat16"),
+        RunConfig(method="icl", task="t", settings={"a": 1}),
+        RunConfig(method="icl", task="t", inputs={"checkpoint": "1234"}),
+        RunConfig(method="icl", task="t", limit=5),
+    ]
+    assert {config.identity() for config in same} == {base.identity()}
+    assert len({config.identity() for config in (base, *other)}) == 1 + len(other)
+    moved = [
+        RunConfig(method="icl", model=path, source=path, inputs={"rows": "1", "model": "2"}) for path in ("a/b", "c")
+    ]
+    assert moved[0].identity() == moved[1].identity()
+
+
+def test_digest_follows_content(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one")
+    before = digest(tmp_path)
+    assert digest(tmp_path) == before
+    assert digest(tmp_path / "a") != before
+    (tmp_path / "a").write_text("two")
+    assert digest(tmp_path) != before
+    with pytest.raises(UserError, match="does not exist"):
+        digest(tmp_path / "none")

@@ -1,0 +1,245 @@
+"""The loop: what a method is shown, what is stored, and that a stop loses nothing and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import tiny_llama
+
+from ttabench.errors import UserError
+from ttabench.lm import LM
+from ttabench.meter import Meter
+from ttabench.methods.base import BaseMethod, NoSettings
+from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.profiling import Load, profile, texts
+from ttabench.runner import Bench, run_episodes
+from ttabench.states import load_state, save_state
+from ttabench.store import RunFolder, Sample
+from ttabench.types import Ask, Episode, Observe, Patch, State
+
+METRICS = ("em", "f1")
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return tiny_llama()
+
+
+def ask(number: int, step: int = 0, **changes: Any) -> Ask:
+    return Ask(**{"prompt": f"Where is {'x' * number}?", "key": f"q{number}", "answers": ("here",), "step": step,
+                  "max_new_tokens": 4, **changes})  # fmt: skip
+
+
+class FakeTask:
+    """Episodes without a card."""
+
+    def __init__(self, *episodes: Episode) -> None:
+        self._episodes = episodes
+        self.n_observes = sum(len(episode.observes()) for episode in episodes)
+        self.n_asks = sum(len(episode.asks()) for episode in episodes)
+
+    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:
+        assert count_tokens is None or count_tokens("abc") == 3
+        yield from self._episodes
+
+
+def stream(name: str = "e", asks: int = 7) -> Episode:
+    pieces = [Observe(text=f"Fact {i}.", key=f"d{i}") for i in range(3)]
+    return Episode(key=name, steps=(*pieces, *(ask(i, 3) for i in range(asks))))
+
+
+class Spy(BaseMethod[NoSettings]):
+    """Notes how it is called; remembers how many pieces it read."""
+
+    name = "spy"
+
+    def __init__(self, lm: LM, looks: bool) -> None:
+        super().__init__(lm, NoSettings())
+        self.looks_at_question = looks
+        self.calls: list[tuple[str, int]] = []
+
+    def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        self.calls.append(("adapt", len(chunks)))
+        read = state.meta["tokens_read"][0] + len(chunks)
+        return State(1, {"memory": torch.zeros(read)}, {"tokens_read": [read]})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        assert state.rows == 1
+        self.calls.append(("patch", len(asks)))
+        return Patch()
+
+
+def run(bench: Bench, task: Any, folder: RunFolder) -> list[tuple[str, int, int]]:
+    ticks: list[tuple[str, int, int]] = []
+    run_episodes(bench, task, folder, lambda what, done, total: ticks.append((what, done, total)))
+    return ticks
+
+
+def test_a_method_that_looks_at_questions_gets_them_in_batches(lm: LM, tmp_path: Path) -> None:
+    method = Spy(lm, looks=True)
+    run(Bench(lm=lm, method=method, metrics=METRICS, batch_size=3), FakeTask(stream()), RunFolder(tmp_path, "r"))
+    assert method.calls == [("adapt", 3), ("patch", 3), ("patch", 3), ("patch", 1)]
+
+
+def test_a_method_that_does_not_gets_one_call_for_all(lm: LM, tmp_path: Path) -> None:
+    method = Spy(lm, looks=False)
+    run(Bench(lm=lm, method=method, metrics=METRICS, batch_size=3), FakeTask(stream()), RunFolder(tmp_path, "r"))
+    assert method.calls == [("adapt", 3), ("patch", 1)]
+
+
+def test_steps_are_taken_in_order(lm: LM, tmp_path: Path) -> None:
+    pieces = [Observe(text=f"Fact {i}.") for i in range(3)]
+    episode = Episode(key="e", steps=(pieces[0], ask(1, 1), pieces[1], pieces[2], ask(2, 3)))
+    method, folder = Spy(lm, looks=False), RunFolder(tmp_path, "r")
+    ticks = run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(episode), folder)
+    assert method.calls == [("adapt", 1), ("patch", 1), ("adapt", 2), ("patch", 1)]
+    assert [(sample.key, sample.step, sample.context_tokens) for sample in folder.samples] == [
+        ("q1", 1, 1),
+        ("q2", 3, 3),
+    ]
+    assert ticks[0] == ("read", 1, 3)
+    assert ticks[-1] == ("answered", 2, 2)
+    (cost,) = folder.costs
+    assert cost.pieces == 3
+    assert cost.state_bytes == 12
+    assert cost.adapt_seconds > 0
+    assert cost.ask_peak_bytes > 2**20
+
+
+def test_samples_hold_what_was_asked_and_answered(lm: LM, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "r")
+    run(Bench(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(stream(asks=2)), folder)
+    found = {sample.key: sample for sample in folder.samples}["q1"]
+    assert found.prompt == "Where is x?"
+    assert found.answers == ["here"]
+    assert found.step == 3
+    assert set(found.metrics) == set(METRICS)
+    assert found.ask_ms > 0
+
+
+def icl(lm: LM) -> InContext:
+    return InContext(lm, InContextSettings())
+
+
+def answers(folder: RunFolder) -> dict[str, tuple[str, dict[str, float]]]:
+    return {sample.key: (sample.prediction, sample.metrics) for sample in folder.samples}
+
+
+def test_answers_do_not_depend_on_the_batch_size(lm: LM, tmp_path: Path) -> None:
+    folders = [RunFolder(tmp_path, f"r{size}") for size in (1, 4, 32)]
+    for folder, size in zip(folders, (1, 4, 32), strict=True):
+        run(Bench(lm=lm, method=icl(lm), metrics=METRICS, batch_size=size), FakeTask(stream()), folder)
+    assert answers(folders[0]) == answers(folders[1]) == answers(folders[2])
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(lm: LM, tmp_path: Path) -> None:
+    task = FakeTask(stream("e1"), stream("e2"))
+    bench = Bench(lm=lm, method=icl(lm), metrics=METRICS, batch_size=2)
+    whole = RunFolder(tmp_path, "whole")
+    run(bench, task, whole)
+
+    class Dying(RunFolder):
+        left = 6
+
+        def append(self, samples: Sequence[Sample]) -> None:
+            super().append(samples)
+            self.left -= 1
+            if not self.left:
+                raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run(bench, task, Dying(tmp_path, "killed"))
+    again = RunFolder(tmp_path, "killed")
+    assert again.resume() == 11, "four batches of the first episode, two of the second"
+    assert again.finished("e1")
+    assert not again.finished("e2")
+    ticks = run(bench, task, again)
+    assert ticks[-1] == ("answered", 14, 14)
+    same = [(s.episode, s.key, s.prediction, s.metrics) for s in whole.samples]
+    assert [(s.episode, s.key, s.prediction, s.metrics) for s in again.samples] == same
+    assert [cost.episode for cost in again.costs] == ["e1", "e2"]
+
+
+def test_options_and_continuations_are_scored(lm: LM, tmp_path: Path) -> None:
+    steps = (
+        ask(1, mode="choose", options=(" yes", " no", " maybe"), gold=1, answers=("no",)),
+        ask(2, mode="score", answers=("on the hill",)),
+        ask(3, mode="choose", options=(" red", " blue"), gold=0, answers=("red",)),
+    )
+    folder = RunFolder(tmp_path, "r")
+    run(Bench(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(Episode(key="e", steps=steps)), folder)
+    found = {sample.key: sample for sample in folder.samples}
+    assert len(found["q1"].logprobs) == 3
+    assert len(found["q3"].logprobs) == 2
+    assert len(found["q2"].logprobs) == 1
+    best = max(range(3), key=lambda i: found["q1"].logprobs[i])
+    assert found["q1"].prediction == ("yes", "no", "maybe")[best]
+    assert all(value < 0 for sample in folder.samples for value in sample.logprobs)
+
+
+def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
+    method = icl(lm)
+    state = method.adapt_many(method.begin(1), [[Observe(text=f"Fact {i}.")] for i in range(3)])
+    belongs = {"method": "icl", "fingerprint": lm.fingerprint, "settings": {}, "checkpoint": "", "model": lm.name}
+    loaded = load_state(save_state(tmp_path / "state", state, belongs), belongs)
+    with_state, read = RunFolder(tmp_path, "a"), RunFolder(tmp_path, "b")
+    run(Bench(lm=lm, method=method, metrics=METRICS, start=loaded, ask_only=True), FakeTask(stream()), with_state)
+    run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), read)
+    assert answers(with_state) == answers(read)
+    assert with_state.costs[0].pieces == 0
+    assert with_state.costs[0].state_bytes == read.costs[0].state_bytes
+    with pytest.raises(UserError, match="another base model"):
+        load_state(tmp_path / "state", belongs | {"fingerprint": "other"})
+    (tmp_path / "state" / "state.safetensors").write_bytes(b"damaged")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_state(tmp_path / "state", belongs)
+
+
+def test_a_context_that_does_not_fit_is_the_users_fault(lm: LM, tmp_path: Path) -> None:
+    episode = Episode(key="e", steps=(Observe(text="x" * 600), ask(1)))
+    with pytest.raises(UserError, match="truncate"):
+        run(Bench(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(episode), RunFolder(tmp_path, "r"))
+
+
+def test_truncation_is_recorded(lm: LM, tmp_path: Path) -> None:
+    method = InContext(lm, InContextSettings(truncate="left", max_tokens=10))
+    folder = RunFolder(tmp_path, "r")
+    run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
+    (cost,) = folder.costs
+    assert cost.truncated == {"truncated_tokens": 3 * len("Fact 0.\n\n") - 10}
+
+
+def test_the_peak_of_a_phase_is_its_own() -> None:
+    meter = Meter("cpu")
+    with meter.phase("large"):
+        held = torch.ones(40 * 2**20)
+        del held
+    with meter.phase("small"):
+        pass
+    with meter.phase("large"):
+        pass
+    assert meter.peak_bytes["large"] > 100 * 2**20
+    # where the kernel lets the mark be reset, the later phase does not see the earlier one's peak
+    assert meter.peak_bytes["small"] <= meter.peak_bytes["large"]
+    assert meter.seconds["large"] > 0
+
+
+def test_profile_measures_every_figure(lm: LM) -> None:
+    load = Load(context_tokens=200, piece_tokens=64, prompt_tokens=8, new_tokens=2, asks=2, repeat=1)
+    found = profile(lm, icl(lm), load)
+    assert abs(found.context_tokens - 200) <= 8
+    assert found.pieces == 4
+    assert found.adapt_seconds > 0
+    assert found.ask_ms > 0
+    assert found.state_bytes > 0
+    assert len(set(texts(lm, load))) == 4, "pieces differ, or a method that dedupes would skip them"
+    with pytest.raises(UserError, match="repeat"):
+        Load(repeat=0)

@@ -1,0 +1,66 @@
+"""Every registered method with settings small enough for the tiny models, and a stream of texts to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ttabench.lm import LM
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.mac import Mac
+from ttabench.methods.mac_presets import MacSettings
+from ttabench.registry import METHODS, resolve
+from ttabench.types import Ask, Episode, Observe
+
+TINY_MAC = MacSettings(
+    amortiser="scratch:16,1,2,32",
+    input_encoder="scratch:16,1,2,32",
+    num_virtual_tokens=4,
+    blocks=2,
+    heads=2,
+    head_dim=8,
+    expansion_hidden=16,
+    bank_dtype="float32",
+)
+TINY: dict[str, Any] = {"mac": TINY_MAC}
+"""Settings by method; the others run with their defaults."""
+
+TEXTS = (
+    "Ada Voss lives in Port Ansel.",
+    "Bo Lind collects blue stamps.",
+    "Cy Marr sails to Tern Island.",
+    "Di Okoro repairs old radios..",
+)
+PROMPTS = ("Where does Ada live?", "What does Bo collect?", "Who sails?")
+
+
+def tiny_method(name: str, lm: LM) -> BaseMethod[Any]:
+    cls = resolve(name)
+    method = cls(lm, TINY[name] if name in TINY else cls.Settings())
+    assert isinstance(method, BaseMethod)
+    return method
+
+
+def tiny_mac(lm: LM, **settings: Any) -> Mac:
+    from dataclasses import replace
+
+    return Mac(lm, replace(TINY_MAC, **settings))
+
+
+def trainable() -> list[str]:
+    return [name for name in METHODS if resolve(name).trainable]
+
+
+def observes(*texts: str) -> list[Observe]:
+    return [Observe(text=text, key=f"d{index}") for index, text in enumerate(texts)]
+
+
+def asks(*prompts: str) -> list[Ask]:
+    return [Ask(prompt=prompt, key=prompt, answers=("Port Ansel",), max_new_tokens=4) for prompt in prompts]
+
+
+def episode(key: str = "e", documents: int = 3) -> Episode:
+    """Documents that say where somebody lives, then a question about each."""
+    people = [f"{key}{index}" for index in range(documents)]
+    read = [Observe(text=f"{who} lives in {who}ville.", key=who) for who in people]
+    asked = [Ask(prompt=f"Where does {who} live?", key=who, answers=(f"{who}ville",), about=who) for who in people]
+    return Episode(key=key, steps=(*read, *asked))

@@ -1,0 +1,237 @@
+"""The command line: `ttabench eval | train | adapt | compare | profile | list`.
+
+Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
+fault of the user's is one line on standard error and exit code 2; an interrupted command leaves with 130.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from ttabench import __version__
+from ttabench import options as o
+from ttabench.errors import UserError
+
+app = typer.Typer(
+    name="ttabench",
+    help="Benchmark of test-time adaptation: a frozen language model reads a context in pieces; what does it then know,"
+    " and what did knowing it cost?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: o.Version = False) -> None:
+    if version:
+        typer.echo(f"ttabench {__version__}")
+        raise typer.Exit
+
+
+@app.command("eval")
+def eval_(
+    method: o.Method = "icl",
+    task: o.Task = "streamingqa",
+    model: o.Model = "nano",
+    random_weights: o.RandomWeights = False,
+    preset: o.Preset = "",
+    set_: o.Set = None,
+    checkpoint: o.Checkpoint = "",
+    state: o.State = None,
+    source: o.Source = "",
+    split: o.Split = "test",
+    task_set: o.TaskSet = None,
+    limit: o.Limit = None,
+    ask_only: o.AskOnly = False,
+    seed: o.Seed = 0,
+    seeds: o.Seeds = "",
+    device: o.Device = "auto",
+    dtype: o.Dtype = "auto",
+    batch_size: o.BatchSize = 32,
+    out: o.Out = o.DEFAULT_OUT,
+    force: o.Force = False,
+    dry_run: o.DryRun = False,
+    json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Run a method on a task and store the result; the same command again returns or continues it."""
+    from ttabench import commands
+    from ttabench.resolving import Wanted
+
+    wanted = Wanted(
+        method=method, task=task, model=model, source=source, split=split, limit=limit, preset=preset,
+        settings=tuple(set_ or ()), task_options=tuple(task_set or ()), checkpoint=checkpoint, state=state,
+        ask_only=ask_only, device=device, dtype=dtype, batch_size=batch_size, random_weights=random_weights,
+    )  # fmt: skip
+    numbers = commands.seed_list(seeds) or (seed,)
+    showing = commands.Showing(json=json, quiet=quiet)
+    if dry_run:
+        commands.dry_run(wanted, numbers, showing)
+    else:
+        commands.evaluate(wanted, numbers, commands.Storing(out=out, force=force), showing)
+
+
+@app.command()
+def train(
+    method: o.Method = "mac",
+    task: o.Task = "streamingqa",
+    model: o.Model = "nano",
+    random_weights: o.RandomWeights = False,
+    preset: o.Preset = "",
+    set_: o.Set = None,
+    checkpoint: o.Checkpoint = "none",
+    source: o.Source = "",
+    split: o.Split = "train",
+    task_set: o.TaskSet = None,
+    documents: o.Documents = 16,
+    questions: o.Questions = 1,
+    batch_episodes: o.Episodes = 1,
+    steps: o.Steps = 1000,
+    lr: o.Lr = 1e-4,
+    warmup: o.Warmup = 0,
+    schedule: o.Schedule = "constant",
+    clip: o.Clip = 100.0,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    dtype: o.Dtype = "auto",
+    out: o.TrainOut = None,
+    save_every: o.SaveEvery = 500,
+    resume: o.Resume = False,
+    force: o.Overwrite = False,
+    json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes."""
+    from ttabench import commands
+    from ttabench.resolving import Wanted
+
+    wanted = Wanted(
+        method=method, task=task, model=model, source=source, split=split, preset=preset, settings=tuple(set_ or ()),
+        task_options=tuple(task_set or ()), checkpoint=checkpoint, device=device, dtype=dtype,
+        random_weights=random_weights,
+    )  # fmt: skip
+    recipe = commands.Recipe(
+        documents=documents, questions=questions, batch_episodes=batch_episodes, steps=steps, lr=lr, warmup=warmup,
+        schedule=schedule, clip=clip, seed=seed, save_every=save_every, resume=resume,
+    )  # fmt: skip
+    commands.train(wanted, recipe, commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet))
+
+
+@app.command()
+def adapt(
+    more: o.More = None,
+    context: o.Context = None,
+    out: o.StateOut = Path("state"),
+    method: o.Method = "icl",
+    model: o.Model = "nano",
+    random_weights: o.RandomWeights = False,
+    preset: o.Preset = "",
+    set_: o.Set = None,
+    checkpoint: o.Checkpoint = "",
+    task: o.Task = "streamingqa",
+    pieces: o.Pieces = "file",
+    device: o.Device = "auto",
+    dtype: o.Dtype = "auto",
+    json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Read files and write the adapted state, for `eval --state`. --task only chooses the shipped checkpoint."""
+    from ttabench import commands
+    from ttabench.resolving import Wanted
+
+    wanted = Wanted(
+        method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
+        device=device, dtype=dtype, random_weights=random_weights,
+    )  # fmt: skip
+    reading = commands.Reading(files=(*(context or []), *(more or [])), pieces=pieces)
+    commands.adapt(wanted, reading, out, commands.Showing(json=json, quiet=quiet))
+
+
+@app.command()
+def compare(
+    runs: o.Runs = None,
+    metric: o.Metric = "",
+    form: o.Form = "table",
+    out: o.Out = o.DEFAULT_OUT,
+    json: o.AsJson = False,
+) -> None:
+    """Compare runs: quality beside cost, and a paired bootstrap of every difference."""
+    from ttabench import commands
+
+    commands.compare(runs or [], metric, "json" if json else form, out)
+
+
+@app.command("list")
+def list_(what: o.What, name: o.Name = "", out: o.Out = o.DEFAULT_OUT, json: o.AsJson = False) -> None:
+    """List methods, tasks, models or runs."""
+    from ttabench import listing
+
+    listing.show(what, name, out, json)
+
+
+@app.command()
+def profile(
+    method: o.Method = "icl",
+    model: o.Model = "nano",
+    random_weights: o.RandomWeights = False,
+    preset: o.Preset = "",
+    set_: o.Set = None,
+    checkpoint: o.Checkpoint = "",
+    task: o.Task = "streamingqa",
+    context_tokens: o.ContextTokens = 1024,
+    piece_tokens: o.PieceTokens = 256,
+    asks: o.Asks = 8,
+    repeat: o.Repeat = 3,
+    device: o.Device = "auto",
+    dtype: o.Dtype = "auto",
+    json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Measure latency, peak memory and state size at one context length. --task only chooses the shipped checkpoint."""
+    from ttabench import commands
+    from ttabench.profiling import Load
+    from ttabench.resolving import Wanted
+
+    wanted = Wanted(
+        method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
+        device=device, dtype=dtype, random_weights=random_weights,
+    )  # fmt: skip
+    load = Load(context_tokens=context_tokens, piece_tokens=piece_tokens, asks=asks, repeat=repeat)
+    commands.profile(wanted, load, commands.Showing(json=json, quiet=quiet))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code: 0, 2 for the user's faults, 130 when interrupted."""
+    # what the hub's client logs about its retries would stand around our one line
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="ttabench", standalone_mode=False)
+    except UserError as error:
+        return _complain(str(error), 2)
+    except (typer.Abort, KeyboardInterrupt):
+        code = 130
+    except typer.TyperException as error:
+        told = error.format_message() if hasattr(error, "format_message") else str(error)
+        return _complain(told, getattr(error, "exit_code", 2))
+    if code == 130:
+        return _complain("Interrupted. The same command goes on where it stopped.", 130)
+    return code if isinstance(code, int) else 0
+
+
+def _complain(text: str, code: int) -> int:
+    line = " ".join(text.split())
+    if line:
+        typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)
+    return code
+
+
+def main() -> None:
+    """Entry point of the `ttabench` command."""
+    sys.exit(run())

@@ -1,0 +1,242 @@
+"""Compare runs: quality beside cost, and whether the differences could be chance.
+
+Runs that differ in their seed only are pooled. Every pair of groups on one task and source gets a paired bootstrap over
+the queries both answered (Efron and Tibshirani 1993, chapter 13; Koehn 2004): the per-query differences are drawn with
+replacement, the interval is that of the 2.5 % and 97.5 % quantiles of their means, and p is two-sided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ttabench.errors import UnknownName, UserError
+from ttabench.records import Row, RunRecord, load_record, read_samples
+from ttabench.types import Json
+
+RESAMPLES = 10_000
+DRAWS_AT_ONCE = 4_000_000
+"""Resampled values held in memory at a time."""
+COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
+NOT_COMPARED = ("seed", "checkpoint", "state", "device", "source", "method", "task", "model")
+
+Query = tuple[int, str, str]
+"""(seed, episode, key): two runs are paired by it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a comparison: all runs of one configuration, whatever their seed."""
+
+    label: str
+    method: str
+    task: str
+    source: str
+    model: str
+    seeds: tuple[int, ...]
+    metric: str
+    value: float
+    stderr: float | None
+    n: int
+    costs: Mapping[str, float | None]
+    """Means over the runs: adapt_seconds, ask_ms, state_bytes, peak_memory_bytes."""
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """`left` minus `right` on the queries both answered, with a 95 % interval."""
+
+    left: str
+    right: str
+    task: str
+    metric: str
+    value: float
+    ci_low: float
+    ci_high: float
+    p: float
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Entries in the order given, and the differences of all their pairs."""
+
+    entries: tuple[Entry, ...]
+    differences: tuple[Difference, ...]
+
+
+def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
+    """Compare the runs in these folders.
+
+    Args:
+        folders: run folders, see `records.find_runs`.
+        metric: which metric; each task's own main metric by default.
+        resamples: draws of the bootstrap.
+        seed: of the bootstrap.
+
+    Raises:
+        UserError: no runs, a corrupted record, or a metric a run does not have.
+    """
+    if not folders:
+        raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
+    records = [(folder, load_record(folder)) for folder in folders]
+    groups: dict[str, list[tuple[Path, RunRecord]]] = {}
+    for folder, record in records:
+        groups.setdefault(_group_key(record), []).append((folder, record))
+    members = list(groups.values())
+    labels = _labels([group[0][1] for group in members])
+    entries = [
+        _entry(label, [record for _, record in group], metric) for label, group in zip(labels, members, strict=True)
+    ]
+    values = [_values([folder for folder, _ in group], entry) for group, entry in zip(members, entries, strict=True)]
+    differences = [
+        found
+        for left, right in combinations(range(len(entries)), 2)
+        if (found := _difference((entries[left], values[left]), (entries[right], values[right]), resamples, seed))
+    ]
+    return Comparison(entries=tuple(entries), differences=tuple(differences))
+
+
+def paired_bootstrap(
+    differences: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """(low, high, p) of the mean of paired differences [N]: the 95 % interval and the two-sided p against zero."""
+    n = len(differences)
+    assert n > 0
+    assert resamples > 0
+    generator = np.random.default_rng(seed)
+    at_once = max(1, DRAWS_AT_ONCE // n)
+    means = np.concatenate(
+        [
+            differences[generator.integers(0, n, size=(min(at_once, resamples - start), n), dtype=np.int32)].mean(
+                axis=1
+            )
+            for start in range(0, resamples, at_once)
+        ]
+    )
+    low, high = np.quantile(means, [0.025, 0.975])
+    tail = min(int((means <= 0).sum()), int((means >= 0).sum()))
+    # one is added above and below: a bootstrap of R draws cannot show a p under 1 / (R + 1)
+    return float(low), float(high), min(1.0, 2 * (tail + 1) / (resamples + 1))
+
+
+def _varying(record: RunRecord) -> dict[str, Json]:
+    """What sets a run apart from others of its method, task and model, seeds aside, in one level."""
+    flat: dict[str, Json] = {}
+    for key, value in record.config.items():
+        if key in NOT_COMPARED:
+            continue
+        if isinstance(value, dict):
+            # the digest of the rows differs from seed to seed; which data they are, `source` says
+            named = {f"{inner} file": item for inner, item in value.items() if inner != "rows"}
+            flat.update(named if key == "inputs" else value)
+        else:
+            flat[key] = value
+    return flat
+
+
+def _group_key(record: RunRecord) -> str:
+    named = [str(record.config.get(key)) for key in ("method", "task", "model")]
+    return repr([*named, record.source, sorted((key, repr(value)) for key, value in _varying(record).items())])
+
+
+def _labels(records: Sequence[RunRecord]) -> list[str]:
+    """Method names, with the settings in which groups of one method differ; made unique if need be."""
+    labels: list[str] = []
+    for record in records:
+        mine = _varying(record)
+        alike = [_varying(other) for other in records if other.config.get("method") == record.config.get("method")]
+        apart = [
+            f"{key}={value[:6] if key.endswith(' file') else value}"
+            for key, value in sorted(mine.items())
+            if value is not None and any(other.get(key) != value for other in alike)
+        ]
+        labels.append(" ".join([str(record.config.get("method")), *apart]))
+    places = [(record.config.get("task"), record.source, record.config.get("model")) for record in records]
+    if len(set(zip(labels, places, strict=True))) < len(labels):
+        return [f"{label} #{record.id[:6]}" for label, record in zip(labels, records, strict=True)]
+    return labels
+
+
+def _entry(label: str, records: Sequence[RunRecord], metric: str) -> Entry:
+    name = metric or records[0].main_metric
+    rows = []
+    for record in records:
+        row = record.value(name)
+        if row is None:
+            raise UnknownName(f"metric of run {record.id}", name, sorted({row.metric for row in record.rows}))
+        rows.append(row)
+    value, stderr, n = pooled(rows)
+    return Entry(
+        label=label,
+        method=rows[0].method,
+        task=rows[0].task,
+        source=rows[0].source,
+        model=rows[0].model,
+        seeds=tuple(sorted({row.seed for row in rows})),
+        metric=name,
+        value=value,
+        stderr=stderr,
+        n=n,
+        costs={cost: _mean([record.cost.get(cost) for record in records]) for cost in COSTS},
+        runs=tuple(record.id for record in records),
+    )
+
+
+def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:
+    """(mean, standard error, n) over all queries of several runs; the queries of different runs are independent."""
+    n = sum(row.n for row in rows)
+    value = sum(row.value * row.n for row in rows) / n
+    if any(row.stderr is None for row in rows):
+        return value, None, n
+    return value, float(np.sqrt(sum((row.n * (row.stderr or 0.0)) ** 2 for row in rows))) / n, n
+
+
+def _mean(values: Sequence[float | int | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _values(folders: Sequence[Path], entry: Entry) -> dict[Query, float]:
+    """The metric of every query of a group's runs."""
+    values: dict[Query, float] = {}
+    for folder in folders:
+        seed = int(load_record(folder).config.get("seed", 0))
+        columns = read_samples(folder, ["episode", "key", entry.metric])
+        if entry.metric not in columns:
+            continue
+        for episode, key, value in zip(columns["episode"], columns["key"], columns[entry.metric], strict=True):
+            if value is not None:
+                values[seed, episode, key] = float(value)
+    return values
+
+
+def _difference(
+    left: tuple[Entry, Mapping[Query, float]], right: tuple[Entry, Mapping[Query, float]], resamples: int, seed: int
+) -> Difference | None:
+    """None where the two have no query in common, or another task, source or metric."""
+    ours, theirs = left[0], right[0]
+    if (ours.task, ours.source, ours.metric) != (theirs.task, theirs.source, theirs.metric):
+        return None
+    shared = sorted(set(left[1]) & set(right[1]))
+    if not shared:
+        return None
+    apart = np.array([left[1][query] - right[1][query] for query in shared], dtype=np.float64)
+    low, high, p = paired_bootstrap(apart, resamples, seed)
+    return Difference(
+        left=ours.label,
+        right=theirs.label,
+        task=ours.task,
+        metric=ours.metric,
+        value=float(apart.mean()),
+        ci_low=low,
+        ci_high=high,
+        p=p,
+        n=len(shared),
+    )

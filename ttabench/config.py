@@ -1,0 +1,114 @@
+"""The whole configuration of a run, as one value, and the identity that follows from it.
+
+    RunConfig(method="mac", task="streamingqa", seed=1).identity()  ->  "3f0c2a9b71de"
+
+Two commands with one identity are the same run: the second returns what the first stored. Where the results go and how
+they are shown (`--out`, `--json`, `--quiet`) is no part of a run, and neither is the device; the number format is.
+Files are identified by what they hold, not by where they lie: `inputs` carries their digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from ttabench.architectures import names
+from ttabench.errors import UserError
+from ttabench.types import Json
+
+IDENTITY_DIGITS = 12
+SAMPLED_BYTES = 64 * 2**20
+"""Of a longer file only the first and the last half of this many bytes are hashed, with its length."""
+KNOWN_MODELS = frozenset(names())
+PATH_FIELDS = ("checkpoint", "state", "device")
+"""Fields of the record that the identity leaves out; the digests in `inputs` stand for the paths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides what a run computes.
+
+    Attributes:
+        settings: the method's settings that differ from its defaults or its preset, JSON values.
+        task_options: the same for the task's protocol.
+        inputs: digests of what is read ("rows" of the task, "checkpoint", "state", "model"), see `digest`.
+        limit: at most that many queries are asked; None asks all.
+        ask_only: read none of the task's context, ask from the given state.
+    """
+
+    verb: str = "eval"
+    method: str
+    task: str = ""
+    model: str = "nano"
+    source: str = "mini"
+    split: str = "test"
+    seed: int = 0
+    limit: int | None = None
+    preset: str = ""
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    task_options: Mapping[str, Json] = field(default_factory=dict)
+    checkpoint: str = ""
+    state: str = ""
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_size: int = 32
+    random_weights: bool = False
+    ask_only: bool = False
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"--limit {self.limit} asks nothing.", "Give a number of queries, 1 or more.")
+        if self.batch_size < 1:
+            raise UserError(f"--batch-size {self.batch_size} holds no query.", "Give 1 or more.")
+
+    def to_json(self) -> dict[str, Json]:
+        """The configuration as JSON values, every field named."""
+        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in asdict(self).items()}
+
+    def canonical(self) -> str:
+        """The text that is hashed: JSON with sorted keys, without what is no part of the identity."""
+        kept = {key: value for key, value in self.to_json().items() if key not in PATH_FIELDS}
+        if "rows" in self.inputs and self.source not in ("mini", "hub"):
+            kept["source"] = "files"
+        if "model" in self.inputs and self.model not in KNOWN_MODELS:
+            kept["model"] = "folder"
+        return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    def identity(self) -> str:
+        """12 hexadecimal digits of the SHA-256 of `canonical()`: the run's id and the name of its folder."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()[:IDENTITY_DIGITS]
+
+
+def digest(path: Path) -> str:
+    """16 hexadecimal digits that change when the file, or any file below the folder, changes.
+
+    Raises:
+        UserError: the path does not exist or cannot be read.
+    """
+    if not path.exists():
+        raise UserError(f"{path} does not exist.", "Check the spelling, or give the full path.")
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    whole = hashlib.sha256()
+    try:
+        for file in files:
+            whole.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+            _hash_file(file, whole)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from None
+    return whole.hexdigest()[:16]
+
+
+def _hash_file(file: Path, whole: hashlib._Hash) -> None:
+    half = SAMPLED_BYTES // 2
+    size = file.stat().st_size
+    with file.open("rb") as handle:
+        if size <= SAMPLED_BYTES:
+            whole.update(handle.read())
+            return
+        whole.update(handle.read(half))
+        handle.seek(size - half)
+        whole.update(handle.read(half))

@@ -1,0 +1,117 @@
+"""What a run stood on: seeds, versions, hardware, the commit of the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ttabench import __version__
+from ttabench.types import Json
+
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python, numpy and torch, and ask torch for deterministic kernels (two runs on CPU are then bit-equal).
+
+    Where a kernel has no deterministic form, torch warns rather than fails.
+    """
+    import random
+
+    import numpy as np
+    import torch
+
+    # cuBLAS reads this when its first handle is made; without it its matrix products vary from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # By default that also fills every fresh tensor, which costs time and serves only to find bugs in torch programs.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set through a module class
+
+
+def quiet_libraries() -> None:
+    """Turn off the progress bars of transformers, and of datasets if not imported yet: ttabench shows its own."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+def versions() -> dict[str, str]:
+    """Versions of ttabench, python and the packages that decide the numbers; those not installed are left out."""
+    found = {"ttabench": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Json]:
+    """Processor, cores, threads in use, memory in bytes, operating system, and the accelerator where there is one."""
+    import torch
+
+    found: dict[str, Json] = {
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": _memory_bytes(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0)
+        found["gpu"] = {"name": gpu.name, "memory_bytes": gpu.total_memory, "cuda": torch.version.cuda}
+    return found
+
+
+def determinism() -> dict[str, Json]:
+    """The flags that decide whether a run can be repeated bit by bit."""
+    import torch
+
+    return {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def code() -> dict[str, Json]:
+    """The git commit of the code and whether it was changed since; empty outside a checkout of ttabench."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return {}
+    commit = _git(root, "rev-parse", "HEAD")
+    if not commit:
+        return {}
+    return {"commit": commit, "changed": bool(_git(root, "status", "--porcelain", "--", "ttabench", "tasks"))}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

@@ -1,0 +1,204 @@
+"""From what the user asked for to a stored run: resolve, look whether it is stored, load, run, record.
+
+plan = make_plan(Wanted(method="mac", task="streamingqa"), seed=0)
+plan.config.identity()                                  # the run's id, before any model is loaded
+outcome = execute(plan, Bases(), Path("runs"))       # returns what is stored, continues, or runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ttabench import registry
+from ttabench.architectures import NANO
+from ttabench.config import RunConfig, digest
+from ttabench.errors import UserError
+from ttabench.progress import Tick, no_tick, no_word
+from ttabench.readers import Task, load
+from ttabench.resolving import ASSETS, Adapter, Wanted, adapter
+from ttabench.types import Json, State
+
+if TYPE_CHECKING:
+    from ttabench.lm import LM
+    from ttabench.records import RunRecord
+    from ttabench.store import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A resolved run: nothing is left to decide, no model is loaded."""
+
+    wanted: Wanted
+    config: RunConfig
+    adapter: Adapter
+    task: Task
+    task_record: Mapping[str, Json]
+    """The task's own description for the record, its metrics included."""
+
+    def notes(self) -> list[str]:
+        """What the record and the user should know."""
+        found = [str(note) for note in self.task.notes]
+        if self.adapter.cls.trainable and self.adapter.checkpoint is None:
+            found.append(f"{self.config.method} has no checkpoint here: its modules are untrained")
+        return found
+
+
+def make_plan(wanted: Wanted, seed: int) -> Plan:
+    """Resolve a request for one seed.
+
+    Raises:
+        UserError: anything in it that is wrong.
+    """
+    source = wanted.source or ("mini" if wanted.model == NANO else "hub")
+    resolved = adapter(wanted)
+    task = load(
+        wanted.task,
+        source=source,
+        split=wanted.split,
+        seed=seed,
+        limit=wanted.limit,
+        options=registry.assignments(wanted.task_options, "--task-set"),
+    )
+    record = task.describe()
+    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted.model)}
+    inputs["checkpoint"] = resolved.checkpoint_digest
+    if wanted.state is not None:
+        inputs["state"] = digest(wanted.state)
+    config = RunConfig(
+        method=wanted.method,
+        task=task.card.name,
+        model=wanted.model,
+        source=source,
+        split=wanted.split,
+        seed=seed,
+        limit=wanted.limit,
+        preset=resolved.preset,
+        settings=resolved.settings,
+        task_options={**record.get("arguments", {}), **record["protocol"]},
+        checkpoint=str(resolved.checkpoint or ""),
+        state=str(wanted.state or ""),
+        device=wanted.device,
+        dtype=wanted.dtype,
+        batch_size=wanted.batch_size,
+        random_weights=wanted.random_weights,
+        ask_only=wanted.ask_only,
+        inputs={key: value for key, value in inputs.items() if value},
+    )
+    card = task.card
+    metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance}
+    return Plan(wanted=wanted, config=config, adapter=resolved, task=task, task_record={**record, **metrics})
+
+
+def _model_digest(model: str) -> str:
+    folder = ASSETS / NANO if model == NANO else Path(model)
+    return digest(folder) if folder.is_dir() else ""
+
+
+class Bases:
+    """Base models loaded so far, so that several runs of one command load one once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, str, str, bool], LM] = {}
+
+    def get(self, wanted: Wanted) -> LM:
+        """The base model of a request.
+
+        Raises:
+            UserError: unknown, missing or unreachable model; a device or number format that is not there.
+        """
+        key = (wanted.model, wanted.device, wanted.dtype, wanted.random_weights)
+        if key not in self._loaded:
+            from ttabench.environment import quiet_libraries
+            from ttabench.lm import load as load_lm
+
+            quiet_libraries()
+            name, device, dtype, random_weights = key
+            self._loaded[key] = load_lm(name, random_weights=random_weights, device=device, dtype=dtype)
+        return self._loaded[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A run that is stored."""
+
+    record: RunRecord
+    folder: Path
+    how: Literal["stored", "continued", "new"]
+    """It was stored already; it was continued after a stop; it ran from the start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """Who is told what goes on: `tick` about progress, `notify` in one line about what else is worth knowing."""
+
+    tick: Tick = no_tick
+    notify: Callable[[str], None] = no_word
+
+
+def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watching: Watching | None = None) -> Outcome:
+    """Return the run if it is stored, else run or continue it and store it.
+
+    Args:
+        plan: what to run.
+        bases: base models already loaded.
+        out: folder of all runs.
+        force: run again from the start even if it is stored.
+        watching: who is told about progress.
+
+    Raises:
+        UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
+            loaded, or the context does not fit the model.
+    """
+    from ttabench.store import RunFolder
+
+    watching = watching or Watching()
+    folder = RunFolder(out, plan.config.identity())
+    with folder.locked(watching.notify):
+        if not force and (stored := folder.stored()):
+            return Outcome(record=stored, folder=folder.path, how="stored")
+        if force:
+            folder.discard()
+        resumed = folder.resume()
+        if resumed:
+            watching.notify(f"Continuing run {plan.config.identity()}: {resumed} queries are answered already.")
+        for note in plan.notes():
+            watching.notify(f"Note: {note}.")
+        try:
+            record = _run(plan, bases, folder, watching)
+        except UserError:
+            folder.abandon()
+            raise
+    return Outcome(record=record, folder=folder.path, how="continued" if resumed else "new")
+
+
+def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> RunRecord:
+    from ttabench.environment import seed_everything
+    from ttabench.recording import make_record
+    from ttabench.runner import Bench, run_episodes
+
+    seed_everything(plan.config.seed)
+    lm = bases.get(plan.wanted)
+    method = plan.adapter.build(lm)
+    bench = Bench(
+        lm=lm,
+        method=method,
+        metrics=plan.task.card.metrics,
+        batch_size=plan.config.batch_size,
+        start=_start(plan, lm),
+        ask_only=plan.config.ask_only,
+    )
+    run_episodes(bench, plan.task, folder, watching.tick)
+    record = make_record(plan, lm, method, folder)
+    folder.finish(record)
+    return record
+
+
+def _start(plan: Plan, lm: LM) -> State | None:
+    if plan.wanted.state is None:
+        return None
+    from ttabench.states import load_state
+
+    return load_state(plan.wanted.state, plan.adapter.belongs(lm), str(lm.device))

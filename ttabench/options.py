@@ -1,0 +1,138 @@
+"""The options of the command line: what each is called, takes and says. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttabench.architectures import names as model_names
+from ttabench.registry import METHODS
+
+DEFAULT_OUT = Path("results/scratch")
+RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
+
+
+def _starting(names: list[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Shell completion of `--method`."""
+    return _starting(sorted(METHODS), incomplete)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Shell completion of `--model`."""
+    return _starting(model_names(), incomplete)
+
+
+def complete_task(incomplete: str) -> list[str]:
+    """Shell completion of `--task`."""
+    from ttabench.readers.cards import names
+
+    return _starting(names(), incomplete)
+
+
+Method = Annotated[
+    str,
+    typer.Option("--method", "-m", help="How to adapt; see `list methods`.", autocompletion=complete_method,
+                 rich_help_panel=RUN),
+]  # fmt: skip
+Task = Annotated[
+    str,
+    typer.Option("--task", "-t", help="A task's name (`list tasks`) or the path of a card.",
+                 autocompletion=complete_task, rich_help_panel=RUN),
+]  # fmt: skip
+Model = Annotated[
+    str,
+    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, or a hub id.",
+                 autocompletion=complete_model, rich_help_panel=RUN),
+]  # fmt: skip
+Source = Annotated[
+    str,
+    typer.Option(help="mini, hub, or a file or folder. (default: mini for nano, hub otherwise)", show_default=False,
+                 rich_help_panel=RUN),
+]  # fmt: skip
+Split = Annotated[str, typer.Option(help="Split of the task.", rich_help_panel=WHAT)]
+Seed = Annotated[int, typer.Option(help="Seed of data order and of everything random.", rich_help_panel=WHAT)]
+Seeds = Annotated[
+    str,
+    typer.Option(help="Several seeds, one run each: 0,1,2.", show_default=False, rich_help_panel=WHAT),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Ask at most this many queries (all context is still read).", rich_help_panel=WHAT),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="A setting of the method, key=value; repeat for more.", rich_help_panel=RUN),
+]
+TaskSet = Annotated[
+    list[str] | None,
+    typer.Option("--task-set", help="A setting of the task, key=value; repeat for more.", rich_help_panel=WHAT),
+]
+Preset = Annotated[
+    str,
+    typer.Option(help="Named settings of the method. (default: the one named like the model)", show_default=False,
+                 rich_help_panel=RUN),
+]  # fmt: skip
+Checkpoint = Annotated[
+    str,
+    typer.Option(help="Trained adapter folder, or none. (default: the one shipped for method, task and model)",
+                 show_default=False, rich_help_panel=RUN),
+]  # fmt: skip
+State = Annotated[Path | None, typer.Option(help="Start from a state written by `adapt`.", rich_help_panel=RUN)]
+AskOnly = Annotated[
+    bool, typer.Option("--ask-only", help="Read none of the task's context (with --state).", rich_help_panel=WHAT)
+]
+Out = Annotated[
+    Path, typer.Option("--out", "-o", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the resolved configuration and cost, run nothing.", rich_help_panel=HOW)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=HOW)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only where the result was stored.", rich_help_panel=HOW)
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.", rich_help_panel=HOW)]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=HOW)]
+BatchSize = Annotated[int, typer.Option(help="Queries answered together.", rich_help_panel=HOW)]
+RandomWeights = Annotated[
+    bool, typer.Option("--random-weights", help="Build the architecture with random weights.", rich_help_panel=RUN)
+]
+Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
+Metric = Annotated[str, typer.Option(help="Metric compared. (default: the task's main one)", show_default=False)]
+Form = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]
+Runs = Annotated[
+    list[str] | None, typer.Argument(help="Runs: folders, globs, or (beginnings of) ids; none for all in --out.")
+]
+What = Annotated[str, typer.Argument(help="methods, tasks, models or runs.")]
+Name = Annotated[str, typer.Argument(help="With `methods`: one method, to see its settings.")]
+Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
+More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
+Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
+StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
+TrainOut = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
+                 show_default=False, rich_help_panel=HOW),
+]  # fmt: skip
+Steps = Annotated[int, typer.Option(help="Optimiser steps in all.", rich_help_panel=WHAT)]
+Lr = Annotated[float, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=WHAT)]
+Warmup = Annotated[int, typer.Option(help="Steps of linear warm-up.", rich_help_panel=WHAT)]
+Schedule = Annotated[str, typer.Option(help="constant or cosine.", rich_help_panel=WHAT)]
+Clip = Annotated[float, typer.Option(help="Largest norm of the gradient.", rich_help_panel=WHAT)]
+Documents = Annotated[int, typer.Option(help="Pieces of context in a training episode.", rich_help_panel=WHAT)]
+Questions = Annotated[int, typer.Option(help="Queries about each piece.", rich_help_panel=WHAT)]
+Episodes = Annotated[int, typer.Option("--batch-episodes", help="Episodes of one step.", rich_help_panel=WHAT)]
+SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at the end only.", rich_help_panel=HOW)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.", rich_help_panel=HOW)]
+Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the checkpoint in --out.", rich_help_panel=HOW)]
+ContextTokens = Annotated[int, typer.Option(help="Tokens of context, by the base model's tokenizer.")]
+PieceTokens = Annotated[int, typer.Option(help="Tokens of one piece of it.")]
+Asks = Annotated[int, typer.Option(help="Queries answered together.")]
+Repeat = Annotated[int, typer.Option(help="Counted repetitions; the median is reported.")]
+Version = Annotated[bool, typer.Option("--version", help="Print the version.")]

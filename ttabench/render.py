@@ -1,0 +1,176 @@
+"""What people see: tables, progress bars, and the machine formats of the same tables.
+
+Results go to standard output, progress and remarks to standard error, so a pipe carries results only.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ttabench.progress import Tick, no_tick
+from ttabench.types import Json
+
+Format = Literal["table", "markdown", "csv", "json"]
+FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table to be shown in any format.
+
+    Attributes:
+        columns: heading of each column; those that begin with "#" hold numbers and are aligned right.
+        rows: cells for people.
+        data: the same rows as exact values with their own keys, for CSV and JSON.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    data: tuple[Mapping[str, Cell], ...] = ()
+    caption: str = ""
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that colours only terminals and respects NO_COLOR; as wide as needed where nobody watches."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False, soft_wrap=False)
+
+
+def show(tables: Sequence[Table], form: Format = "table") -> None:
+    """Print tables on standard output. JSON is keyed by title, CSV tells tables apart by the column `table`."""
+    if form == "json":
+        print_json({table.title: [dict(row) for row in table.data] for table in tables})
+    elif form == "csv":
+        sys.stdout.write(_as_csv(tables))
+    elif form == "markdown":
+        sys.stdout.write("\n".join(as_markdown(table) for table in tables))
+    else:
+        screen = console()
+        for table in tables:
+            screen.print(_as_rich(table))
+            if table.caption:
+                screen.print(Text(table.caption, style="dim"), soft_wrap=True)
+
+
+def print_json(value: Json) -> None:
+    """JSON on standard output, for machines."""
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def remark(text: str, style: str = "yellow") -> None:
+    """One line on standard error."""
+    console(stderr=True).print(Text(text, style=style), soft_wrap=True)
+
+
+def _as_rich(table: Table) -> RichTable:
+    made = RichTable(title=escape(table.title), title_justify="left", title_style="bold", header_style="bold")
+    for column in table.columns:
+        right = column.startswith("#")
+        made.add_column(escape(column.lstrip("#")), justify="right" if right else "left", overflow="fold")
+    for row in table.rows:
+        made.add_row(*(escape(cell) for cell in row))
+    return made
+
+
+def as_markdown(table: Table) -> str:
+    """A GitHub table under a bold title, with its caption below."""
+    heads = [column.lstrip("#") for column in table.columns]
+    rules = ["---:" if column.startswith("#") else "---" for column in table.columns]
+    body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in table.rows]
+    lines = ["| " + " | ".join(row) + " |" for row in [heads, rules, *body]]
+    return "\n".join([f"**{table.title}**", "", *lines, *(["", table.caption] if table.caption else []), ""])
+
+
+def _as_csv(tables: Sequence[Table]) -> str:
+    keys = list(dict.fromkeys(key for table in tables for row in table.data for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["table", *keys], restval="", lineterminator="\n")
+    writer.writeheader()
+    for table in tables:
+        writer.writerows({"table": table.title, **row} for row in table.data)
+    return text.getvalue()
+
+
+@contextmanager
+def progress(enabled: bool) -> Iterator[Tick]:
+    """A progress bar for each thing counted, with rates, on standard error; silent when off or nobody watches."""
+    if not enabled or not sys.stderr.isatty():
+        yield no_tick
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}", style="cyan"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console(stderr=True), transient=True) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def tick(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total, completed=done, rate="")
+            bars.update(tasks[what], completed=done, total=total)
+            speed = bars.tasks[bars.task_ids.index(tasks[what])].speed
+            bars.update(tasks[what], rate=f"{speed:,.1f}/s" if speed else "")
+
+        yield tick
+
+
+def number(value: float | int | None, digits: int = 1) -> str:
+    """A number for people; "-" where there is none."""
+    return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def plus_minus(value: float, stderr: float | None, scale: float = 1.0, digits: int = 1) -> str:
+    """`71.2 ± 1.1`; without a standard error only the value."""
+    shown = number(value * scale, digits)
+    return shown if stderr is None else f"{shown} ± {number(stderr * scale, digits)}"
+
+
+def size(count: float | int | None) -> str:
+    """Bytes for people, in powers of 1,024."""
+    if count is None:
+        return "-"
+    left = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(left) < 1024 or unit == "GiB":
+            break
+        left /= 1024
+    return f"{left:,.0f} {unit}" if unit == "B" or left >= 100 else f"{left:,.1f} {unit}"
+
+
+def count(value: float | int | None) -> str:
+    """A large count for people: 1.2 M, 3.4 G, 5.6 T."""
+    if value is None:
+        return "-"
+    left = float(value)
+    for unit in ("", " k", " M", " G", " T", " P"):
+        if abs(left) < 1000 or unit == " P":
+            break
+        left /= 1000
+    return f"{left:,.0f}{unit}" if unit == "" else f"{left:,.2f}{unit}"
+
+
+def figure(name: str, value: Cell) -> str:
+    """A figure of a record for people; its name says its unit."""
+    if isinstance(value, str) or value is None:
+        return value or "-"
+    if name.endswith("_bytes"):
+        return size(value)
+    return f"{value:,}" if isinstance(value, int) else number(value, 3)

@@ -1,0 +1,143 @@
+"""From what a user typed to a resolved method: class, preset, settings, checkpoint. No model is loaded here.
+
+adapter(Wanted(method="mac", task="streamingqa")).settings   # of the shipped checkpoint, else of the preset
+adapter(wanted).build(lm)                                    # the method, its checkpoint loaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttabench import registry
+from ttabench.architectures import NANO
+from ttabench.config import digest
+from ttabench.errors import UserError
+from ttabench.types import Json
+
+if TYPE_CHECKING:
+    from ttabench.lm import LM
+    from ttabench.methods.base import BaseMethod
+
+ASSETS = Path(__file__).parent / "assets"
+NO_CHECKPOINT = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a user asks for, as typed; see the options of `ttabench eval`."""
+
+    method: str
+    task: str
+    model: str = NANO
+    source: str = ""
+    """Empty: `mini` for the nano model, `hub` for any other."""
+    split: str = "test"
+    limit: int | None = None
+    preset: str = ""
+    settings: tuple[str, ...] = ()
+    task_options: tuple[str, ...] = ()
+    checkpoint: str = ""
+    """A folder; "none" for untrained modules; empty for the shipped one."""
+    state: Path | None = None
+    ask_only: bool = False
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_size: int = 32
+    random_weights: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """A resolved method: its class, settings and checkpoint, before a model is loaded."""
+
+    cls: type[BaseMethod[Any]]
+    preset: str
+    changes: Mapping[str, Json]
+    """Settings the user typed."""
+    settings: Mapping[str, Json]
+    """All settings in use."""
+    checkpoint: Path | None
+    checkpoint_digest: str
+    training: Mapping[str, Json] = field(default_factory=dict)
+    """What the checkpoint says about its training."""
+
+    def build(self, lm: LM) -> BaseMethod[Any]:
+        """The method on a base model.
+
+        Raises:
+            UserError: the checkpoint belongs to another base model, or does not fit.
+        """
+        if self.checkpoint is None:
+            return self.cls(lm, registry.settings_from(self.cls, self.changes, self.preset))
+        from ttabench.methods import checkpoints
+
+        return checkpoints.load(self.cls, lm, self.checkpoint, self.changes)
+
+    def belongs(self, lm: LM) -> dict[str, Json]:
+        """What a state made by this method on this base model belongs to, see states.py."""
+        return {
+            "method": self.cls.name,
+            "settings": dict(self.settings),
+            "model": lm.name,
+            "fingerprint": lm.fingerprint,
+            "checkpoint": self.checkpoint_digest,
+        }
+
+
+def adapter(wanted: Wanted) -> Adapter:
+    """Resolve the method of a request: class, preset, settings, checkpoint.
+
+    Settings come from, later ones winning: the defaults, the preset (or the checkpoint's own settings), `--set`.
+
+    Raises:
+        UserError: an unknown method, preset or setting; a checkpoint that is missing or of another method.
+    """
+    cls = registry.resolve(wanted.method)
+    changes = registry.typed_settings(cls, wanted.settings)
+    preset = registry.preset_for(cls, wanted.preset, wanted.model)
+    path = _checkpoint(wanted, cls)
+    if path is None:
+        settings = asdict(registry.settings_from(cls, changes, preset))
+        return Adapter(
+            cls=cls, preset=preset, changes=changes, settings=_plain(settings), checkpoint=None, checkpoint_digest=""
+        )
+    from ttabench.methods import checkpoints
+
+    found = checkpoints.header(path)
+    if found.method != wanted.method:
+        raise UserError(f"{path} is a checkpoint of {found.method}.", f"Use --method {found.method}.")
+    return Adapter(
+        cls=cls,
+        preset="",
+        changes=changes,
+        settings=_plain({**found.settings, **changes}),
+        checkpoint=path,
+        checkpoint_digest=digest(path),
+        training=found.training,
+    )
+
+
+def shipped_checkpoint(method: str, task: str, model: str) -> Path:
+    """Where the package keeps its own checkpoint of a method, whether or not it has one."""
+    return ASSETS / "adapters" / model / f"{method}-{task}"
+
+
+def _checkpoint(wanted: Wanted, cls: type[BaseMethod[Any]]) -> Path | None:
+    if wanted.checkpoint == NO_CHECKPOINT or (not wanted.checkpoint and not cls.trainable):
+        return None
+    if wanted.checkpoint:
+        if not cls.trainable:
+            raise UserError(f"{wanted.method} has nothing trained to load.", "Leave --checkpoint out.")
+        if wanted.preset:
+            raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
+        return Path(wanted.checkpoint)
+    shipped = shipped_checkpoint(wanted.method, wanted.task, wanted.model)
+    usable = shipped.is_dir() and not wanted.random_weights and wanted.preset in ("", wanted.model)
+    return shipped if usable else None
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Json]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}

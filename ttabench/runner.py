@@ -1,0 +1,205 @@
+"""THE loop: a method reads what an episode shows, the frozen LM under its patch answers what the episode asks.
+
+    Observe, Observe, ... --> method.adapt_many(state, ...)            timed as "adapt"
+    Ask, Ask, ...         --> method.patch(state, asks) --> answers    timed as "ask", stored batch by batch
+
+A method that does not look at the question gets one patch, encoded once ("encode"), for all queries in a row. The loop
+knows neither tables nor files: finished queries go to a `Sink`, progress to a callback, time and memory to a `Meter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+import torch
+
+from ttabench.answering import answer
+from ttabench.lm import LM
+from ttabench.meter import Meter
+from ttabench.methods.base import BaseMethod
+from ttabench.metrics import metric
+from ttabench.patching import encoded
+from ttabench.progress import Tick
+from ttabench.readers import Task
+from ttabench.store import EpisodeCost, Sample
+from ttabench.types import Ask, Episode, Observe, Patch, State
+
+READ_AT_ONCE = 256
+"""Pieces handed to a method in one call: enough to batch by length, few enough for the progress bar to move."""
+
+
+class Sink(Protocol):
+    """Where finished queries go, and what was finished before (see `store.RunFolder`)."""
+
+    def answered(self, episode: str, key: str) -> bool:
+        """Whether this query was answered before."""
+        ...
+
+    def finished(self, episode: str) -> bool:
+        """Whether this whole episode was."""
+        ...
+
+    def append(self, samples: Sequence[Sample]) -> None:
+        """Keep these, at once."""
+        ...
+
+    def end_episode(self, cost: EpisodeCost) -> None:
+        """An episode is done."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Everything a run needs besides its task."""
+
+    lm: LM
+    method: BaseMethod[object]
+    metrics: tuple[str, ...]
+    """Names, computed for every query."""
+    batch_size: int = 32
+    start: State | None = None
+    """A state of one row that every episode begins with; by default an empty one."""
+    ask_only: bool = False
+    """Leave all observations out."""
+
+
+def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
+    """Run all episodes of a task; what the sink has finished already is not run again.
+
+    Raises:
+        UserError: the context or a query does not fit the model.
+    """
+    counts = _Counts(tick, 0 if bench.ask_only else task.n_observes, task.n_asks)
+    for episode in task.episodes(lambda text: len(bench.lm.encode(text))):
+        asks = episode.asks()
+        assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
+        if sink.finished(episode.key):
+            counts.read(0 if bench.ask_only else len(episode.observes()))
+            counts.asked(len(asks))
+        else:
+            _EpisodeRun(bench, episode, sink, counts).run()
+
+
+class _Counts:
+    """How far a run is, over all its episodes."""
+
+    def __init__(self, tick: Tick, observes: int, asks: int) -> None:
+        self._tick, self._observes, self._asks = tick, observes, asks
+        self._read = self._asked = 0
+
+    def read(self, more: int) -> None:
+        self._read += more
+        if self._observes:
+            self._tick("read", self._read, self._observes)
+
+    def asked(self, more: int) -> None:
+        self._asked += more
+        self._tick("answered", self._asked, self._asks)
+
+
+class _EpisodeRun:
+    """One pass through one episode."""
+
+    def __init__(self, bench: Bench, episode: Episode, sink: Sink, counts: _Counts) -> None:
+        self.bench, self.episode, self.sink, self.counts = bench, episode, sink, counts
+        self.meter = Meter(bench.lm.device.type)
+        self.state = bench.start if bench.start is not None else bench.method.begin(1)
+        assert self.state.rows == 1, "an episode has one reader"
+        self.pieces = 0
+        self.patch_bytes = 0
+
+    def run(self) -> None:
+        """Read and ask, in the order of the steps, and store what it cost."""
+        for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
+            if asking:
+                self._ask([step for step in steps if isinstance(step, Ask)])
+            elif not self.bench.ask_only:
+                self._read([step for step in steps if isinstance(step, Observe)])
+        self.sink.end_episode(self._cost())
+
+    def _read(self, pieces: list[Observe]) -> None:
+        for begin in range(0, len(pieces), READ_AT_ONCE):
+            block = pieces[begin : begin + READ_AT_ONCE]
+            with self.meter.phase("adapt"):
+                self.state = self.bench.method.adapt_many(self.state, [[piece] for piece in block])
+            self.pieces += len(block)
+            self.counts.read(len(block))
+
+    def _ask(self, asks: list[Ask]) -> None:
+        pending = [ask for ask in asks if not self.sink.answered(self.episode.key, ask.key)]
+        self.counts.asked(len(asks) - len(pending))
+        shared = self._shared_patch(pending) if pending else None
+        for batch in _batches(self.bench.lm, pending, self.bench.batch_size):
+            self.sink.append(self._answer(batch, shared))
+            self.counts.asked(len(batch))
+
+    @torch.no_grad()
+    def _shared_patch(self, asks: list[Ask]) -> Patch | None:
+        """One encoded patch for all queries, where the method does not look at them."""
+        if self.bench.method.looks_at_question:
+            return None
+        with self.meter.phase("encode"):
+            patch = encoded(self.bench.lm, self.bench.method.patch(self.state, asks[:1]))
+        self.patch_bytes = max(self.patch_bytes, patch.nbytes)
+        return patch
+
+    @torch.no_grad()
+    def _answer(self, asks: list[Ask], shared: Patch | None) -> list[Sample]:
+        bench = self.bench
+        with self.meter.phase("ask"):
+            patch = shared if shared is not None else encoded(bench.lm, bench.method.patch(self.state, asks))
+            answers = answer(bench.lm, patch, asks, bench.method.num_beams)
+        self.patch_bytes = max(self.patch_bytes, patch.nbytes)
+        each_ms = self.meter.last_seconds * 1000 / len(asks)
+        return [
+            Sample(
+                episode=self.episode.key,
+                key=ask.key,
+                mode=ask.mode,
+                step=ask.step,
+                context_tokens=_tokens_read(self.state),
+                about=ask.about,
+                prompt=ask.prompt,
+                prediction=given.prediction,
+                answers=list(ask.answers),
+                metrics={name: metric(name)(given.prediction, ask) for name in bench.metrics},
+                ask_ms=each_ms,
+                logprobs=list(given.logprobs),
+            )
+            for ask, given in zip(asks, answers, strict=True)
+        ]
+
+    def _cost(self) -> EpisodeCost:
+        return EpisodeCost(
+            episode=self.episode.key,
+            pieces=self.pieces,
+            tokens_read=_tokens_read(self.state),
+            adapt_seconds=self.meter.seconds["adapt"],
+            encode_seconds=self.meter.seconds["encode"],
+            state_bytes=self.state.nbytes,
+            patch_bytes=self.patch_bytes,
+            adapt_peak_bytes=max(self.meter.peak_bytes["adapt"], self.meter.peak_bytes["encode"]),
+            ask_peak_bytes=self.meter.peak_bytes["ask"],
+            truncated={key: int(sum(value)) for key, value in self.state.meta.items() if key.startswith("truncated")},
+        )
+
+
+def _tokens_read(state: State) -> int | None:
+    read = state.meta.get("tokens_read")
+    return int(read[0]) if read else None
+
+
+def _batches(lm: LM, asks: Sequence[Ask], size: int) -> Iterator[list[Ask]]:
+    """Queries of one mode and one answer length together, prompts of like length side by side, the longest first.
+
+    What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
+    """
+    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many([ask.prompt for ask in asks]), strict=True)}
+    ordered = sorted(asks, key=lambda ask: (ask.mode, ask.max_new_tokens, -lengths[ask.key], ask.key))
+    for _, alike in groupby(ordered, key=lambda ask: (ask.mode, ask.max_new_tokens)):
+        group = list(alike)
+        for begin in range(0, len(group), size):
+            yield group[begin : begin + size]

@@ -1,0 +1,94 @@
+"""An adapted state on disk: `state.safetensors` with the tensors, `state.json` with what they belong to.
+
+ttabench adapt --method mac --context notes.txt --out mine/     writes it
+ttabench eval --method mac --state mine/                        starts from it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ttabench import __version__
+from ttabench.errors import UserError
+from ttabench.records import unwritable, write_atomically
+from ttabench.types import Json, State
+
+SCHEMA = 1
+TENSORS_FILE = "state.safetensors"
+HEADER_FILE = "state.json"
+
+
+def save_state(folder: Path, state: State, belongs: Mapping[str, Json]) -> Path:
+    """Write a state and what it belongs to: `method`, `settings`, `model`, `fingerprint`, `checkpoint` (a digest).
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    header = {
+        "schema_version": SCHEMA,
+        "ttabench": __version__,
+        **belongs,
+        "rows": state.rows,
+        "bytes": state.nbytes,
+        "meta": dict(state.meta),
+    }
+    scratch = folder / f".{TENSORS_FILE}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
+        scratch.replace(folder / TENSORS_FILE)
+    except (OSError, SafetensorError) as error:
+        raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
+    write_atomically(folder / HEADER_FILE, json.dumps(header, indent=1, ensure_ascii=False) + "\n")
+    return folder
+
+
+def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -> State:
+    """Read a state that belongs to the same method, base model, settings and checkpoint.
+
+    Raises:
+        UserError: missing, corrupted, or belonging to something else, which the message names.
+    """
+    header = _header(folder)
+    for field in ("method", "fingerprint", "checkpoint", "settings"):
+        if header.get(field) != belongs.get(field):
+            raise UserError(
+                f"The state in {folder} is of another {_NAMES[field]}: {_shown(header, field)}"
+                f" rather than {_shown(belongs, field)}.",
+                "Make it anew with `ttabench adapt`, or evaluate with what it was made with.",
+            )
+    try:
+        tensors = load_file(folder / TENSORS_FILE, device=device)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
+    return State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
+
+
+_NAMES = {"method": "method", "fingerprint": "base model", "checkpoint": "checkpoint", "settings": "setting"}
+
+
+def _shown(owner: Mapping[str, Json], field: str) -> str:
+    if field == "fingerprint":
+        return f"{owner.get('model')} ({str(owner.get(field))[:8]})"
+    return str(owner.get(field) or "none")
+
+
+def _header(folder: Path) -> dict[str, Any]:
+    path = folder / HEADER_FILE
+    try:
+        header: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
+    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
+        raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
+    if not isinstance(header.get("rows"), int) or not isinstance(header.get("meta"), dict):
+        raise UserError(f"{path} is corrupted.", "Make it anew with `ttabench adapt`.")
+    return header

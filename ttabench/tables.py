@@ -1,0 +1,164 @@
+"""Tables of runs and comparisons: which figures stand where. How they are printed is render.py's affair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.compare import Comparison, Difference, Entry, pooled
+from ttabench.cost import Cost
+from ttabench.metrics import METRICS
+from ttabench.records import Row, RunRecord
+from ttabench.render import Cell, Table, count, number, plus_minus, size
+from ttabench.types import Json
+
+if TYPE_CHECKING:
+    from ttabench.evaluation import Plan
+
+COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory")
+
+
+def scale(metric: str) -> float:
+    """What a stored metric is multiplied by to be read: 100 for fractions."""
+    return METRICS[metric].scale if metric in METRICS else 1.0
+
+
+def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
+    """The end of `eval`: every metric of every run beside its cost, and where the records lie."""
+    first = runs[0][0]
+    several = len(runs) > 1
+    rows, data = [], []
+    for record, _ in runs:
+        for position, row in enumerate(_shown(record)):
+            costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
+            name = row.metric if row.step is None else f"{row.metric} @{row.step}"
+            figures = (name, plus_minus(row.value, row.stderr, scale(row.metric)), str(row.n))
+            rows.append((str(row.seed), *figures, *costs))
+            data.append({**row.model_dump(), **record.cost})
+    if several:
+        for metric in (row.metric for row in _shown(first) if row.step is None):
+            alike = [row for record, _ in runs for row in record.rows if row.metric == metric and row.step is None]
+            value, stderr, n = pooled(alike)
+            rows.append(("all", metric, plus_minus(value, stderr, scale(metric)), str(n), "", "", "", ""))
+    where = ", ".join(str(path) for _, path in runs)
+    again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""
+    return Table(
+        title=f"{first.config['method']} on {first.config['task']} ({first.source}), base {first.config['model']}",
+        columns=("#seed", "metric", "#value ± stderr", "#n", *COST_COLUMNS),
+        rows=tuple(rows),
+        data=tuple(data),
+        caption=f"Stored in {where}{again}",
+    )
+
+
+def _shown(record: RunRecord) -> list[Row]:
+    """Figures over all steps, then the main metric by step where there are several."""
+    whole = [row for row in record.rows if row.step is None]
+    return whole + [row for row in record.rows if row.step is not None and row.metric == record.main_metric]
+
+
+def _costs(record: RunRecord) -> tuple[str, ...]:
+    cost = record.cost
+    return (
+        number(cost.get("adapt_seconds"), 2),
+        number(cost.get("ask_ms"), 1),
+        size(cost.get("state_bytes")),
+        size(cost.get("peak_memory_bytes")),
+    )
+
+
+def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
+    """`list runs`: one line a run."""
+    rows: list[tuple[str, ...]] = []
+    data: list[Mapping[str, Cell]] = []
+    for record, path in runs:
+        config = record.config
+        row = record.value(record.main_metric)
+        value = "-" if row is None else f"{row.metric} {plus_minus(row.value, row.stderr, scale(row.metric))}"
+        named = tuple(str(config.get(key, "")) for key in ("method", "task", "model", "seed"))
+        rows.append((record.id, *named[:2], record.source, *named[2:], str(record.n), value, record.created))
+        data.append({
+            "run": record.id, "method": named[0], "task": named[1], "source": record.source, "model": named[2],
+            "seed": named[3], "n": record.n, "metric": row.metric if row else None,
+            "value": row.value if row else None, "created": record.created, "path": str(path),
+        })  # fmt: skip
+    columns = ("run", "method", "task", "source", "model", "#seed", "#n", "#result", "created")
+    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
+
+
+def comparison_tables(found: Comparison) -> list[Table]:
+    """`compare`: quality beside cost, then the paired differences."""
+    tables = [_entries_table(found.entries)]
+    if found.differences:
+        tables.append(_differences_table(found.differences))
+    return tables
+
+
+def _entries_table(entries: Sequence[Entry]) -> Table:
+    rows, data = [], []
+    for entry in entries:
+        seeds = ",".join(str(seed) for seed in entry.seeds)
+        costs = entry.costs
+        rows.append((
+            entry.label, entry.task, entry.source, entry.model, seeds, str(entry.n), entry.metric,
+            plus_minus(entry.value, entry.stderr, scale(entry.metric)), number(costs["adapt_seconds"], 2),
+            number(costs["ask_ms"], 1), size(costs["state_bytes"]), size(costs["peak_memory_bytes"]),
+        ))  # fmt: skip
+        data.append({
+            "label": entry.label, "method": entry.method, "task": entry.task, "source": entry.source,
+            "model": entry.model, "seeds": seeds, "n": entry.n, "metric": entry.metric, "value": entry.value,
+            "stderr": entry.stderr, **costs, "runs": " ".join(entry.runs),
+        })  # fmt: skip
+    columns = ("method", "task", "source", "model", "seeds", "#n", "metric", "#value ± stderr", *COST_COLUMNS)
+    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
+
+
+def _differences_table(differences: Sequence[Difference]) -> Table:
+    rows: list[tuple[str, ...]] = []
+    data: list[Mapping[str, Cell]] = []
+    for apart in differences:
+        times = scale(apart.metric)
+        interval = f"[{number(apart.ci_low * times)}, {number(apart.ci_high * times)}]"
+        p = f"{apart.p:.4f}" if apart.p >= 0.001 else "< 0.001"
+        value = number(apart.value * times)
+        rows.append((f"{apart.left} − {apart.right}", apart.task, apart.metric, value, interval, p, str(apart.n)))
+        data.append({
+            "left": apart.left, "right": apart.right, "task": apart.task, "metric": apart.metric,
+            "value": apart.value, "ci_low": apart.ci_low, "ci_high": apart.ci_high, "p": apart.p, "n": apart.n,
+        })  # fmt: skip
+    columns = ("difference", "task", "metric", "#value", "#95 % interval", "#p", "#n shared")
+    caption = "Paired bootstrap over the queries both answered."
+    return Table(title="differences", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+
+
+def config_table(plans: Sequence[Plan]) -> Table:
+    """The resolved configuration of a dry run; what differs between seeds stands with all its values."""
+    flat = [_flat(plan.config.to_json()) for plan in plans]
+    rows = [("run", ", ".join(plan.config.identity() for plan in plans))]
+    for key in flat[0]:
+        values = dict.fromkeys(str(each.get(key)) for each in flat)
+        rows.append((key, ", ".join(values)))
+    return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows))
+
+
+def _flat(config: Mapping[str, Json]) -> dict[str, Json]:
+    flat: dict[str, Json] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat.update({f"{key}.{inner}": item for inner, item in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def cost_table(cost: Cost) -> Table:
+    """The analytic cost of a dry run."""
+    row = (count(cost.parameters), count(cost.adapt_flops), count(cost.ask_flops), size(cost.state_bytes))
+    data = {
+        "parameters": cost.parameters, "adapt_flops": cost.adapt_flops,
+        "ask_flops": cost.ask_flops, "state_bytes": cost.state_bytes,
+    }  # fmt: skip
+    columns = ("#base parameters", "#adapt operations", "#operations a query", "#state")
+    caption = "Computed from shapes, with 4 characters a token; what is measured stands in the record of a run."
+    return Table(title="analytic cost", columns=columns, rows=(row,), data=(data,), caption=caption)
