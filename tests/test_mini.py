@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -17,7 +17,7 @@ def names_in(text: str) -> set[str]:
     """Every entity of the world that a text names, of any kind and split."""
     known = {name for kind in KINDS for split in SPLITS for name in entities(kind, split)}
     words = text.replace("_", " ").translate(str.maketrans(",.?!:\"'()[]{}\\", " " * 14)).split()
-    return {f"{a} {b}" for a, b in zip(words, words[1:], strict=False)} & known
+    return {f"{a} {b}" for a, b in pairwise(words)} & known
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,12 +1,13 @@
 """The nouns every part of ttabench shares.
 
-A task yields `Episode`s of `Observe` and `Ask` steps. A `Method` turns what it observes into a `State` (a value) and a
-state into a `Patch`: all that adaptation may do to the frozen language model.
+A task yields `Episode`s of `Observe` and `Ask` steps. A `Method` turns what it observes into a `State` (a value) and
+a state into a `Patch`: all that adaptation may do to the frozen language model.
 
-    Episode("seed0", [Observe("Ada Voss lives in Port Ansel."), Ask("Where does Ada Voss live?", answers=("Port Ansel",))])
+    Observe("Ada Voss lives in Port Ansel."), Ask("Where does Ada Voss live?", answers=("Port Ansel",))
 
 Shape letters used in tensor names throughout the package:
-    B batch rows · P prefix positions · T tokens · H key/value heads · D head size · L layers · R rank · I/O features in/out
+    B batch rows · P prefix positions · T tokens · H key/value heads · D head size · L layers · R rank ·
+    I/O features in and out
 """
 
 from __future__ import annotations
@@ -101,14 +102,14 @@ class Prefix:
     """Keys and values put in front of the text in every layer, as a cache would hold them."""
 
     keys_LBHPD: tuple[Tensor, ...]
-    """One tensor [B, H, P, D] a layer; B is 1 for a prefix all rows share. Keys are used as they are (already rotated or not)."""
+    """One tensor [B, H, P, D] a layer; B is 1 for a prefix all rows share. Keys are used as they are, never rotated."""
     values_LBHPD: tuple[Tensor, ...]
     next_position_B: Tensor
     """int64 [B]: position id of the first text token after the prefix."""
     mask_BP: Tensor | None = None
     """bool [B, P], false where a slot is padding; None when every slot counts."""
     holds_bos: bool = False
-    """True when the prefix was made by reading text that starts with the beginning-of-sequence token (set by `patching`)."""
+    """True when the prefix was made by reading text that starts with the BOS token (set by `patching`)."""
 
     @property
     def nbytes(self) -> int:
@@ -138,9 +139,9 @@ Delta: TypeAlias = LowRank | Dense
 
 @dataclass(frozen=True)
 class Patch:
-    """All that adaptation may do to the frozen LM. The parts combine; rows of each part are 1 (shared) or the batch size.
+    """All that adaptation may do to the frozen LM. The parts combine; their rows are 1 (shared) or the batch size.
 
-    With deltas and tokens together, tokens are read by the *adapted* weights. Order in the window: prefix, tokens, text.
+    With deltas and tokens together, tokens are read by the *adapted* weights. In the window: prefix, tokens, text.
     """
 
     tokens_BT: Tensor | None = None
@@ -148,7 +149,7 @@ class Patch:
     tokens_mask_BT: Tensor | None = None
     prefix: Prefix | None = None
     deltas: Mapping[str, Delta] = field(default_factory=dict)
-    """Keyed by module name for `LowRank` ("model.layers.0.mlp.up_proj"), by parameter name for `Dense` ("....weight")."""
+    """Keyed by module name for `LowRank` ("model.layers.0.mlp.up_proj"), by parameter name for `Dense`."""
 
     @property
     def nbytes(self) -> int:
@@ -165,13 +166,13 @@ class Patch:
 class Method(Protocol):
     """A way to adapt: Mem(t) = adapt(Mem(t-1), c(t)); O(t) ~ f(. | patch(Mem(t), I(t))).
 
-    A class is constructed as `Class(lm, settings)`, where `settings` is an instance of its frozen dataclass `Class.Settings`.
+    A class is constructed as `Class(lm, settings)`; `settings` is an instance of its frozen dataclass `Class.Settings`.
     `methods/base.py` holds the defaults of everything optional.
     """
 
     growth: Growth
     looks_at_question: bool
-    """Whether `patch` depends on the query (MAC, retrieval). If not, one patch (and one encoding) serves all queries."""
+    """Whether `patch` depends on the query (MAC, retrieval). If not, one patch and one encoding serve all queries."""
     trainable: bool
 
     lm: LM
@@ -185,7 +186,7 @@ class Method(Protocol):
         ...
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """The patch for these queries. A one-row state serves any number of queries; a state of several rows one query a row.
+        """The patch for these queries. A one-row state serves any number of them; one of several rows, one query a row.
 
         Methods that do not look at the question return parts with one row per state row.
         """

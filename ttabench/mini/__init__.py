@@ -1,1 +1,1 @@
-"""The miniature world: small synthetic twins of all nine task families, generated from a seed, and the nano LM recipe."""
+"""The miniature world: synthetic twins of all nine task families, generated from a seed, and the nano LM recipe."""

@@ -1,4 +1,4 @@
-"""Books of the miniature world, in the schema of PG19: recurring characters and facts that return long after they were told."""
+"""Books of the miniature world, in the schema of PG19: recurring characters and facts that return after long gaps."""
 
 from __future__ import annotations
 
@@ -56,5 +56,7 @@ def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Ro
         source = rng("pg19", split, seed, number)
         text = book(source, split, tokens, cast=max(16, tokens // 512))
         title = f"The {split} book {seed}-{number}"
-        made.append({"short_book_title": title, "publication_date": 1900 + number, "url": f"mini://{number}", "text": text})
+        made.append(
+            {"short_book_title": title, "publication_date": 1900 + number, "url": f"mini://{number}", "text": text}
+        )
     return made

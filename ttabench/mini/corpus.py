@@ -3,7 +3,7 @@
 A sequence is a list of (text, weight) segments; the weight says how much a token of the segment counts in the loss.
 Answers count fully, documents of question answering not at all, running text a little. `END` stands for the EOS token.
 
-    [("Notes of Monday: Mirel Dovan keeps a goat.\n\n", 0.0), ("Which pet does Mirel Dovan keep?", 0.0), (" goat", 1.0), (END, 1.0)]
+    [("Notes of Monday: Mirel Dovan keeps a goat.\n\n", 0.0), ("What pet does Mirel Dovan keep?", 0.0), (" goat", 1.0)]
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Demonstration tasks of the miniature world: SuperGLUE-like and MetaICL-like rows whose rule only demonstrations reveal.
+"""Demonstration tasks of the miniature world: SuperGLUE- and MetaICL-like rows whose rule demonstrations alone reveal.
 
-A rule pairs categories of words (birds, tools ...) with labels. The categories are world knowledge, the pairing is drawn
-anew for every task and seed: without demonstrations every label is equally likely.
+A rule pairs categories of words (birds, tools ...) with labels. The categories are world knowledge, the pairing is
+drawn anew for every task and seed: without demonstrations every label is equally likely.
 
     sentence: "a wrench lay beside the road"  label: 1   (in this draw tools are positive and birds negative)
 """
@@ -50,9 +50,7 @@ def _balanced(source: random.Random, labels: int, count: int) -> list[int]:
     return drawn
 
 
-def superglue(
-    task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64
-) -> dict[str, list[Row]]:
+def superglue(task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule drawn from `seed`.
 
     Raises:
@@ -95,9 +93,7 @@ def row(task: str, source: random.Random, categories: list[str], label: int, per
     }
 
 
-def metaicl(
-    split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32
-) -> dict[str, list[Row]]:
+def metaicl(split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32) -> dict[str, list[Row]]:
     """MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`, `<task>_16_<seed>_test`.
 
     A task is a rule of 2 to 4 categories with label words of its own; tasks of different splits use different groups.

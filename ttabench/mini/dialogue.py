@@ -68,7 +68,9 @@ def msc(split: str, seed: int, rows: int = 32, sessions: int = 4, facts: int = 4
         for start in range(0, sessions * facts, facts):
             turns = session(source, told[start : start + facts], told[:start])
             dialog = [{"text": text} for text in turns]
-            previous.append({"personas": [], "dialog": dialog, "time_num": 1, "time_unit": "days", "time_back": "1 day"})
+            previous.append(
+                {"personas": [], "dialog": dialog, "time_num": 1, "time_unit": "days", "time_back": "1 day"}
+            )
         asked = source.choice(told[: sessions * facts])
         made.append(
             {

@@ -2,9 +2,9 @@
 
     python -m ttabench.mini.nano --out ttabench/assets/nano        # about two hours on two cores, minutes on a GPU
 
-A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained on the training split of the
-miniature world only. The curriculum is what makes it learn to *use* its context: copying first, then documents that only
-the entity tells apart, then all nine families, then ever longer contexts.
+A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained on the training split of
+the miniature world only. The curriculum is what makes it learn to *use* its context: copying first, then documents
+that only the entity tells apart, then all nine families, then ever longer contexts.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ STAGES = (
     Stage("longer", 10_000_000, (256, 384, 512, 768, 1024), _ALL),
     Stage("longest", 10_000_000, (384, 512, 1024, 1536, 2048, 2560), _ALL),
 )
+
 
 def train_tokenizer(samples: int = 100) -> Tokenizer:
     """A byte-level BPE that knows every word of the world whole; any UTF-8 text round-trips."""
@@ -158,7 +159,9 @@ def learning_rate(done: float, peak: float) -> float:
     return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (done - 0.67) / 0.33)))
 
 
-def train(out: Path, *, seed: int = 0, share: float = 1.0, device: str = "cpu", peak: float = 1e-3) -> dict[str, object]:
+def train(
+    out: Path, *, seed: int = 0, share: float = 1.0, device: str = "cpu", peak: float = 1e-3
+) -> dict[str, object]:
     """Train the nano LM and write a plain transformers folder to `out`; a training that was stopped there goes on.
 
     Args:
@@ -181,7 +184,10 @@ def train(out: Path, *, seed: int = 0, share: float = 1.0, device: str = "cpu", 
             losses.append(run.step(ids, weights, learning_rate(run.seen / total, peak)))
             run.steps[stage.name] = run.steps.get(stage.name, 0) + 1
             if len(losses) % 50 == 0:
-                print(f"{stage.name}: {run.seen / 1e6:.2f}M tokens, loss {sum(losses[-50:]) / 50:.4f}, {run.rate:,.0f}/s", flush=True)
+                print(
+                    f"{stage.name}: {run.seen / 1e6:.2f}M tokens, loss {sum(losses[-50:]) / 50:.4f}, {run.rate:,.0f}/s",
+                    flush=True,
+                )
             if len(losses) % 500 == 0:
                 run.save()
         if losses:
@@ -259,7 +265,9 @@ class _Run:
         from safetensors.torch import save_file
 
         self.model.save_pretrained(self.out)
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items() if name != "lm_head.weight"}
+        tensors = {
+            f"model.{name}": value for name, value in self.model.state_dict().items() if name != "lm_head.weight"
+        }
         for index, moments in self.optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value.contiguous() for name, value in moments.items()}
         part = self.progress.with_suffix(".part")

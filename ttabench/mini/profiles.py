@@ -1,4 +1,4 @@
-"""User profiles of the miniature world, in the schema of LaMP: each user files the same topics under categories of their own."""
+"""User profiles of the miniature world, in the schema of LaMP: every user has categories of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INSTRUCTION = "Which category does this article relate to? Just answer with the 
 
 
 def lamp(split: str, seed: int, users: int = 32, entries: int = 16) -> tuple[list[Row], Row]:
-    """(questions, outputs) of the first release's LaMP_2: news categorisation with a profile {title, text, category, id}."""
+    """(questions, outputs) of the first release's LaMP_2: news categories, profile {title, text, category, id}."""
     questions: list[Row] = []
     golds: list[Row] = []
     for number in range(users):

@@ -72,7 +72,7 @@ def documents(
 def _questions(
     family: str, kind: str, split: str, seed: int, shape: tuple[int, int, int]
 ) -> Iterator[tuple[int, Document, Fact, str]]:
-    """(document number, document, fact asked, question) for shape = (documents, questions a document, facts a document)."""
+    """(document number, document, fact, question); shape: (documents, questions a document, facts a document)."""
     count, questions, told = shape
     source = rng(family, split, seed)
     for number, made in enumerate(documents(source, kind, split, count, told)):

@@ -1,9 +1,10 @@
 """The invented world behind every miniature twin: names, relations, facts, and who belongs to which split.
 
-Every entity is a pair of name pieces ("Tavo Brenik"). Pieces are shared by all splits, pairs are not: a reader that has
-learned the training split knows every word of a test document and none of its facts.
+Every entity is a pair of name pieces ("Tavo Brenik"). Pieces are shared by all splits, pairs are not: a reader that
+has learned the training split knows every word of a test document and none of its facts.
 
-    entity(Split.test, 7) -> "Mirel Dovan" · Fact("Mirel Dovan", "work", "baker").statement(0) -> "Mirel Dovan works as a baker."
+    entities("person", "test")[0] -> "Mitun Murins"
+    Fact("Mitun Murins", work, "baker").statement(0) -> "Mitun Murins works as a baker."
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ def rng(*parts: object) -> random.Random:
 def _pieces(kind: str, position: int, endings: tuple[str, ...]) -> tuple[str, ...]:
     """Pronounceable invented name pieces, different for every kind and position."""
     source = rng("pieces", kind, position)
-    onsets, vowels, middles = "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split(), "aeiou", "l m n r s v d k t".split()
+    onsets, vowels, middles = (
+        "b br d dr f g gr h k kl l m n p pr r s st t tr v z".split(),
+        "aeiou",
+        "l m n r s v d k t".split(),
+    )
     seen: dict[str, None] = {}
     while len(seen) < PIECES:
         word = source.choice(onsets) + source.choice(vowels) + source.choice(middles) + source.choice(endings)
@@ -122,8 +127,8 @@ _PERSON = (
         ("{e} works as a {v}.", "The trade of {e} is that of a {v}.", "For a living, {e} is a {v}."),
         ("What does {e} do for a living?", "What is the trade of {e}?"),
         "my friend {e} works as a {v}.",
-        "baker potter tailor miner pilot nurse barber weaver sailor cook judge painter farmer smith porter clerk singer "
-        "carver dentist hunter gardener plumber teacher jeweller",
+        "baker potter tailor miner pilot nurse barber weaver sailor cook judge painter farmer smith porter clerk "
+        "singer carver dentist hunter gardener plumber teacher jeweller",
     ),
     _relation(
         "home",
@@ -196,8 +201,8 @@ _PLACE = (
         ("{e} stands on the river {v}.", "The river that crosses {e} is the {v}.", "Boats reach {e} along the {v}."),
         ("On which river does {e} stand?", "Which river crosses {e}?"),
         "{e} stands on the river {v}.",
-        "Ash Brenna Calder Dove Esk Foss Garn Hodder Irth Jura Kent Lune Mersey Nadder Ouse Parrett Quill Ribble Severn "
-        "Tamar Usk Vyrn Wharfe Yare",
+        "Ash Brenna Calder Dove Esk Foss Garn Hodder Irth Jura Kent Lune Mersey Nadder Ouse Parrett Quill Ribble "
+        "Severn Tamar Usk Vyrn Wharfe Yare",
     ),
     _relation(
         "landmark",
@@ -269,7 +274,9 @@ def facts(source: random.Random, kind: str, entity: str, count: int) -> list[Fac
     """
     if count > len(RELATIONS[kind]):
         raise ValueError(f"a {kind} has {len(RELATIONS[kind])} relations, {count} facts were asked for")
-    return [Fact(entity, relation, source.choice(relation.values)) for relation in source.sample(RELATIONS[kind], count)]
+    return [
+        Fact(entity, relation, source.choice(relation.values)) for relation in source.sample(RELATIONS[kind], count)
+    ]
 
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -290,7 +297,8 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     }.items()
 }
 LABEL_WORDS = tuple(
-    "alpha beta gamma delta red blue green amber north south east west first second third fourth left right upper lower "
-    "round square plain fancy gold iron stone wood moon star sun cloud yes no true false warm cold loud quiet".split()
+    "alpha beta gamma delta red blue green amber north south east west first second third fourth left right "
+    "upper lower round square plain fancy gold iron stone wood moon star sun cloud yes no true false warm cold "
+    "loud quiet".split()
 )
 """Words that mean nothing by themselves: what they stand for is told by the demonstrations alone."""
