@@ -1,0 +1,500 @@
+"""MAC: what must hold whatever the weights are, its bank, its settings, its losses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, T5Config, T5Model
+
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, TINY_MAC, asks, episode, observes, tiny_mac
+from ttabench.errors import UnknownName, UserError
+from ttabench.layers import bank
+from ttabench.layers.expansion import PrefixExpansion, PrefixShape
+from ttabench.layers.pooling import Aggregator
+from ttabench.layers.t5 import config_of
+from ttabench.lm import LM
+from ttabench.methods.mac import Mac
+from ttabench.methods.mac_presets import PRESETS, RECIPES, MacSettings
+from ttabench.patching import forward
+from ttabench.scoring import nll
+from ttabench.types import Observe, Patch, State
+
+CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
+
+
+@pytest.fixture
+def lm() -> LM:
+    return tiny_llama()
+
+
+def read(mac: Mac, *texts: str) -> State:
+    return mac.adapt_many(mac.begin(1), [[observe] for observe in observes(*texts)])
+
+
+def prefix(mac: Mac, state: State, *prompts: str) -> Tensor:
+    """Keys and values of all layers, [L, 2, B, H, P, E]."""
+    found = mac.patch(state, asks(*prompts)).prefix
+    assert found is not None
+    return torch.stack([torch.stack(pair) for pair in zip(found.keys_LBHPD, found.values_LBHPD, strict=True)])
+
+
+@pytest.fixture
+def pool() -> Aggregator:
+    torch.manual_seed(0)
+    return Aggregator(width=24, blocks=3, heads=2, head_dim=8)
+
+
+def draw(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# The bank has no order, and its padding and blocks mean nothing.
+
+
+def test_permuting_or_doubling_the_bank_changes_nothing(pool: Aggregator) -> None:
+    x, entries = draw(1, 3, 4, 24), draw(1, 7, 4, 24, seed=2)
+    latent = pool(x, entries)
+    torch.testing.assert_close(pool(x, entries[:, torch.randperm(7)]), latent, **CLOSE)
+    torch.testing.assert_close(pool(x, torch.cat([entries, entries], dim=1)), latent, **CLOSE)
+
+
+@pytest.mark.parametrize("block", [1, 5, 28, 1000])
+def test_streamed_attention_equals_dense(pool: Aggregator, block: int) -> None:
+    x, entries = draw(2, 3, 4, 24), draw(2, 7, 4, 24, seed=2) * 3
+    mask = torch.tensor([[True] * 7, [False] * 2 + [True] * 3 + [False] * 2])
+    torch.testing.assert_close(pool(x, entries, None, block), pool(x, entries), **CLOSE)
+    torch.testing.assert_close(pool(x, entries, mask, block), pool(x, entries, mask), **CLOSE)
+    alone = pool(x[1:], entries[1:, 2:5])
+    torch.testing.assert_close(pool(x, entries, mask, block)[1:], alone, **CLOSE)
+
+
+def test_shares_of_documents_sum_to_one(pool: Aggregator) -> None:
+    mask = torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
+    shares = pool.document_shares(draw(2, 3, 4, 24), draw(2, 5, 4, 24, seed=2), mask)
+    torch.testing.assert_close(shares.sum(-1), torch.ones(2, 3))
+    assert not shares[1, :, 2:].any()
+
+
+# Hierarchy.
+
+
+def test_one_group_is_flat(pool: Aggregator) -> None:
+    x, entries = draw(3, 4, 24), draw(5, 4, 24, seed=2)
+    flat = pool(x[None], entries[None])[0]
+    for group in (5, 6, 1000):
+        torch.testing.assert_close(pool.hierarchical(x, entries, group, block=8), flat, **CLOSE)
+    one = pool(x[None], entries[None, :1])[0]
+    torch.testing.assert_close(pool.hierarchical(x, entries[:1], 2, block=8), one, **CLOSE)
+
+
+@pytest.mark.parametrize("block", [1, 12, 1000])
+def test_two_levels_equal_the_composition_by_hand(pool: Aggregator, block: int) -> None:
+    x, entries = draw(3, 4, 24), draw(7, 4, 24, seed=2)
+    groups = [pool(x[None], entries[None, first : first + 3])[0] for first in (0, 3, 6)]
+    expected = torch.cat([pool(x[q][None, None], torch.stack(groups)[None, :, q])[0] for q in range(3)])
+    torch.testing.assert_close(pool.hierarchical(x, entries, 3, block), expected, **CLOSE)
+
+
+def test_each_question_has_its_own_tree(lm: LM) -> None:
+    mac = tiny_mac(lm, hierarchy=2)
+    state = read(mac, *TEXTS)
+    together = prefix(mac, state, *PROMPTS)
+    for index, prompt in enumerate(PROMPTS):
+        torch.testing.assert_close(together[:, :, index], prefix(mac, state, prompt)[:, :, 0], **CLOSE)
+    rows = mac.adapt_many(mac.begin(2), [[one, other] for one, other in pairwise(observes(*TEXTS))])
+    of_rows = prefix(mac, rows, *PROMPTS[:2])
+    torch.testing.assert_close(of_rows[:, :, :1], prefix(mac, read(mac, *TEXTS[:3]), PROMPTS[0]), **CLOSE)
+    torch.testing.assert_close(of_rows[:, :, 1:], prefix(mac, read(mac, *TEXTS[1:]), PROMPTS[1]), **CLOSE)
+
+
+# Texts.
+
+
+def test_padding_changes_no_latent(lm: LM) -> None:
+    networks = tiny_mac(lm).networks
+    ids, _ = networks.document_text.encode(["short", TEXTS[0], TEXTS[0] * 3], 512, "start")
+    together = networks.documents(ids)
+    padded = tiny_mac(lm, pad_to=150).networks.documents(ids)
+    torch.testing.assert_close(padded, together, **CLOSE)
+    torch.testing.assert_close(networks.documents_by_length(ids), together, **CLOSE)
+    for index, row in enumerate(ids):
+        torch.testing.assert_close(networks.documents([row])[0], together[index], **CLOSE)
+
+
+def test_visible_padding_is_the_released_behaviour(lm: LM) -> None:
+    ids = [[5, 6, 7]]
+    short = tiny_mac(lm, mask_pads=False).networks.documents(ids)
+    longer = tiny_mac(lm, mask_pads=False, pad_to=20).networks.documents(ids)
+    assert float((short - longer).detach().abs().max()) > 1e-3
+
+
+def test_the_last_prompt_reaches_only_its_own_slot(lm: LM) -> None:
+    amortiser = tiny_mac(lm).networks.amortiser
+    ids, mask = torch.tensor([[5, 6, 7]]), torch.ones(1, 3, dtype=torch.int64)
+    before = amortiser(ids, mask)
+    with torch.no_grad():
+        amortiser.prompts[-1] += 1.0
+    changed = (amortiser(ids, mask) - before).abs().amax(-1)[0] > 1e-6
+    assert changed.tolist() == [False, False, False, True]
+
+
+def test_long_documents_keep_their_start_and_long_questions_their_end(lm: LM) -> None:
+    mac = tiny_mac(lm, document_tokens=10, question_tokens=10)
+    state = read(mac, "123456789 and more", "1234567890123", "short")
+    assert state.meta["truncated"] == [2]
+    assert state.meta["tokens_read"] == [26]
+    text = mac.networks.document_text
+    assert text.encode(["123456789 and more"], 10, "start")[0] == text.encode(["123456789"], 10, "start")[0]
+    assert text.encode(["and 123456789"], 10, "end")[0] == text.encode(["123456789"], 10, "end")[0]
+
+
+# The bank.
+
+
+def test_a_text_read_twice_is_kept_once(lm: LM) -> None:
+    texts = (TEXTS[0], TEXTS[1], TEXTS[0])
+    once, twice = tiny_mac(lm), tiny_mac(lm, dedupe=False)
+    assert read(once, *texts).tensors["counts"].tolist() == [2]
+    assert once.adapt(read(once, *texts), observes(TEXTS[1])).tensors["counts"].tolist() == [2]
+    assert read(twice, *texts).tensors["counts"].tolist() == [3]
+    assert twice.adapt(read(twice, *texts), observes(TEXTS[1])).tensors["counts"].tolist() == [4]
+
+
+def test_readers_with_banks_of_unequal_length(lm: LM) -> None:
+    """One reader meets a text again, one has read nothing new: masks keep them apart."""
+    mac = tiny_mac(lm)
+    state = mac.adapt_many(mac.begin(2), [observes(TEXTS[0], TEXTS[1]), observes(TEXTS[0], TEXTS[2])])
+    assert state.tensors["counts"].tolist() == [1, 2]
+    together = prefix(mac, state, *PROMPTS[:2])
+    torch.testing.assert_close(together[:, :, :1], prefix(mac, read(mac, TEXTS[0]), PROMPTS[0]), **CLOSE)
+    torch.testing.assert_close(together[:, :, 1:], prefix(mac, read(mac, *TEXTS[1:3]), PROMPTS[1]), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"hierarchy": 2}, {"modulation": "lora", "lora_targets": ("q_proj", "v_proj")}]
+)
+def test_an_empty_bank_beside_a_full_one_changes_nothing(lm: LM, settings: dict[str, Any]) -> None:
+    mac = tiny_mac(lm, **settings)
+    with torch.no_grad():
+        for parameter in mac.networks.expansion.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.2)
+    full = read(mac, *TEXTS)
+    padded = torch.cat([torch.zeros_like(full.tensors["bank"]), full.tensors["bank"]])
+    state = State(2, tensors={"bank": padded, "counts": torch.tensor([0, len(TEXTS)])})
+    ids = torch.tensor([lm.encode(PROMPTS[0])] * 2)
+    logits, _ = forward(lm, mac.patch(state, asks(PROMPTS[0], PROMPTS[0])), ids)
+    base, _ = forward(lm, Patch(), ids[:1])
+    alone, _ = forward(lm, mac.patch(full, asks(PROMPTS[0])), ids[:1])
+    torch.testing.assert_close(logits[:1], base, **CLOSE)
+    torch.testing.assert_close(logits[1:], alone, **CLOSE)
+    assert float((alone - base).detach().abs().max()) > 1e-3
+
+
+def test_latents_are_stored_in_half_of_the_bytes(lm: LM) -> None:
+    full, half = read(tiny_mac(lm), *TEXTS), read(tiny_mac(lm, bank_dtype="bfloat16"), *TEXTS)
+    assert half.tensors["bank"].dtype == torch.bfloat16
+    assert half.tensors["bank"].nbytes * 2 == full.tensors["bank"].nbytes == len(TEXTS) * 4 * 32 * 4
+    torch.testing.assert_close(half.tensors["bank"].float(), full.tensors["bank"], atol=0.02, rtol=0.01)
+
+
+@pytest.mark.parametrize("reduce", ["random", "average_random", "average_nearest"])
+def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str) -> None:
+    texts = [f"Person {index} lives in town {index * 7 % 5}." for index in range(9)]
+    mac = tiny_mac(lm, bank_cap=4, bank_reduce=reduce, seed=3)
+    assert mac.growth == "constant"
+    at_once, one_by_one, sizes = read(mac, *texts), mac.begin(1), set()
+    for index, observe in enumerate(observes(*texts)):
+        one_by_one = mac.adapt(one_by_one, [observe])
+        sizes |= {one_by_one.nbytes} if index >= 3 else set()
+    assert len(sizes) == 1
+    assert at_once.meta == one_by_one.meta
+    torch.testing.assert_close(at_once.tensors["bank"], one_by_one.tensors["bank"], **CLOSE)
+    names = sorted(name for entry in at_once.meta["members"][0] for name in entry)
+    if reduce == "random":
+        assert len(names) == 4
+    else:
+        assert names == sorted(f"d{index}" for index in range(9))
+
+
+def cap(size: int, reduce: str, weighted: bool = False) -> bank.Cap:
+    return bank.Cap(size, reduce, weighted, seed=0)  # type: ignore[arg-type]
+
+
+def test_the_nearest_pair_is_averaged() -> None:
+    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.1], [0.0, 2.0]])[:, None]
+    empty = vectors[:0]
+    kept, members = bank.append(empty, [], vectors, ["a", "b", "c", "d"], cap(3, "average_nearest"), 0)
+    assert members == [["a"], ["b", "d"], ["c"]]
+    assert kept[:, 0].tolist() == [[1.0, 0.0], [0.0, 1.5], pytest.approx([-1.0, 0.1])]
+    for weighted, expected in ((False, 2.25), (True, 2.0)):
+        after, names = bank.append(
+            kept, members, torch.tensor([[[0.0, 3.0]]]), ["e"], cap(3, "average_nearest", weighted), 4
+        )
+        assert names == [["a"], ["b", "d", "e"], ["c"]]
+        assert after[1, 0].tolist() == [0.0, expected]
+    assert members == [["a"], ["b", "d"], ["c"]]
+
+
+def test_nearest_pairs_equal_a_full_search() -> None:
+    """The cosines kept up to date while entries merge and leave are those of a fresh table."""
+    vectors = draw(30, 2, 3)
+    kept, _ = bank.append(vectors[:0], [], vectors, [str(i) for i in range(30)], cap(8, "average_nearest"), 0)
+    slow = list(vectors[:8])
+    for latent in vectors[8:]:
+        slow.append(latent)
+        unit = torch.nn.functional.normalize(torch.stack(slow).flatten(1), dim=1)
+        pairs = [(-float(unit[i] @ unit[j]), i, j) for i in range(9) for j in range(i + 1, 9)]
+        _, first, second = min(pairs)
+        slow[first] = (slow[first] + slow[second]) / 2
+        del slow[second]
+    torch.testing.assert_close(kept, torch.stack(slow))
+
+
+def test_ties_go_to_the_lower_indices() -> None:
+    same = torch.ones(5, 1, 2)
+    _, members = bank.append(same[:0], [], same, list("abcde"), cap(3, "average_nearest"), 0)
+    assert members == [["a", "b", "c"], ["d"], ["e"]]
+
+
+def test_random_rules_draw_anew_at_every_append() -> None:
+    vectors = torch.arange(40.0)[:, None, None]
+    names = [str(i) for i in range(40)]
+    _, members = bank.append(vectors[:0], [], vectors, names, cap(10, "random"), 0)
+    dropped = sorted(set(range(40)) - {int(entry[0]) for entry in members})
+    assert len(dropped) == 30
+    assert dropped != list(range(30))
+    assert dropped != list(range(10, 40))
+
+
+# Modulation.
+
+
+def test_prefix_is_of_the_shape_of_the_cache(lm: LM) -> None:
+    mac = tiny_mac(lm)
+    patch = mac.patch(read(mac, *TEXTS), asks(*PROMPTS))
+    assert patch.prefix is not None
+    assert len(patch.prefix.keys_LBHPD) == 2
+    assert {tuple(part.shape) for part in (*patch.prefix.keys_LBHPD, *patch.prefix.values_LBHPD)} == {(3, 2, 2, 8)}
+    assert patch.prefix.next_position_B.tolist() == [2, 2, 2]
+    assert not patch.prefix.holds_bos
+
+
+def test_the_expansion_has_the_parameters_of_the_paper() -> None:
+    """28.4 M, 284 M, 473 M and 807 M: the largest block of MAC."""
+    shapes = ((768, 6, 12, 64, 28.4), (1280, 36, 20, 64, 284), (1600, 48, 25, 64, 473), (4096, 32, 32, 128, 807))
+    for width, layers, heads, size, millions in shapes:
+        with torch.device("meta"):
+            expansion = PrefixExpansion(12, width, PrefixShape(layers, heads, size, positions=2))
+        count = sum(p.numel() for p in expansion.parameters())
+        assert count == 4 * layers * (2 * width * 768 + 768 + 3 * width)
+        assert count / 1e6 == pytest.approx(millions, abs=0.5)
+
+
+def test_expanded_tokens_copy_the_first_latents_once_more() -> None:
+    expansion = PrefixExpansion(5, 8, PrefixShape(layers=3, kv_heads=2, head_dim=4, positions=2), hidden=4)
+    assert expansion.expand.source.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2], ids=["llama-gqa", "gpt2"])
+def test_low_rank_modulation_starts_at_the_base_model_and_trains(make: Any) -> None:
+    lm = make()
+    mac = tiny_mac(lm, modulation="lora", lora_rank=2)
+    patch = mac.patch(read(mac, *TEXTS), asks(*PROMPTS))
+    assert patch.prefix is None
+    assert len(patch.deltas) == (4 if lm.kv_heads < lm.heads else 2)
+    ids = torch.tensor([lm.encode(PROMPTS[0])] * 3)
+    torch.testing.assert_close(forward(lm, patch, ids)[0], forward(lm, Patch(), ids)[0], **CLOSE)
+    sum(mac.loss_parts([episode()]).values()).backward()  # type: ignore[union-attr]
+    expansion = mac.networks.expansion
+    assert expansion.to_b.weight.grad.abs().max() > 0  # type: ignore[union-attr]
+
+
+# Training losses.
+
+
+def loss(mac: Mac, documents: int = 4, seed: int = 0) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    mac.modules().zero_grad()
+    parts = mac.loss_parts([episode(documents=documents)])
+    torch.stack(list(parts.values())).sum().backward()  # type: ignore[no-untyped-call]
+    return {name: part.detach() for name, part in parts.items()}
+
+
+def test_the_loss_is_that_of_the_method_in_use(lm: LM) -> None:
+    """Adapt and patch, one document after the other, give the loss of the batched training step."""
+    mac, one = tiny_mac(lm), episode(documents=4)
+    state = mac.adapt_many(mac.begin(1), [[observe] for observe in one.observes()])
+    items = [(lm.encode(ask.prompt), [*lm.encode(" " + ask.answers[0]), lm.eos_id]) for ask in one.asks()]
+    total, count = nll(lm, mac.patch(state, one.asks()), items)
+    torch.testing.assert_close(loss(mac)["answer"], total / count, **CLOSE)
+
+
+def test_episodes_of_a_batch_do_not_meet(lm: LM) -> None:
+    mac = tiny_mac(lm)
+    few, many = episode("few", documents=2), episode("many", documents=5)
+    together = mac.loss_parts([few, many])["answer"]
+
+    def words(one: Any) -> int:
+        return sum(len(lm.encode(" " + ask.answers[0])) + 1 for ask in one.asks())
+
+    apart = sum(mac.loss_parts([one])["answer"].item() * words(one) for one in (few, many))
+    assert together.item() == pytest.approx(apart / (words(few) + words(many)), abs=1e-5)
+
+
+def test_backpropagation_dropout_keeps_the_loss_and_drops_gradients(lm: LM) -> None:
+    plain, dropping = tiny_mac(lm), tiny_mac(lm, backprop_dropout=0.75)
+    torch.testing.assert_close(loss(dropping), loss(plain), **CLOSE)
+    for name in ("input_encoder", "aggregator", "expansion"):
+        pairs = zip(plain.modules()[name].parameters(), dropping.modules()[name].parameters(), strict=True)
+        for one, other in pairs:
+            torch.testing.assert_close(one.grad, other.grad, atol=1e-5, rtol=1e-3)
+    one, other = (mac.networks.amortiser.prompts.grad for mac in (plain, dropping))
+    assert one is not None
+    assert other is not None
+    assert float((one - other).abs().max()) > 1e-6
+
+
+@pytest.mark.parametrize(("lite", "count"), [("random", 2), ("released", 2)])
+def test_only_the_chosen_documents_carry_gradient(lm: LM, lite: str, count: int) -> None:
+    """Bytes of documents are told apart by their embeddings: those of the others get no gradient."""
+    mac = tiny_mac(lm, backprop_dropout=0.5, lite=lite)
+    texts = ["AAA", "BBB", "CCC", "DDD"]
+    one = episode(documents=4)
+    read_ = [Observe(text=text, key=ask.key) for text, ask in zip(texts, one.asks(), strict=True)]
+    mac.modules().zero_grad()
+    torch.manual_seed(0)
+    mac.loss_parts([replace(one, steps=(*read_, *one.asks()))])["answer"].backward()  # type: ignore[no-untyped-call]
+    gradient = mac.networks.amortiser.t5.shared.weight.grad
+    assert gradient is not None
+    carrying = [text for text in texts if gradient[lm.encode(text)[0]].abs().max() > 0]
+    assert len(carrying) == count
+    assert lite == "random" or carrying == texts[:2]
+
+
+def test_auxiliary_losses_are_off_and_can_be_switched_on(lm: LM) -> None:
+    assert set(loss(tiny_mac(lm))) == {"answer"}
+    mac = tiny_mac(lm, retrieval_aux=0.5, attention_aux=0.25, own_aux=1.0)
+    parts = loss(mac)
+    assert set(parts) == {"answer", "own", "retrieval", "attention"}
+    assert float(parts["attention"]) == pytest.approx(0.25 * math.log(4), abs=0.2)
+    alone = tiny_mac(lm, own_aux=1.0)
+    one = episode(documents=1)
+    both = alone.loss_parts([one])
+    torch.testing.assert_close(both["own"], both["answer"], **CLOSE)
+
+
+def test_retrieval_loss_is_that_of_the_right_document(lm: LM) -> None:
+    mac = tiny_mac(lm, retrieval_aux=1.0, retrieval_temperature=0.5)
+    batch = [episode("a", documents=2), episode("b", documents=3)]
+    documents = mac.networks.documents_by_length(
+        mac.networks.document_text.encode([o.text for e in batch for o in e.observes()], 512, "start")[0]
+    )
+    questions = mac.networks.questions([ask.prompt for e in batch for ask in e.asks()])
+    cosines = torch.cosine_similarity(questions.mean(1)[:, None], documents.mean(1)[None], dim=-1) / 0.5
+    expected = -cosines.log_softmax(-1).diagonal().mean()
+    torch.testing.assert_close(mac.loss_parts(batch)["retrieval"], expected, **CLOSE)
+
+
+def test_base_dropout_is_undone(lm: LM) -> None:
+    mac = tiny_mac(tiny_gpt2(), base_dropout=True)
+    torch.manual_seed(0)
+    with_dropout = mac.loss_parts([episode()])["answer"].item()
+    assert not mac.lm.model.training
+    assert with_dropout != pytest.approx(tiny_mac(tiny_gpt2()).loss_parts([episode()])["answer"].item())
+
+
+# Settings, presets, T5s.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hierarchy": 1}, "hierarchy must be at least 2"),
+        ({"bank_cap": 1}, "bank_cap must be at least 2"),
+        ({"backprop_dropout": 1.0}, "backprop_dropout must lie in"),
+        ({"num_virtual_tokens": 0}, "num_virtual_tokens must be at least 1"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MacSettings(**settings)
+
+
+def test_more_latents_than_modulation_tokens_are_refused(lm: LM) -> None:
+    with pytest.raises(UserError, match="makes 8 modulation tokens from 9 latent tokens"):
+        tiny_mac(lm, num_virtual_tokens=9)
+
+
+@pytest.mark.parametrize("name", ["scratch:16,2", "scratch:16,1,3,8", "scratch:a,b,c,d"])
+def test_shapes_that_are_none_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="is no T5 shape"):
+        config_of(name, 10)
+
+
+def test_presets_are_those_of_the_paper() -> None:
+    assert PRESETS["gpt2-large"] == MacSettings()
+    assert (PRESETS["distilgpt2"].num_virtual_tokens, PRESETS["distilgpt2"].amortiser) == (12, "t5-small")
+    assert (PRESETS["llama-2-7b"].amortiser, PRESETS["llama-2-7b"].backprop_dropout) == ("t5-large", 0.75)
+    assert (RECIPES["distilgpt2"].lr, RECIPES["distilgpt2"].documents) == (1e-4, 64)
+    released = PRESETS["gpt2-xl-released"]
+    assert (released.mask_pads, released.pad_to, released.lite, released.num_beams) == (False, 1022, "released", 3)
+
+
+def test_published_t5_shapes() -> None:
+    """Parameter counts of google-t5: 60.5 M, 222.9 M and 737.7 M."""
+    for name, millions in (("t5-small", 60.5), ("t5-base", 222.9), ("t5-large", 737.7)):
+        with torch.device("meta"):
+            model = T5Model(config_of(name, 100))
+        assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
+
+
+def test_training_starts_from_a_given_t5(lm: LM, tmp_path: Path) -> None:
+    given = T5Model(config_of(TINY_MAC.amortiser, lm.vocab_size))
+    given.save_pretrained(tmp_path)
+    mac = tiny_mac(lm, amortiser_init=str(tmp_path), input_encoder="scratch:8,1,2,16")
+    before = mac.networks.input_encoder.t5.shared.weight.clone()
+    mac.prepare_training()
+    assert torch.equal(mac.networks.amortiser.t5.shared.weight, given.shared.weight)
+    assert torch.equal(mac.networks.input_encoder.t5.shared.weight, before)
+    with pytest.raises(UserError, match="another shape than the amortiser"):
+        tiny_mac(lm, amortiser_init=str(tmp_path), amortiser="scratch:8,1,2,16").prepare_training()
+
+
+def test_embeddings_may_come_from_the_base_model(lm: LM) -> None:
+    mac = tiny_mac(lm, amortiser="scratch:32,1,2,32", embeddings_from_base=True, share_t5=True)
+    mac.prepare_training()
+    words, ours = lm.model.get_input_embeddings().weight, mac.networks.amortiser.t5.shared.weight
+    assert mac.networks.input_encoder.t5 is mac.networks.amortiser.t5
+    torch.testing.assert_close(ours.square().mean(), torch.tensor(1.0))
+    torch.testing.assert_close(ours / ours.norm(), words / words.norm())
+    with pytest.raises(UserError, match="Embeddings of tiny-llama-0 are"):
+        tiny_mac(lm, embeddings_from_base=True).prepare_training()
+
+
+def test_a_t5_folder_without_weights_or_configuration(lm: LM, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"holds no T5 config\.json"):
+        tiny_mac(lm, amortiser=str(tmp_path))
+    T5Config(d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2, vocab_size=259).save_pretrained(tmp_path)
+    lm.random_weights = False
+    mac = tiny_mac(lm, amortiser=str(tmp_path), tokenizer="base")
+    with pytest.raises(UserError, match=r"The weights of the T5 .* cannot be loaded"):
+        mac.prepare_training()
+
+
+def test_unknown_t5s_are_named(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_args: object, **_options: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", offline)
+    with pytest.raises(UnknownName, match="Did you mean 't5-small'"):
+        tiny_mac(lm, amortiser="t5-smal")
+    with pytest.raises(UserError, match="No T5 nobody/nothing can be loaded from the hub"):
+        tiny_mac(lm, amortiser="nobody/nothing")

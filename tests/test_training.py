@@ -1,0 +1,232 @@
+"""One loop trains every method: it learns, repeats itself bit for bit, resumes, and refuses bad checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tests.tiny import tiny_llama
+from tests.tiny_methods import asks, episode, observes, tiny_mac, tiny_method
+from ttabench.errors import UserError
+from ttabench.lm import LM
+from ttabench.methods import checkpoints
+from ttabench.methods.icl import InContext
+from ttabench.methods.mac import Mac
+from ttabench.methods.none import NoContext
+from ttabench.scoring import token_logprobs
+from ttabench.training import TrainConfig, rate, train
+from ttabench.types import Ask, Episode
+
+
+@pytest.fixture
+def lm() -> LM:
+    return tiny_llama()
+
+
+def episodes(seed: int = 0) -> Iterator[Episode]:
+    index = seed * 1000
+    while True:
+        yield episode(f"{index:03d}", documents=2)
+        index += 1
+
+
+def weights(method: Mac) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in method.modules().named_parameters()}
+
+
+def assert_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+CONFIG = TrainConfig(steps=6, lr=3e-3, warmup=2, seed=1)
+
+
+def test_training_learns_and_leaves_the_base_alone(lm: LM) -> None:
+    mac, told = tiny_mac(lm), []
+    before = {name: p.clone() for name, p in lm.model.named_parameters()}
+    same = (episode("ab", documents=2) for _ in range(100))
+    record = train(mac, same, replace(CONFIG, steps=30), lambda step, parts: told.append((step, parts)))
+    assert record.losses[-1] < record.losses[0] - 0.5
+    assert (record.steps, record.observes, record.asks) == (30, 60, 60)
+    assert [step for step, _ in told] == list(range(1, 31))
+    assert set(told[0][1]) == {"answer", "loss", "gradient", "lr"}
+    assert not mac.networks.training
+    after = dict(lm.model.named_parameters())
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_two_runs_with_one_seed_are_bit_equal(lm: LM) -> None:
+    runs = []
+    for _ in range(2):
+        mac = tiny_mac(lm, backprop_dropout=0.5)
+        torch.rand(3)  # what else draws random numbers does not matter
+        runs.append((train(mac, episodes(), CONFIG).losses, weights(mac)))
+    assert runs[0][0] == runs[1][0]
+    assert_equal(runs[0][1], runs[1][1])
+
+
+def test_resumed_training_ends_where_it_would_have_ended(lm: LM, tmp_path: Path) -> None:
+    whole = tiny_mac(lm, backprop_dropout=0.5)
+    expected = train(whole, episodes(), replace(CONFIG, out=tmp_path / "whole", save_every=2))
+    part = replace(CONFIG, out=tmp_path / "part", save_every=2, resume=True)
+    train(tiny_mac(lm, backprop_dropout=0.5), episodes(), replace(part, steps=4))
+    resumed = tiny_mac(lm, backprop_dropout=0.5)
+    record = train(resumed, episodes(), part)
+    assert record.losses == expected.losses
+    assert_equal(weights(resumed), weights(whole))
+    assert_equal(
+        load_file(tmp_path / "part" / "adapter.safetensors"), load_file(tmp_path / "whole" / "adapter.safetensors")
+    )
+    assert sorted(path.name for path in (tmp_path / "part").iterdir()) == [
+        "adapter.json",
+        "adapter.safetensors",
+        "optimiser.safetensors",
+        "training.json",
+    ]
+    with pytest.raises(UserError, match="other settings"):
+        train(tiny_mac(lm), episodes(), part)
+
+
+def test_rates_warm_up_and_decay() -> None:
+    config = TrainConfig(steps=10, lr=1.0, warmup=4)
+    assert [rate(config, step) for step in (1, 2, 4, 5, 10)] == [0.25, 0.5, 1.0, 1.0, 1.0]
+    cosine = replace(config, schedule="cosine")
+    assert [round(rate(cosine, step), 3) for step in (4, 7, 10)] == [1.0, 0.5, 0.0]
+
+
+def test_record_is_json_with_a_thinned_curve(lm: LM, tmp_path: Path) -> None:
+    train(tiny_mac(lm), episodes(), replace(CONFIG, out=tmp_path))
+    header = checkpoints.header(tmp_path)
+    assert header.training["steps"] == 6
+    assert header.training["config"]["lr"] == 3e-3
+    assert len(header.training["losses"]) == 6
+    assert (header.method, header.base_name) == ("mac", lm.name)
+    assert not (tmp_path / "optimiser.safetensors").exists()
+
+
+def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
+    """A method without a loss of its own: log-likelihoods through adapt and patch, in the order of the steps."""
+    method = tiny_method("icl", lm)
+    assert isinstance(method, InContext)
+    first, second = observes("Ada lives in Port Ansel.", "Bo lives in Tern.")
+    one, two = asks("Where does Ada live?", "Where does Bo live?")
+    choose = Ask(prompt="Ada?", key="c", mode="choose", options=(" yes", " no"), gold=1)
+    mixed = Episode(key="m", steps=(one, first, two, second, choose))
+    items = [(lm.encode(ask.prompt), [*lm.encode(" Port Ansel"), lm.eos_id]) for ask in (one, two)]
+    items.append((lm.encode("Ada?"), lm.encode(" no")))
+    states = [method.begin(1)]
+    for observe in (first, second):
+        states.append(method.adapt(states[-1], [observe]))
+    values = torch.cat(
+        [token_logprobs(lm, method.patch(state, [one]), [item])[0] for state, item in zip(states, items, strict=True)]
+    )
+    torch.testing.assert_close(method.loss_parts([mixed])["answer"], -values.mean(), atol=1e-5, rtol=1e-4)
+
+
+def test_bad_trainings_are_refused(lm: LM) -> None:
+    with pytest.raises(UserError, match="none has no parameters"):
+        train(NoContext(lm, NoContext.Settings()), episodes(), CONFIG)
+    with pytest.raises(UserError, match="end before step 3"):
+        train(tiny_mac(lm), [episode(), episode()], CONFIG)
+    broken = tiny_mac(lm)
+    with torch.no_grad():
+        broken.networks.amortiser.prompts.fill_(float("nan"))
+    with pytest.raises(UserError, match="loss of step 1 is nan"):
+        train(broken, episodes(), CONFIG)
+    for settings in ({"steps": 0}, {"steps": 1, "lr": 0.0}, {"steps": 1, "resume": True}):
+        with pytest.raises(ValueError, match=r"must be|needs"):
+            TrainConfig(**settings)  # type: ignore[arg-type]
+
+
+# Checkpoints.
+
+
+@pytest.fixture
+def stored(lm: LM, tmp_path: Path) -> Path:
+    checkpoints.save(tiny_mac(lm), tmp_path / "ckpt")
+    return tmp_path / "ckpt"
+
+
+def test_half_precision_checkpoints_load_as_float32(lm: LM, tmp_path: Path) -> None:
+    mac = tiny_mac(lm)
+    checkpoints.save(mac, tmp_path, dtype="bfloat16")
+    loaded = checkpoints.load(Mac, lm, tmp_path)
+    assert isinstance(loaded, Mac)
+    for name, parameter in loaded.modules().named_parameters():
+        assert parameter.dtype == torch.float32
+        torch.testing.assert_close(parameter, weights(mac)[name], atol=1e-2, rtol=1e-2)
+
+
+def test_settings_without_parameters_may_change(lm: LM, stored: Path) -> None:
+    assert checkpoints.load(Mac, lm, stored, {"hierarchy": 4}).settings.hierarchy == 4
+    with pytest.raises(UserError, match="does not fit its settings"):
+        checkpoints.load(Mac, lm, stored, {"blocks": 3})
+    with pytest.raises(UserError, match="do not fit"):
+        checkpoints.load(Mac, lm, stored, {"hierarchy": 1})
+
+
+def test_checkpoint_of_another_base_model(stored: Path) -> None:
+    with pytest.raises(UserError, match=r"trained on another base model \(tiny-llama-0\) than tiny-llama-1"):
+        checkpoints.load(Mac, tiny_llama(seed=1), stored)
+
+
+def test_checkpoint_of_another_method(lm: LM, stored: Path) -> None:
+    with pytest.raises(UserError, match="is a checkpoint of mac, not of icl"):
+        checkpoints.load(InContext, lm, stored)
+
+
+def damage(folder: Path, what: str) -> None:
+    weights_file, header = folder / "adapter.safetensors", folder / "adapter.json"
+    tensors = load_file(weights_file)
+    if what == "cut":
+        weights_file.write_bytes(weights_file.read_bytes()[:-100])
+    elif what == "no weights":
+        weights_file.unlink()
+    elif what == "no header":
+        header.unlink()
+    elif what == "bad header":
+        header.write_text(header.read_text()[:-20])
+    elif what == "list header":
+        header.write_text("[1]")
+    elif what == "odd setting":
+        read: dict[str, Any] = json.loads(header.read_text())
+        header.write_text(json.dumps({**read, "settings": {**read["settings"], "colour": 1}}))
+    elif what == "missing":
+        save_file(dict(list(tensors.items())[1:]), weights_file)
+    elif what == "unknown":
+        save_file({**tensors, "more": torch.ones(1)}, weights_file)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("cut", r"adapter\.safetensors is damaged"),
+        ("no weights", r"adapter\.safetensors is missing"),
+        ("no header", "holds no checkpoint"),
+        ("bad header", r"adapter\.json is damaged"),
+        ("list header", r"adapter\.json is damaged"),
+        ("odd setting", "do not fit: .*colour"),
+        ("missing", "does not fit its settings"),
+        ("unknown", "does not fit its settings: more"),
+    ],
+)
+def test_damaged_checkpoints_are_refused_in_one_line(lm: LM, stored: Path, what: str, message: str) -> None:
+    damage(stored, what)
+    with pytest.raises(UserError, match=message) as refused:
+        checkpoints.load(Mac, lm, stored)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_checkpoint_folder_that_is_a_file(lm: LM, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        checkpoints.save(tiny_mac(lm), tmp_path / "taken")

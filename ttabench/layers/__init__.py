@@ -1,0 +1,1 @@
+"""Neural layers that methods share; they know neither tasks nor methods."""

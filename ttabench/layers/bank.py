@@ -1,0 +1,121 @@
+"""Keep a bank of document latents within a size: drop one, or average two, whenever an append exceeds it.
+
+    random           drop a uniformly drawn entry
+    average_random   average two uniformly drawn entries
+    average_nearest  average the two most similar entries, by cosine of the flattened latents
+
+Paper: Tack et al., arXiv 2403.04317, section 4.3 and Figure 7 (nearest is best there). The paper leaves open when this
+happens; here it is online, at the append that would exceed the cap, over all entries with the new one; merged entries
+may merge again, the lower index keeps the result, ties go to the lower indices.
+
+Shape letters: K entries · T tokens · D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+Reduce: TypeAlias = Literal["random", "average_random", "average_nearest"]
+Members: TypeAlias = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Cap:
+    """How large a bank may grow and what happens then."""
+
+    size: int
+    reduce: Reduce
+    weighted: bool
+    """Average by the number of documents in each entry rather than one half each."""
+    seed: int
+
+
+def append(
+    bank_KTD: Tensor, members: Members, new_NTD: Tensor, names: Sequence[str], cap: Cap | None, read: int
+) -> tuple[Tensor, Members]:
+    """The bank with N further entries, reduced to the cap, and the document names behind each entry.
+
+    One call with N entries gives what N calls with one entry give.
+
+    Args:
+        bank_KTD: the bank before, K may be 0.
+        members: names of the documents in each of its entries.
+        new_NTD: latents to append, in order.
+        names: their names.
+        cap: None lets the bank grow.
+        read: documents this bank has taken in before, dropped and averaged ones included; it seeds the random rules.
+    """
+    if cap is None or bank_KTD.shape[0] + new_NTD.shape[0] <= cap.size:
+        return torch.cat([bank_KTD, new_NTD]), [*members, *([name] for name in names)]
+    members = [list(entry) for entry in members]
+    work = _Work(bank_KTD, cap, capacity=cap.size + 1)
+    for index, (latent, name) in enumerate(zip(new_NTD, names, strict=True)):
+        work.add(latent)
+        members.append([name])
+        if work.count > cap.size:
+            first, second = work.pair(read + index)
+            if cap.reduce != "random":
+                work.average(first, second, len(members[first]), len(members[second]))
+                members[first] += members[second]
+            work.drop(second)
+            del members[second]
+    return work.bank(), members
+
+
+class _Work:
+    """A bank being filled: entries as rows of one buffer, and the cosines of all pairs kept up to date."""
+
+    def __init__(self, bank_KTD: Tensor, cap: Cap, capacity: int) -> None:
+        self.cap = cap
+        self.count = 0
+        self.entries = bank_KTD.new_zeros(capacity, *bank_KTD.shape[1:])
+        nearest = cap.reduce == "average_nearest"
+        device = bank_KTD.device
+        self.unit = torch.zeros(capacity, self.entries[0].numel() if nearest else 0, device=device)
+        self.cosine = torch.full((capacity, capacity) if nearest else (0, 0), -2.0, device=device)
+        for entry in bank_KTD:
+            self.add(entry)
+
+    def bank(self) -> Tensor:
+        return self.entries[: self.count].clone()
+
+    def add(self, latent_TD: Tensor) -> None:
+        self.count += 1
+        self._set(self.count - 1, latent_TD)
+
+    def pair(self, read: int) -> tuple[int, int]:
+        """The index that keeps an average, and the index that leaves. `read` seeds the draw of this append."""
+        if self.cap.reduce == "average_nearest":
+            flat = int(self.cosine[: self.count, : self.count].argmax())
+            return flat // self.count, flat % self.count
+        draw = torch.Generator().manual_seed(self.cap.seed * 1_000_003 + read)
+        order = torch.randperm(self.count, generator=draw)[:2].tolist()
+        if self.cap.reduce == "random":
+            return order[1], order[0]
+        return min(order), max(order)
+
+    def average(self, first: int, second: int, members_first: int, members_second: int) -> None:
+        share = members_first / (members_first + members_second) if self.cap.weighted else 0.5
+        mixed = self.entries[first].float() * share + self.entries[second].float() * (1 - share)
+        self._set(first, mixed.to(self.entries.dtype))
+
+    def drop(self, index: int) -> None:
+        for table in (self.entries, self.unit, self.cosine):
+            table[index : self.count - 1] = table[index + 1 : self.count].clone()
+        self.cosine[:, index : self.count - 1] = self.cosine[:, index + 1 : self.count].clone()
+        self.count -= 1
+
+    def _set(self, index: int, latent_TD: Tensor) -> None:
+        """Pairs stand above the diagonal only, so that the first maximum is the one with the lowest indices."""
+        self.entries[index] = latent_TD
+        if not self.cosine.numel():
+            return
+        self.unit[index] = torch.nn.functional.normalize(self.entries[index].float().flatten(), dim=0)
+        cosines = self.unit[: self.count] @ self.unit[index]
+        self.cosine[:index, index] = cosines[:index]
+        self.cosine[index, index + 1 : self.count] = cosines[index + 1 :]

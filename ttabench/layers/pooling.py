@@ -1,0 +1,193 @@
+"""Question tokens gather what they need from a bank of document latents: a stack of pre-norm cross-attention blocks.
+
+    x = g_input(question);  for every block:  x += Attn(LN(x), LN(bank));  x += W2 gelu(W1 LN(x))
+
+The bank has no positions, so its order means nothing. It is shared by all questions of a reader: their tokens are laid
+side by side along one query axis, and no copy of the bank is ever made. When answering, the bank is read in blocks with
+a running maximum and sum (the log-sum-exp of flash attention), so memory does not grow with it; in training it is one
+dense attention. Paper: Tack et al., arXiv 2403.04317, equation 3 and Algorithm 3 (hierarchy).
+
+Shape letters: R readers · Q questions of a reader · K documents · T tokens of each · D width · X = Q*T · N = K*T ·
+H heads · E head size · G groups.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+LOWEST = -1e30
+"""Score of a masked entry: finite, so that a wholly masked block leaves no NaN and is wiped by the next real one."""
+
+
+class BankAttention(nn.Module):
+    """One block: cross-attention from question tokens to the bank, then a feed-forward network.
+
+    Args:
+        width: D.
+        heads: H; the inner width H * head_dim does not depend on D (8 x 96 in the paper's code).
+        head_dim: E.
+    """
+
+    def __init__(self, width: int, heads: int = 8, head_dim: int = 96) -> None:
+        super().__init__()
+        inner, hidden = heads * head_dim, min(width, 768)
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.bank_norm = nn.LayerNorm(width)
+        self.query = nn.Linear(width, inner, bias=False)
+        self.key = nn.Linear(width, inner, bias=False)
+        self.value = nn.Linear(width, inner, bias=False)
+        self.out = nn.Linear(inner, width)
+        self.feed_norm = nn.LayerNorm(width)
+        self.feed_in = nn.Linear(width, hidden)
+        self.feed_out = nn.Linear(hidden, width)
+
+    def forward(self, x_RXD: Tensor, bank_RND: Tensor, mask_RN: Tensor | None, block: int | None) -> Tensor:
+        """[R, X, D] -> [R, X, D]; `block` bank tokens at a time, all at once if None. The mask is true on entries."""
+        query_RHXE = self._split(self.query(self.norm(x_RXD)))
+        if block is None:
+            key_RHNE, value_RHNE = self._keys_values(bank_RND)
+            mask = None if mask_RN is None else mask_RN[:, None, None, :]
+            mixed_RHXE = scaled_dot_product_attention(query_RHXE, key_RHNE, value_RHNE, attn_mask=mask)
+        else:
+            mixed_RHXE = self._streamed(query_RHXE, bank_RND, mask_RN, block)
+        x_RXD = x_RXD + self.out(mixed_RHXE.transpose(1, 2).flatten(2))
+        fed_RXD: Tensor = self.feed_out(gelu(self.feed_in(self.feed_norm(x_RXD))))
+        return x_RXD + fed_RXD
+
+    def _split(self, x_RXI: Tensor) -> Tensor:
+        return x_RXI.view(*x_RXI.shape[:-1], self.heads, -1).transpose(1, 2)
+
+    def _keys_values(self, bank_RND: Tensor) -> tuple[Tensor, Tensor]:
+        normed = self.bank_norm(bank_RND.to(self.bank_norm.weight.dtype))
+        return self._split(self.key(normed)), self._split(self.value(normed))
+
+    def _streamed(self, query_RHXE: Tensor, bank_RND: Tensor, mask_RN: Tensor | None, block: int) -> Tensor:
+        query_RHXE = query_RHXE * query_RHXE.shape[-1] ** -0.5
+        top = query_RHXE.new_full((*query_RHXE.shape[:-1], 1), LOWEST)
+        total = torch.zeros_like(top)
+        mixed = torch.zeros_like(query_RHXE)
+        for start in range(0, bank_RND.shape[1], block):
+            key_RHNE, value_RHNE = self._keys_values(bank_RND[:, start : start + block])
+            scores_RHXN = query_RHXE @ key_RHNE.transpose(-1, -2)
+            if mask_RN is not None:
+                scores_RHXN = scores_RHXN.masked_fill(~mask_RN[:, None, None, start : start + block], LOWEST)
+            new_top = torch.maximum(top, scores_RHXN.amax(-1, keepdim=True))
+            weights_RHXN = (scores_RHXN - new_top).exp()
+            old = (top - new_top).exp()
+            total = total * old + weights_RHXN.sum(-1, keepdim=True)
+            mixed = mixed * old + weights_RHXN @ value_RHNE
+            top = new_top
+        return mixed / total
+
+    def shares(self, x_RXD: Tensor, bank_RND: Tensor, mask_RN: Tensor | None) -> Tensor:
+        """Attention weights averaged over heads, [R, X, N]; for supervision and inspection."""
+        query_RHXE = self._split(self.query(self.norm(x_RXD)))
+        key_RHNE, _ = self._keys_values(bank_RND)
+        scores_RHXN = query_RHXE @ key_RHNE.transpose(-1, -2) * query_RHXE.shape[-1] ** -0.5
+        if mask_RN is not None:
+            scores_RHXN = scores_RHXN.masked_fill(~mask_RN[:, None, None, :], LOWEST)
+        shares_RHXN: Tensor = scores_RHXN.softmax(-1)
+        return shares_RHXN.mean(1)
+
+
+class Aggregator(nn.Module):
+    """The aggregation network h_psi: question tokens and a bank to one latent per question.
+
+    Args:
+        width: D.
+        blocks: number of `BankAttention` blocks; every block reads the same raw bank.
+        heads: heads of each block.
+        head_dim: size of each head.
+    """
+
+    def __init__(self, width: int, blocks: int = 4, heads: int = 8, head_dim: int = 96) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(BankAttention(width, heads, head_dim) for _ in range(blocks))
+
+    def forward(
+        self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None, block: int | None = None
+    ) -> Tensor:
+        """phi* [R, Q, T, D] of every question over all documents of its reader.
+
+        Args:
+            x_RQTD: tokens of the questions, from the input encoder.
+            bank_RKTD: latents of the documents, in any float type.
+            mask_RK: true where a reader has a document; None when all have K.
+            block: bank tokens read at a time; None reads all at once (training).
+        """
+        x_RXD, bank_RND, mask_RN = _flat(x_RQTD, bank_RKTD, mask_RK)
+        for layer in self.blocks:
+            x_RXD = layer(x_RXD, bank_RND, mask_RN, block)
+        return x_RXD.view(x_RQTD.shape)
+
+    def document_shares(self, x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None = None) -> Tensor:
+        """How much attention each question pays to each document, [R, Q, K]: mean over blocks, heads and tokens."""
+        x_RXD, bank_RND, mask_RN = _flat(x_RQTD, bank_RKTD, mask_RK)
+        shares = []
+        for layer in self.blocks:
+            assert isinstance(layer, BankAttention)
+            shares.append(layer.shares(x_RXD, bank_RND, mask_RN))
+            x_RXD = layer(x_RXD, bank_RND, mask_RN, None)
+        readers, questions, tokens, _ = x_RQTD.shape
+        documents, per_document = bank_RKTD.shape[1:3]
+        mean_RXN = torch.stack(shares).mean(0)
+        return mean_RXN.view(readers, questions, tokens, documents, per_document).sum(-1).mean(2)
+
+    def hierarchical(self, x_QTD: Tensor, bank_KTD: Tensor, group: int, block: int) -> Tensor:
+        """phi* [Q, T, D] by a tree of groups of `group` documents, one tree a question (Algorithm 3).
+
+        A level replaces each group of consecutive entries by the latent aggregated from it, until one is left.
+
+        Args:
+            x_QTD: tokens of the questions.
+            bank_KTD: latents of one reader's documents, at least one.
+            group: documents in a group, M >= 2; the last group of a level may be smaller.
+            block: about how many bank tokens are read at a time.
+        """
+        assert group >= 2, group
+        assert len(bank_KTD), "an empty bank has no tree"
+        level_OKTD = bank_KTD[None]
+        while True:
+            level_OKTD = self._level(x_QTD, level_OKTD, group, block)
+            if level_OKTD.shape[1] == 1:
+                return level_OKTD[:, 0]
+
+    def _level(self, x_QTD: Tensor, bank_OKTD: Tensor, group: int, block: int) -> Tensor:
+        """[1 or Q, K, T, D] -> [Q, G, T, D]; the first level's entries belong to all questions, later ones to one."""
+        owners, documents, tokens, _ = bank_OKTD.shape
+        groups = math.ceil(documents / group)
+        group = min(group, documents)
+        at_once = max(1, block // (group * tokens))
+        parts = []
+        for first in range(0, groups, at_once):
+            count = min(at_once, groups - first)
+            rows_GKTD, mask_GK = _grouped(bank_OKTD, first, count, group)
+            if owners == 1:
+                x_GQTD = x_QTD.expand(count, *x_QTD.shape)
+                parts.append(self(x_GQTD, rows_GKTD, mask_GK).transpose(0, 1))
+            else:
+                x_XTD = x_QTD[:, None].expand(-1, count, -1, -1).flatten(0, 1)
+                done = self(x_XTD[:, None], rows_GKTD, mask_GK)
+                parts.append(done.view(owners, count, *x_QTD.shape[1:]))
+        return torch.cat(parts, dim=1)
+
+
+def _flat(x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    mask_RN = None if mask_RK is None else mask_RK.repeat_interleave(bank_RKTD.shape[2], dim=1)
+    return x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2), mask_RN
+
+
+def _grouped(bank_OKTD: Tensor, first: int, count: int, group: int) -> tuple[Tensor, Tensor | None]:
+    """`count` groups from group `first` on, as rows [O*count, group, T, D]; a mask if the last one is smaller."""
+    cut = bank_OKTD[:, first * group : (first + count) * group]
+    missing = count * group - cut.shape[1]
+    if not missing:
+        return cut.reshape(-1, group, *cut.shape[2:]), None
+    padded = torch.cat([cut, cut.new_zeros(cut.shape[0], missing, *cut.shape[2:])], dim=1)
+    mask = (torch.arange(count * group, device=cut.device) < cut.shape[1]).view(count, group)
+    return padded.view(-1, group, *cut.shape[2:]), mask.repeat(cut.shape[0], 1)

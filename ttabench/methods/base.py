@@ -1,0 +1,130 @@
+"""What every method has, with defaults: an empty state, one piece at a time, no parameters, a training loss.
+
+A method overrides `adapt` and `patch`, and what else it does differently:
+
+    class Echo(BaseMethod[NoSettings]):
+        name, growth = "echo", "constant"
+        def adapt(self, state, chunk): ...
+        def patch(self, state, asks): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from torch import Tensor, nn
+
+from ttabench.scoring import nll
+from ttabench.stream import prompt_ids, target_ids
+from ttabench.types import Ask, Episode, Growth, Observe, Patch, State
+
+if TYPE_CHECKING:
+    from ttabench.lm import LM
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """Settings of a method that has none."""
+
+
+SettingsT = TypeVar("SettingsT")
+
+
+class BaseMethod(Generic[SettingsT]):
+    """Defaults of everything optional in `ttabench.types.Method`.
+
+    Args:
+        lm: the frozen base model.
+        settings: an instance of the class's `Settings`.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    """One line for `list methods`."""
+    paper: ClassVar[str] = ""
+    """arXiv id."""
+    Settings: ClassVar[type[Any]] = NoSettings
+    presets: ClassVar[Mapping[str, Any]] = {}
+    """Settings by preset name; a preset named like the base model is its default."""
+    growth: Growth = "none"
+    looks_at_question: bool = False
+    trainable: bool = False
+    num_beams: int = 1
+    """Beams of generation, where the paper searches rather than decoding greedily."""
+
+    def __init__(self, lm: LM, settings: SettingsT) -> None:
+        self.lm = lm
+        self.settings = settings
+
+    def begin(self, rows: int) -> State:
+        """An empty state for `rows` independent readers."""
+        return State(rows, meta={"tokens_read": [0] * rows})
+
+    def adapt(self, state: State, chunk: Sequence[Observe]) -> State:
+        """Read one more piece per row."""
+        raise NotImplementedError
+
+    def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read several pieces per row, one after the other; methods that can read them in one batch override this."""
+        for chunk in chunks:
+            state = self.adapt(state, chunk)
+        return state
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        """The patch for these queries, see `ttabench.types.Method.patch`."""
+        raise NotImplementedError
+
+    def modules(self) -> nn.ModuleDict:
+        """What is trained and saved."""
+        return nn.ModuleDict()
+
+    def prepare_training(self) -> None:
+        """Load pretrained parts. Called once, before training that does not start from a checkpoint."""
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Named scalars whose sum is the training loss of these episodes.
+
+        By default one part, "answer": the mean negative log-likelihood of the target tokens, each query asked after
+        the pieces that stand before it, through the same `adapt` and `patch` as in use.
+        """
+        total: Tensor | None = None
+        count = 0
+        for episode in episodes:
+            state = self.begin(1)
+            for asking, steps in groupby(episode.steps, lambda step: isinstance(step, Ask)):
+                if not asking:
+                    state = self.adapt_many(state, [[step] for step in steps if isinstance(step, Observe)])
+                    continue
+                asks = [step for step in steps if isinstance(step, Ask)]
+                patch = self.patch(state, asks)
+                summed, tokens = nll(self.lm, patch, [training_item(self.lm, ask) for ask in asks])
+                total = summed if total is None else total + summed
+                count += tokens
+        assert total is not None, "training episodes without a query"
+        return {"answer": total / count}
+
+
+def training_item(lm: LM, ask: Ask, max_prompt: int | None = None) -> tuple[list[int], list[int]]:
+    """Prompt and target ids of a query with its first gold answer, or its right option.
+
+    Args:
+        lm: the base model, for its tokenizer.
+        ask: the query.
+        max_prompt: the prompt keeps its last so many tokens; the answer is never cut.
+    """
+    prompt = prompt_ids(lm, ask)
+    if max_prompt is not None:
+        prompt = prompt[max(0, len(prompt) - max_prompt) :]
+    if ask.mode == "choose":
+        assert ask.gold is not None, f"query {ask.key} has options but no right one"
+        return prompt, lm.encode(ask.options[ask.gold])
+    assert ask.answers, f"query {ask.key} has no answer to train on"
+    return prompt, target_ids(lm, ask.delimiter, ask.answers[0], eos=ask.mode == "generate")
+
+
+def tokens_read(state: State) -> list[int]:
+    """Tokens of context each row has taken in."""
+    return list(state.meta["tokens_read"])

@@ -1,0 +1,158 @@
+"""A trained method on disk: its parameters as safetensors, and in JSON what they belong to.
+
+    FOLDER/adapter.safetensors    the parameters of `modules()`, by name
+    FOLDER/adapter.json           method, settings, base model (name and fingerprint), package version, training record
+
+A checkpoint is refused, in one line, on another base model, with other settings, or when a file is damaged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+import ttabench
+from ttabench.errors import UserError
+from ttabench.lm import LM
+from ttabench.methods.base import BaseMethod
+from ttabench.types import Json
+
+WEIGHTS, HEADER = "adapter.safetensors", "adapter.json"
+Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What `adapter.json` says."""
+
+    method: str
+    settings: dict[str, Json]
+    base_name: str
+    base_fingerprint: str
+    version: str
+    parameters: int
+    training: dict[str, Json]
+
+
+def save(
+    method: BaseMethod[Any], folder: Path, training: Mapping[str, Json] | None = None, dtype: Stored = "float32"
+) -> None:
+    """Write a checkpoint; each file is replaced at once, the header last.
+
+    Args:
+        method: a trained method.
+        folder: made if it does not exist.
+        training: what is recorded about the training (JSON values).
+        dtype: number format of the stored parameters; they are float32 again once loaded.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    parameters = dict(method.modules().named_parameters())
+    tensors = {name: p.detach().to("cpu", getattr(torch, dtype)).contiguous() for name, p in parameters.items()}
+    header = Header(
+        method=method.name,
+        settings=asdict(method.settings),
+        base_name=method.lm.name,
+        base_fingerprint=method.lm.fingerprint,
+        version=ttabench.__version__,
+        parameters=sum(p.numel() for p in parameters.values()),
+        training=dict(training or {}),
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, folder / f"{WEIGHTS}.part")
+        (folder / f"{WEIGHTS}.part").replace(folder / WEIGHTS)
+        (folder / f"{HEADER}.part").write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
+        (folder / f"{HEADER}.part").replace(folder / HEADER)
+    except OSError as error:
+        raise UserError(
+            f"Checkpoint folder {folder} cannot be written: {error.strerror}.", "Choose another --out."
+        ) from None
+
+
+def header(folder: Path) -> Header:
+    """The header of a checkpoint.
+
+    Raises:
+        UserError: no checkpoint there, or a damaged header.
+    """
+    path = folder / HEADER
+    try:
+        return Header(**json.loads(path.read_text(encoding="utf-8")))
+    except OSError:
+        raise UserError(
+            f"{folder} holds no checkpoint ({HEADER} is missing).", "Make one with `ttabench train`."
+        ) from None
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is damaged.", "Train the method again.") from None
+
+
+def load(
+    cls: type[BaseMethod[Any]], lm: LM, folder: Path, settings: Mapping[str, Json] | None = None
+) -> BaseMethod[Any]:
+    """The method stored in a folder, on this base model.
+
+    Args:
+        cls: the method's class.
+        lm: the base model it was trained on.
+        folder: what `save` wrote.
+        settings: settings to change, those that do not change the parameters (hierarchy, bank_cap ...).
+
+    Raises:
+        UserError: another method or base model, unknown settings, missing, unknown or misshapen parameters, damage.
+    """
+    found = header(folder)
+    if found.method != cls.name:
+        raise UserError(
+            f"{folder} is a checkpoint of {found.method}, not of {cls.name}.", f"Use --method {found.method}."
+        )
+    if found.base_fingerprint != lm.fingerprint:
+        raise UserError(
+            f"{folder} was trained on another base model ({found.base_name}) than {lm.name}.",
+            f"Use --model {found.base_name}, or train on {lm.name}.",
+        )
+    tensors = _read(folder / WEIGHTS)
+    method = cls(lm, _settings(cls, found, settings or {}, folder))
+    _fill(dict(method.modules().named_parameters()), tensors, folder)
+    return method
+
+
+def _settings(cls: type[BaseMethod[Any]], found: Header, changes: Mapping[str, Json], folder: Path) -> Any:
+    stored = {key: tuple(value) if isinstance(value, list) else value for key, value in found.settings.items()}
+    try:
+        return replace(cls.Settings(**stored), **changes)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"Settings of the checkpoint {folder} (ttabench {found.version}) do not fit: {error}.",
+            "Train again with this version.",
+        ) from None
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing.", "Copy the whole folder, or train again.") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged: {error}.", "Copy it again, or train again.") from None
+
+
+def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
+    odd = sorted(parameters.keys() ^ tensors.keys())
+    odd = odd or sorted(name for name, p in parameters.items() if p.shape != tensors[name].shape)
+    if odd:
+        raise UserError(
+            f"Checkpoint {folder} does not fit its settings: {odd[0]} and {len(odd) - 1} more parameters differ.",
+            "Leave out --set of sizes, or train again.",
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[name])

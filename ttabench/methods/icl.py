@@ -1,0 +1,128 @@
+"""In-context learning: everything observed stands in the window, as a key/value cache that is read once.
+
+    state = cache of "<bos>Ada Voss lives in Port Ansel.\\n\\n..."   ->  every query continues from it
+
+The ceiling of a comparison as long as the window suffices. What happens beyond it is declared by `truncate`, and the
+state records how many tokens were lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ttabench.errors import UserError
+from ttabench.lm import LM
+from ttabench.methods.base import BaseMethod
+from ttabench.patching import read
+from ttabench.stream import pad, piece_ids
+from ttabench.types import Ask, Growth, Observe, Patch, Prefix, State
+
+RESERVE = 256
+"""Positions left for prompt and answer when `max_tokens` is not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InContextSettings:
+    """Settings of `icl`."""
+
+    truncate: Literal["error", "left", "right"] = "error"
+    """When the context outgrows the window: refuse; forget the oldest tokens; or stop reading."""
+    max_tokens: int | None = None
+    """Context tokens that may stand in the window; by default the model's positions less 256 for prompt and answer."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be positive, got {self.max_tokens}")
+
+
+class InContext(BaseMethod[InContextSettings]):
+    """Full context. State: the cache (keys, values), or the newest token ids with `truncate=left`."""
+
+    name = "icl"
+    summary = "full context in the window, read once into a key/value cache"
+    Settings = InContextSettings
+    growth: Growth = "linear"
+
+    def __init__(self, lm: LM, settings: InContextSettings) -> None:
+        super().__init__(lm, settings)
+        self.limit = settings.max_tokens or max(1, lm.max_positions - RESERVE)
+
+    def begin(self, rows: int) -> State:
+        """Nothing read."""
+        return State(rows, meta={"tokens_read": [0] * rows, "truncated_tokens": [0] * rows})
+
+    def adapt(self, state: State, chunk: Sequence[Observe]) -> State:
+        """Read one more piece per row.
+
+        Raises:
+            UserError: the context outgrows the window and `truncate` is "error".
+        """
+        return self.adapt_many(state, [chunk])
+
+    @torch.no_grad()
+    def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read all pieces of a row as one text: the same keys and values, one pass."""
+        rows_new = [[i for chunk in chunks for i in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
+        before: list[int] = state.meta["tokens_read"]
+        seen = [before[row] + len(new) for row, new in enumerate(rows_new)]
+        if self.settings.truncate == "error" and max(seen) > self.limit:
+            self._refuse(max(seen))
+        meta = {"tokens_read": seen, "truncated_tokens": [max(0, tokens - self.limit) for tokens in seen]}
+        if self.settings.truncate == "left":
+            return replace(state, tensors=self._newest(state, rows_new), meta=meta)
+        room = [max(0, self.limit - tokens) for tokens in before]
+        return replace(state, tensors=self._extended(state, rows_new, room), meta=meta)
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The cache as a prefix, or the kept tokens, which the runner reads once for all queries."""
+        if "tokens" in state.tensors:
+            tokens, lengths = state.tensors["tokens"], state.tensors["lengths"]
+            return Patch(tokens_BT=tokens, tokens_mask_BT=_mask(lengths, tokens.shape[1]))
+        return Patch(prefix=_prefix(state))
+
+    def _refuse(self, tokens: int) -> None:
+        raise UserError(
+            f"The context has {tokens} tokens, more than the {self.limit} that stand in the window of {self.lm.name}.",
+            "Use --set truncate=left (keep the newest) or truncate=right (stop reading), or read fewer pieces.",
+        )
+
+    def _newest(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
+        kept = rows_new
+        if "tokens" in state.tensors:
+            lengths = state.tensors["lengths"].tolist()
+            old = [row[:length].tolist() for row, length in zip(state.tensors["tokens"], lengths, strict=True)]
+            kept = [[*row, *new] for row, new in zip(old, rows_new, strict=True)]
+        kept = [row[-self.limit :] for row in kept]
+        tokens, mask = pad(kept, self.lm.pad_id, "right")
+        return {"tokens": tokens.to(self.lm.device), "lengths": mask.sum(1).to(self.lm.device)}
+
+    def _extended(self, state: State, rows_new: list[list[int]], room: list[int]) -> dict[str, Tensor]:
+        ids, mask = pad([new[:free] for new, free in zip(rows_new, room, strict=True)], self.lm.pad_id, "right")
+        if not ids.numel():
+            return dict(state.tensors)
+        prefix = read(self.lm, Patch(prefix=_prefix(state)), ids.to(self.lm.device), mask.to(self.lm.device))
+        tensors = {
+            "keys": torch.stack(prefix.keys_LBHPD),
+            "values": torch.stack(prefix.values_LBHPD),
+            "next": prefix.next_position_B,
+        }
+        if prefix.mask_BP is not None and not bool(prefix.mask_BP.all()):
+            tensors["mask"] = prefix.mask_BP
+        return tensors
+
+
+def _mask(lengths_B: Tensor, width: int) -> Tensor:
+    return torch.arange(width, device=lengths_B.device) < lengths_B[:, None]
+
+
+def _prefix(state: State) -> Prefix | None:
+    tensors = state.tensors
+    if "keys" not in tensors:
+        return None
+    keys, values = tuple(tensors["keys"].unbind(0)), tuple(tensors["values"].unbind(0))
+    return Prefix(keys, values, tensors["next"], tensors.get("mask"), holds_bos=True)
