@@ -17,7 +17,7 @@ from ttabench import cli
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a two-layer random Llama and its tokenizer, as `--model` takes it."""
-    from tiny import tiny_llama
+    from tests.tiny import tiny_llama
 
     folder = tmp_path_factory.mktemp("base") / "tiny"
     lm = tiny_llama()

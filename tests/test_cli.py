@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Command, Ran
 
+from tests.conftest import Command, Ran
 from ttabench import cli, evaluation
 from ttabench.records import load_record, read_samples
 from ttabench.store import RunFolder, Sample
@@ -185,7 +185,7 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
 def test_a_checkpoint_of_another_base_is_refused(
     ttabench: Command, common: list[object], trained: Path, tmp_path: Path
 ) -> None:
-    from tiny import tiny_llama
+    from tests.tiny import tiny_llama
 
     lm, other = tiny_llama(seed=5), tmp_path / "other"
     lm.model.save_pretrained(other)

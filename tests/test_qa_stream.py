@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from qa_files import CAMELS, refusal, shared, steps, write_csv, write_jsonl
 
+from tests.qa_files import CAMELS, refusal, shared, steps, write_csv, write_jsonl
 from ttabench.errors import UnknownName, UserError
 from ttabench.readers import Task, load
 

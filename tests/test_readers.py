@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from qa_files import CAMELS, SQUAD, nested, refusal, steps, write_csv, write_jsonl, write_parquet
 
+from tests.qa_files import CAMELS, SQUAD, nested, refusal, steps, write_csv, write_jsonl, write_parquet
 from ttabench.readers import load
 from ttabench.readers.cards import cards_folder, load_card, names
 

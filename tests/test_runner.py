@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import tiny_llama
 
+from tests.tiny import tiny_llama
 from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.meter import Meter

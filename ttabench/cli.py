@@ -90,7 +90,7 @@ def train(
     source: o.Source = "",
     split: o.Split = "train",
     task_set: o.TaskSet = None,
-    documents: o.Documents = 16,
+    documents: o.Documents = "16",
     questions: o.Questions = 1,
     batch_episodes: o.Episodes = 1,
     steps: o.Steps = 1000,
@@ -103,6 +103,7 @@ def train(
     dtype: o.Dtype = "auto",
     out: o.TrainOut = None,
     save_every: o.SaveEvery = 500,
+    stored: o.Stored = "float32",
     resume: o.Resume = False,
     force: o.Overwrite = False,
     json: o.AsJson = False,
@@ -118,8 +119,10 @@ def train(
         random_weights=random_weights,
     )  # fmt: skip
     recipe = commands.Recipe(
-        documents=documents, questions=questions, batch_episodes=batch_episodes, steps=steps, lr=lr, warmup=warmup,
-        schedule=schedule, clip=clip, seed=seed, save_every=save_every, resume=resume,
+        documents=commands.number_list("--documents", documents), questions=questions,
+        batch_episodes=batch_episodes, steps=steps, lr=lr, warmup=warmup,
+        schedule=schedule, clip=clip, seed=seed, save_every=save_every, dtype=stored,
+        resume=resume,
     )  # fmt: skip
     commands.train(wanted, recipe, commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet))
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ttabench.profiling import Load
 
 PIECES = ("file", "paragraphs", "lines")
+SCHEDULES = ("constant", "cosine")
+FORMATS = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,8 @@ class Storing:
 class Recipe:
     """How to train; see the options of `ttabench train`."""
 
-    documents: int
+    documents: tuple[int, ...]
+    """Pieces in an episode, one number for each equal part of the steps."""
     questions: int
     batch_episodes: int
     steps: int
@@ -56,6 +59,8 @@ class Recipe:
     clip: float
     seed: int
     save_every: int
+    dtype: str
+    """Number format of the stored parameters."""
     resume: bool
 
 
@@ -67,16 +72,21 @@ class Reading:
     pieces: str = "file"
 
 
-def seed_list(text: str) -> tuple[int, ...]:
-    """`"0,1,2"` as numbers, without repeats.
+def number_list(flag: str, text: str) -> tuple[int, ...]:
+    """`"0,1,2"` as numbers.
 
     Raises:
         UserError: something that is no number from 0 up.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
-        raise UserError(f"--seeds {text!r} is no list of numbers.", "Write --seeds 0,1,2.")
-    return tuple(dict.fromkeys(int(part) for part in parts))
+        raise UserError(f"{flag} {text!r} is no list of numbers.", f"Write {flag} 0,1,2.")
+    return tuple(int(part) for part in parts)
+
+
+def seed_list(text: str) -> tuple[int, ...]:
+    """`--seeds` as numbers, without repeats; see `number_list`."""
+    return tuple(dict.fromkeys(number_list("--seeds", text)))
 
 
 def evaluate(wanted: Wanted, seeds: Sequence[int], storing: Storing, showing: Showing) -> None:
@@ -124,6 +134,7 @@ def dry_run(wanted: Wanted, seeds: Sequence[int], showing: Showing) -> None:
 def train(wanted: Wanted, recipe: Recipe, storing: Storing, showing: Showing) -> None:
     """`ttabench train`: train, store the checkpoint, and say how to use it."""
     from ttabench.environment import seed_everything
+    from ttabench.training import rising
     from ttabench.training import train as train_method
 
     name = f"{wanted.method}-{Path(wanted.task).stem}-{Path(wanted.model).name}"
@@ -134,13 +145,16 @@ def train(wanted: Wanted, recipe: Recipe, storing: Storing, showing: Showing) ->
     config = _train_config(recipe, out)
     seed_everything(recipe.seed)
     method = plan.adapter.build(Bases().get(wanted))
-    episodes = plan.task.training(recipe.seed, recipe.documents, recipe.questions)
+    streams = [
+        plan.task.training(recipe.seed + 1_000_003 * lesson, count, recipe.questions)
+        for lesson, count in enumerate(recipe.documents)
+    ]
     with render.progress(showing.talking) as tick:
 
         def on_step(step: int, parts: Mapping[str, float]) -> None:
             tick(f"trained, loss {parts['loss']:.3f}", step, recipe.steps)
 
-        record = train_method(method, episodes, config, on_step)
+        record = train_method(method, rising(streams, config), config, on_step)
     result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     again = f"ttabench eval --method {wanted.method} --task {wanted.task} --model {wanted.model} --checkpoint {out}"
     _show_result("trained", result, showing, f"Try it: {again}")
@@ -150,9 +164,10 @@ def _train_config(recipe: Recipe, out: Path) -> Any:
     from ttabench.training import TrainConfig
 
     values = {key: value for key, value in asdict(recipe).items() if key not in ("documents", "questions")}
-    if recipe.schedule not in ("constant", "cosine"):
-        raise UnknownName("schedule", recipe.schedule, ["constant", "cosine"])
-    if recipe.documents < 1 or recipe.questions < 1:
+    for what, name, known in (("schedule", recipe.schedule, SCHEDULES), ("number format", recipe.dtype, FORMATS)):
+        if name not in known:
+            raise UnknownName(what, name, list(known))
+    if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
         raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
     try:
         return TrainConfig(**values, out=out)

@@ -125,10 +125,17 @@ Lr = Annotated[float, typer.Option(help="Learning rate after the warm-up.", rich
 Warmup = Annotated[int, typer.Option(help="Steps of linear warm-up.", rich_help_panel=WHAT)]
 Schedule = Annotated[str, typer.Option(help="constant or cosine.", rich_help_panel=WHAT)]
 Clip = Annotated[float, typer.Option(help="Largest norm of the gradient.", rich_help_panel=WHAT)]
-Documents = Annotated[int, typer.Option(help="Pieces of context in a training episode.", rich_help_panel=WHAT)]
+Documents = Annotated[
+    str,
+    typer.Option(help="Pieces of context in a training episode; 8,16,32 rises in equal parts of the steps.",
+                 rich_help_panel=WHAT),
+]  # fmt: skip
 Questions = Annotated[int, typer.Option(help="Queries about each piece.", rich_help_panel=WHAT)]
 Episodes = Annotated[int, typer.Option("--batch-episodes", help="Episodes of one step.", rich_help_panel=WHAT)]
 SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at the end only.", rich_help_panel=HOW)]
+Stored = Annotated[
+    str, typer.Option(help="Stored number format: float32, float16 or bfloat16 (half the size).", rich_help_panel=HOW)
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.", rich_help_panel=HOW)]
 Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the checkpoint in --out.", rich_help_panel=HOW)]
 ContextTokens = Annotated[int, typer.Option(help="Tokens of context, by the base model's tokenizer.")]

@@ -136,6 +136,12 @@ def train(
     return record
 
 
+def rising(streams: Sequence[Iterator[Episode]], config: TrainConfig) -> Iterator[Episode]:
+    """A curriculum: the steps are shared out evenly among the streams, which are drawn from one after the other."""
+    for step in range(config.steps):
+        yield from islice(streams[step * len(streams) // config.steps], config.batch_episodes)
+
+
 def rate(config: TrainConfig, step: int) -> float:
     """Learning rate of a step, counted from 1."""
     if step <= config.warmup:

@@ -67,8 +67,8 @@ STAGES = (
     Stage("copy", 2_500_000, (32, 48, 96, 128), {"copy": 1.0}, batch=2048),
     Stage("tell apart", 5_000_000, (64, 96, 128, 192), _QA | {"metaicl": 0.6}, batch=4096, one_relation=0.6),
     Stage("all families", 8_000_000, (128, 192, 256, 384), _ALL, batch=4096, one_relation=0.4),
-    Stage("longer", 10_000_000, (256, 384, 512, 768, 1024), _ALL),
-    Stage("longest", 10_000_000, (384, 512, 1024, 1536, 2048, 2560), _ALL),
+    Stage("longer", 7_000_000, (256, 384, 512, 768, 1024), _ALL),
+    Stage("longest", 6_000_000, (384, 512, 1024, 1536, 2048, 2560), _ALL),
 )
 
 
@@ -150,13 +150,16 @@ def loss_of(model: LlamaForCausalLM, ids_BT: Tensor, weights_BT: Tensor) -> Tens
     return torch.dot(losses, weights) / weights.sum()
 
 
-def learning_rate(done: float, peak: float) -> float:
-    """Warm-up over the first half per cent, constant, then a cosine to 5 % of the peak over the last third."""
-    if done < 0.005:
-        return peak * done / 0.005
-    if done < 0.67:
-        return peak
-    return peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (done - 0.67) / 0.33)))
+WARMUP = 177_500
+"""Tokens of linear warm-up."""
+
+
+def learning_rate(seen: int, total: float, peak: float) -> float:
+    """Warm-up, constant, then a cosine to 5 % of the peak over the last third of the `total` tokens."""
+    if seen < WARMUP:
+        return peak * seen / WARMUP
+    done = seen / total
+    return peak if done < 0.67 else peak * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * (done - 0.67) / 0.33)))
 
 
 def train(
@@ -181,7 +184,7 @@ def train(
         for ids, weights in islice(batches(run.tokenizer, stage, seed), run.skip(stage.name), None):
             if run.seen >= end:
                 break
-            losses.append(run.step(ids, weights, learning_rate(run.seen / total, peak)))
+            losses.append(run.step(ids, weights, learning_rate(run.seen, total, peak)))
             run.steps[stage.name] = run.steps.get(stage.name, 0) + 1
             if len(losses) % 50 == 0:
                 print(
