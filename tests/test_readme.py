@@ -1,0 +1,54 @@
+"""The README keeps its word: its commands parse, its tree is the tree, its test command is what CI runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from ttabench.cli import app
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.S)
+COMMANDS = [
+    shlex.split(line[line.index("ttabench ") :], comments=True)[1:]
+    for block in BLOCKS
+    for line in block.splitlines()
+    if "ttabench " in line
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_parses(words: list[str]) -> None:
+    group = typer.main.get_command(app)
+    context = group.make_context("ttabench", list(words), resilient_parsing=False)
+    name, *rest = words
+    assert not name.startswith("-")
+    command = group.get_command(context, name)  # type: ignore[attr-defined]
+    assert command is not None, name
+    command.make_context(name, rest, parent=context)
+
+
+def test_ci_runs_the_test_command_and_nothing_else() -> None:
+    (last,) = [line for line in (ROOT / ".ci/run").read_text().splitlines() if "nox" in line]
+    assert f"\n{last}\n" in README
+
+
+def test_the_tree_names_every_module_and_no_other() -> None:
+    tree = README[README.index("ttabench/            the package") : README.index("## Add a method")]
+    named = set(re.findall(r"(\w+\.py)\b", tree))
+    there = {path.name for path in (ROOT / "ttabench").glob("*.py") if not path.name.startswith("__")}
+    assert named == there, (named - there, there - named)
+    for folder in re.findall(r"^  (\w+)/", tree, re.M):
+        assert (ROOT / "ttabench" / folder).is_dir(), folder
+
+
+def test_the_two_set_up_commands_are_one_line_each() -> None:
+    setup = README[README.index("## Set up") : README.index("## Use")]
+    blocks = re.findall(r"```bash\n(.*?)```", setup, re.S)
+    assert [block.count("\n") for block in blocks] == [1, 1]
+    assert all("-c constraints.txt" in block for block in blocks)
