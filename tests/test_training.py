@@ -22,7 +22,7 @@ from ttabench.methods.icl import InContext
 from ttabench.methods.mac import Mac
 from ttabench.methods.none import NoContext
 from ttabench.scoring import token_logprobs
-from ttabench.training import TrainConfig, rate, train
+from ttabench.training import TrainConfig, lessons, rate, train
 from ttabench.types import Ask, Episode
 
 
@@ -31,10 +31,10 @@ def lm() -> LM:
     return tiny_llama()
 
 
-def episodes(seed: int = 0) -> Iterator[Episode]:
+def episodes(seed: int = 0) -> Iterator[list[Episode]]:
     index = seed * 1000
     while True:
-        yield episode(f"{index:03d}", documents=2)
+        yield [episode(f"{index:03d}", documents=2)]
         index += 1
 
 
@@ -53,7 +53,7 @@ CONFIG = TrainConfig(steps=6, lr=3e-3, warmup=2, seed=1)
 def test_training_learns_and_leaves_the_base_alone(lm: LM) -> None:
     mac, told = tiny_mac(lm), []
     before = {name: p.clone() for name, p in lm.model.named_parameters()}
-    same = (episode("ab", documents=2) for _ in range(100))
+    same = ([episode("ab", documents=2)] for _ in range(100))
     record = train(mac, same, replace(CONFIG, steps=30), lambda step, parts: told.append((step, parts)))
     assert record.losses[-1] < record.losses[0] - 0.5
     assert (record.steps, record.observes, record.asks) == (30, 60, 60)
@@ -132,11 +132,26 @@ def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
     torch.testing.assert_close(method.loss_parts([mixed])["answer"], -values.mean(), atol=1e-5, rtol=1e-4)
 
 
+def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:
+    streams = [(iter(episode(f"{name}{i}") for i in range(99)), count) for name, count in (("a", 2), ("b", 1))]
+    drawn = [[made.observes()[0].text for made in batch] for batch in lessons(streams, 4)]
+    assert [len(batch) for batch in drawn] == [2, 2, 1, 1]
+    assert len({text for batch in drawn for text in batch}) == 6
+
+
+def test_fine_tuning_starts_from_the_parameters_as_they_are(lm: LM) -> None:
+    mac = tiny_mac(lm)
+    with torch.no_grad():
+        mac.networks.amortiser.t5.shared.weight.fill_(0.5)
+    train(mac, episodes(), replace(CONFIG, steps=1, lr=1e-9, warmup=0, fresh=False))
+    assert torch.allclose(mac.networks.amortiser.t5.shared.weight, torch.tensor(0.5), atol=1e-6)
+
+
 def test_bad_trainings_are_refused(lm: LM) -> None:
     with pytest.raises(UserError, match="none has no parameters"):
         train(NoContext(lm, NoContext.Settings()), episodes(), CONFIG)
     with pytest.raises(UserError, match="end before step 3"):
-        train(tiny_mac(lm), [episode(), episode()], CONFIG)
+        train(tiny_mac(lm), [[episode()], [episode()]], CONFIG)
     broken = tiny_mac(lm)
     with torch.no_grad():
         broken.networks.amortiser.prompts.fill_(float("nan"))

@@ -92,7 +92,7 @@ def train(
     task_set: o.TaskSet = None,
     documents: o.Documents = "16",
     questions: o.Questions = 1,
-    batch_episodes: o.Episodes = 1,
+    batch_documents: o.BatchDocuments = 0,
     steps: o.Steps = 1000,
     lr: o.Lr = 1e-4,
     warmup: o.Warmup = 0,
@@ -120,7 +120,7 @@ def train(
     )  # fmt: skip
     recipe = commands.Recipe(
         documents=commands.number_list("--documents", documents), questions=questions,
-        batch_episodes=batch_episodes, steps=steps, lr=lr, warmup=warmup,
+        batch_documents=batch_documents, steps=steps, lr=lr, warmup=warmup,
         schedule=schedule, clip=clip, seed=seed, save_every=save_every, dtype=stored,
         resume=resume,
     )  # fmt: skip

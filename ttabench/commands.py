@@ -51,7 +51,8 @@ class Recipe:
     documents: tuple[int, ...]
     """Pieces in an episode, one number for each equal part of the steps."""
     questions: int
-    batch_episodes: int
+    batch_documents: int
+    """Pieces in one step, in as many episodes as that makes; 0 for one episode a step."""
     steps: int
     lr: float
     warmup: int
@@ -62,6 +63,10 @@ class Recipe:
     dtype: str
     """Number format of the stored parameters."""
     resume: bool
+
+    def episodes(self, documents: int) -> int:
+        """Episodes of a step whose episodes hold so many documents."""
+        return max(1, self.batch_documents // documents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +139,7 @@ def dry_run(wanted: Wanted, seeds: Sequence[int], showing: Showing) -> None:
 def train(wanted: Wanted, recipe: Recipe, storing: Storing, showing: Showing) -> None:
     """`ttabench train`: train, store the checkpoint, and say how to use it."""
     from ttabench.environment import seed_everything
-    from ttabench.training import rising
+    from ttabench.training import lessons
     from ttabench.training import train as train_method
 
     name = f"{wanted.method}-{Path(wanted.task).stem}-{Path(wanted.model).name}"
@@ -142,35 +147,38 @@ def train(wanted: Wanted, recipe: Recipe, storing: Storing, showing: Showing) ->
     plan = make_plan(wanted, recipe.seed)
     if (out / "adapter.json").exists() and not (recipe.resume or storing.force):
         raise UserError(f"{out} holds a checkpoint.", "Go on from it with --resume, or overwrite it with --force.")
-    config = _train_config(recipe, out)
+    config = _train_config(recipe, out, fresh=plan.adapter.checkpoint is None)
     seed_everything(recipe.seed)
     method = plan.adapter.build(Bases().get(wanted))
     streams = [
-        plan.task.training(recipe.seed + 1_000_003 * lesson, count, recipe.questions)
+        (plan.task.training(recipe.seed + 1_000_003 * lesson, count, recipe.questions), recipe.episodes(count))
         for lesson, count in enumerate(recipe.documents)
     ]
+    batches = lessons(streams, recipe.steps)
     with render.progress(showing.talking) as tick:
 
         def on_step(step: int, parts: Mapping[str, float]) -> None:
             tick(f"trained, loss {parts['loss']:.3f}", step, recipe.steps)
 
-        record = train_method(method, rising(streams, config), config, on_step)
+        record = train_method(method, batches, config, on_step)
     result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     again = f"ttabench eval --method {wanted.method} --task {wanted.task} --model {wanted.model} --checkpoint {out}"
     _show_result("trained", result, showing, f"Try it: {again}")
 
 
-def _train_config(recipe: Recipe, out: Path) -> Any:
+def _train_config(recipe: Recipe, out: Path, *, fresh: bool) -> Any:
     from ttabench.training import TrainConfig
 
-    values = {key: value for key, value in asdict(recipe).items() if key not in ("documents", "questions")}
+    values = {
+        key: value for key, value in asdict(recipe).items() if key not in ("documents", "questions", "batch_documents")
+    }
     for what, name, known in (("schedule", recipe.schedule, SCHEDULES), ("number format", recipe.dtype, FORMATS)):
         if name not in known:
             raise UnknownName(what, name, list(known))
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
         raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
     try:
-        return TrainConfig(**values, out=out)
+        return TrainConfig(**values, out=out, fresh=fresh)
     except ValueError as error:
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
 

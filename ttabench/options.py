@@ -131,7 +131,9 @@ Documents = Annotated[
                  rich_help_panel=WHAT),
 ]  # fmt: skip
 Questions = Annotated[int, typer.Option(help="Queries about each piece.", rich_help_panel=WHAT)]
-Episodes = Annotated[int, typer.Option("--batch-episodes", help="Episodes of one step.", rich_help_panel=WHAT)]
+BatchDocuments = Annotated[
+    int, typer.Option(help="Pieces in one step, in several episodes; 0: one episode a step.", rich_help_panel=WHAT)
+]
 SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at the end only.", rich_help_panel=HOW)]
 Stored = Annotated[
     str, typer.Option(help="Stored number format: float32, float16 or bfloat16 (half the size).", rich_help_panel=HOW)

@@ -1,7 +1,8 @@
 """One training loop for every method: episodes in, checkpoints and a loss curve out.
 
     mac = Mac(lm, Mac.presets["nano"])
-    record = train(mac, task.training(seed=0, documents=16), TrainConfig(steps=2000, lr=1e-3, out=Path("runs/mac")))
+    batches = lessons([(task.training(seed=0, documents=16), 2)], steps=2000)
+    record = train(mac, batches, TrainConfig(steps=2000, lr=1e-3, out=Path("runs/mac")))
 
 Adam at a constant rate after a linear warm-up, gradients clipped by norm (the recipe of arXiv 2403.04317; a cosine is
 an option). Training that was stopped goes on with `resume=True` and ends where it would have ended: every step draws
@@ -44,8 +45,6 @@ class TrainConfig:
     schedule: Literal["constant", "cosine"] = "constant"
     clip: float = 100.0
     """Largest norm of the gradient of all parameters together."""
-    batch_episodes: int = 1
-    """Episodes of one step."""
     seed: int = 0
     save_every: int = 0
     """Steps between checkpoints; 0 saves only at the end."""
@@ -53,13 +52,14 @@ class TrainConfig:
     """Folder of the checkpoint; None keeps the result in memory."""
     resume: bool = False
     """Go on from the checkpoint in `out`."""
+    fresh: bool = True
+    """Begin with the method's own starting weights; False trains the parameters as they are (fine-tuning)."""
     dtype: checkpoints.Stored = "float32"
     """Number format of the stored parameters. Resuming needs float32."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_episodes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
         if self.lr <= 0 or self.clip <= 0:
             raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
         if self.resume and self.out is None:
@@ -100,13 +100,13 @@ OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
 
 
 def train(
-    method: BaseMethod[Any], episodes: Iterable[Episode], config: TrainConfig, on_step: OnStep | None = None
+    method: BaseMethod[Any], batches: Iterable[Sequence[Episode]], config: TrainConfig, on_step: OnStep | None = None
 ) -> TrainRecord:
     """Train a method in place and leave it ready for use.
 
     Args:
         method: a trainable method.
-        episodes: an endless or long enough stream, the same from its start at every call.
+        batches: the episodes of each step; long enough, and the same from its start at every call (see `lessons`).
         config: how.
         on_step: called after every step with its number (from 1), the named parts of the loss, their sum ("loss"), the
             norm of the gradient before clipping ("gradient") and the learning rate ("lr").
@@ -117,14 +117,14 @@ def train(
     modules = method.modules()
     optimiser = torch.optim.Adam(_parameters(method), lr=config.lr)
     record = _resumed(method, optimiser, config) if config.resume else TrainRecord()
-    if not record.steps:
+    if config.fresh and not record.steps:
         method.prepare_training()
-    stream = islice(iter(episodes), record.steps * config.batch_episodes, None)
+    stream = islice(iter(batches), record.steps, None)
     modules.train()
     try:
         while record.steps < config.steps:
             started, step = time.perf_counter(), record.steps + 1
-            batch = _draw(stream, config.batch_episodes, step)
+            batch = _draw(stream, step)
             parts = _step(method, optimiser, batch, config, step)
             record.note(batch, parts["loss"], time.perf_counter() - started)
             if on_step is not None:
@@ -136,10 +136,16 @@ def train(
     return record
 
 
-def rising(streams: Sequence[Iterator[Episode]], config: TrainConfig) -> Iterator[Episode]:
-    """A curriculum: the steps are shared out evenly among the streams, which are drawn from one after the other."""
-    for step in range(config.steps):
-        yield from islice(streams[step * len(streams) // config.steps], config.batch_episodes)
+def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int) -> Iterator[list[Episode]]:
+    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
+
+    Args:
+        streams: for each lesson its episodes, and how many of them a step takes.
+        steps: of the whole training.
+    """
+    for step in range(steps):
+        stream, count = streams[step * len(streams) // steps]
+        yield list(islice(stream, count))
 
 
 def rate(config: TrainConfig, step: int) -> float:
@@ -159,9 +165,9 @@ def _parameters(method: BaseMethod[Any]) -> list[torch.nn.Parameter]:
     return parameters
 
 
-def _draw(stream: Iterator[Episode], count: int, step: int) -> list[Episode]:
-    batch = list(islice(stream, count))
-    if len(batch) < count:
+def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:
+    batch = next(stream, ())
+    if not batch:
         raise UserError(f"The training episodes end before step {step}.", "Train fewer steps or on more data.")
     return batch
 
