@@ -40,6 +40,21 @@ class Ran:
 
 
 Command = Callable[..., Ran]
+MAC = ("--preset", "nano", "--set", "heads=2", "--set", "head_dim=8", "--set", "blocks=1",
+       "--set", "expansion_hidden=16",
+       "--set", "amortiser=scratch:16,1,2,32", "--set", "input_encoder=scratch:16,1,2,32",
+       "--set", "embeddings_from_base=false")  # fmt: skip
+"""Settings of a MAC small enough for a test."""
+
+
+def one_line(ran: Ran) -> str:
+    """The complaint of a command that refused its input."""
+    assert ran.code == 2, ran
+    lines = [line for line in ran.err.splitlines() if line.strip()]
+    assert len(lines) == 1, ran.err
+    assert lines[0].startswith("Error: ")
+    assert ran.out == ""
+    return lines[0]
 
 
 @pytest.fixture
@@ -55,3 +70,20 @@ def ttabench(capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     before = torch.are_deterministic_algorithms_enabled()
     yield call
     torch.use_deterministic_algorithms(before)
+
+
+@pytest.fixture
+def common(tiny_base: Path, tmp_path: Path) -> list[object]:
+    """A small evaluation on the tiny base."""
+    return ["--task", "streamingqa", "--source", "mini", "--model", tiny_base, "--out", tmp_path / "runs",
+            "--task-set", "documents=1", "--task-set", "max_new_tokens=4"]  # fmt: skip
+
+
+@pytest.fixture
+def trained(ttabench: Command, common: list[object], tmp_path: Path) -> Path:
+    out = tmp_path / "mac"
+    ran = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 2,
+                   "--documents", 2, "--out", out, "--json")  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert ran.json()["steps"] == 2
+    return out

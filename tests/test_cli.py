@@ -1,41 +1,17 @@
-"""The command line as a user meets it: results, continuing, and one line with exit code 2 for every bad input."""
+"""The command line as a user meets it: results, what is stored, what goes on, what is shown."""
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import Command, Ran
-from ttabench import cli, evaluation
+from tests.conftest import MAC, Command, one_line
+from ttabench import evaluation
 from ttabench.records import load_record, read_samples
 from ttabench.store import RunFolder, Sample
-
-MAC = ("--preset", "nano", "--set", "heads=2", "--set", "head_dim=8", "--set", "blocks=1",
-       "--set", "expansion_hidden=16",
-       "--set", "amortiser=scratch:16,1,2,32", "--set", "input_encoder=scratch:16,1,2,32",
-       "--set", "embeddings_from_base=false")  # fmt: skip
-
-
-@pytest.fixture
-def common(tiny_base: Path, tmp_path: Path) -> list[object]:
-    """A small evaluation on the tiny base."""
-    return ["--task", "streamingqa", "--source", "mini", "--model", tiny_base, "--out", tmp_path / "runs",
-            "--task-set", "documents=1", "--task-set", "max_new_tokens=4"]  # fmt: skip
-
-
-def one_line(ran: Ran) -> str:
-    """The complaint of a command that refused its input."""
-    assert ran.code == 2, ran
-    lines = [line for line in ran.err.splitlines() if line.strip()]
-    assert len(lines) == 1, ran.err
-    assert lines[0].startswith("Error: ")
-    assert ran.out == ""
-    return lines[0]
 
 
 def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -160,16 +136,6 @@ def test_adapt_then_eval_from_the_state(
     assert "of another method" in one_line(other)
 
 
-@pytest.fixture
-def trained(ttabench: Command, common: list[object], tmp_path: Path) -> Path:
-    out = tmp_path / "mac"
-    ran = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 2,
-                   "--documents", 2, "--out", out, "--json")  # fmt: skip
-    assert ran.code == 0, ran.err
-    assert ran.json()["steps"] == 2
-    return out
-
-
 def test_train_then_eval(ttabench: Command, common: list[object], trained: Path) -> None:
     ran = ttabench("eval", "--method", "mac", *common, "--checkpoint", trained, "--set", "hierarchy=2", "--json")
     assert ran.code == 0, ran.err
@@ -180,108 +146,6 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     assert record["config"]["inputs"]["checkpoint"]
     again = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", trained)
     assert "--resume" in one_line(again)
-
-
-def test_a_checkpoint_of_another_base_is_refused(
-    ttabench: Command, common: list[object], trained: Path, tmp_path: Path
-) -> None:
-    from tests.tiny import tiny_llama
-
-    lm, other = tiny_llama(seed=5), tmp_path / "other"
-    lm.model.save_pretrained(other)
-    lm.tokenizer.save_pretrained(other)
-    ran = ttabench("eval", "--method", "mac", *common, "--checkpoint", trained, "--model", other)
-    assert "another base model" in one_line(ran)
-    (trained / "adapter.safetensors").write_bytes(b"damaged")
-    assert "damaged" in one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
-
-
-BAD: dict[str, tuple[list[Any], str]] = {
-    "unknown method": (["--method", "makc"], "Did you mean 'mac'?"),
-    "unknown task": (["--task", "streaminqa"], "Did you mean 'streamingqa'?"),
-    "unknown model": (["--model", "tinylama-1.1b"], "Did you mean 'tinyllama-1.1b'?"),
-    "unknown setting": (["--set", "truncat=left"], "Did you mean 'truncate'?"),
-    "setting of another type": (["--set", "max_tokens=many"], "int or None"),
-    "setting out of its choices": (["--set", "truncate=middle"], "'left'"),
-    "setting out of range": (["--set", "max_tokens=0"], "max_tokens must be positive"),
-    "no assignment": (["--set", "truncate"], "--set key=value"),
-    "unknown task setting": (["--task-set", "document=3"], "Did you mean 'documents'?"),
-    "task setting of another type": (["--task-set", "documents=many"], "documents"),
-    "unknown split": (["--split", "tset"], "Did you mean 'test'?"),
-    "missing source": (["--source", "no/such/file.csv"], "no/such/file.csv"),
-    "missing checkpoint": (["--method", "mac", "--checkpoint", "no/such"], "no/such"),
-    "missing state": (["--state", "no/such"], "no/such"),
-    "checkpoint of nothing": (["--checkpoint", "somewhere"], "nothing trained"),
-    "unknown preset": (["--method", "mac", "--preset", "nanno"], "Did you mean 'nano'?"),
-    "preset of nothing": (["--preset", "nano"], "no presets"),
-    "limit 0": (["--limit", "0"], "limit"),
-    "batch size 0": (["--batch-size", "0"], "--batch-size"),
-    "seeds": (["--seeds", "1,x"], "--seeds 0,1,2"),
-    "device": (["--device", "cuda:77"], "cuda:77"),
-    "dtype": (["--dtype", "float23"], "Did you mean 'float32'?"),
-    "unknown option": (["--methd", "none"], "--methd"),
-    "option of another type": (["--seed", "one"], "--seed"),
-    "context too long": (["--task-set", "documents=40"], "truncate=left"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line(ttabench: Command, common: list[object], tmp_path: Path, name: str) -> None:
-    arguments, hint = BAD[name]
-    assert hint in one_line(ttabench("eval", *common, *arguments))
-    assert not list((tmp_path / "runs").glob("*")), "a refused run leaves no folder"
-
-
-def test_bad_files_are_one_line(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    source = tmp_path / "test.csv"
-    for content in ("", "text,question\na,b\n", "text,question,answers\n"):
-        source.write_text(content)
-        assert "test.csv" in one_line(ttabench("eval", "--method", "none", *common, "--source", source))
-
-
-def test_bad_output_folders_and_records(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    ran = ttabench("eval", "--method", "none", *common, "--out", "/proc/nowhere")
-    assert "Cannot write" in one_line(ran)
-    assert "--out" in ran.err
-    (folder,) = ttabench("eval", "--method", "none", *common, "--quiet").out.split()
-    record = Path(folder) / "run.json"
-    record.write_text(record.read_text()[:-100])
-    for arguments in (
-        ["eval", "--method", "none", *common],
-        ["compare", folder],
-        ["list", "runs", "--out", tmp_path / "runs"],
-    ):
-        assert "run.json cannot be read" in one_line(ttabench(*arguments))
-    shutil.rmtree(folder)
-    assert "no runs" in one_line(ttabench("compare", "--out", tmp_path / "runs"))
-    assert "holds no runs" in one_line(ttabench("compare", "abc", "--out", tmp_path / "runs"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["list", "method"], "Did you mean 'methods'?"),
-        (["list", "tasks", "x"], "takes no name"),
-        (["list", "methods", "icll"], "Did you mean 'icl'?"),
-        (["list", "runs", "--out", "no/such"], "no/such"),
-        (["compare", "--format", "cvs"], "Did you mean 'csv'?"),
-        (["adapt"], "--context FILE"),
-        (["adapt", "--context", "no/such.txt"], "no/such.txt"),
-        (["profile", "--repeat", "0"], "repeat"),
-        (["train", "--method", "icl", "--source", "mini"], "no parameters"),
-        (["train", "--schedule", "cosin", "--source", "mini"], "Did you mean 'cosine'?"),
-        (["train", "--lr", "-1", "--source", "mini"], "lr and clip must be positive"),
-        (["evl"], "evl"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_other_commands_refuse_in_one_line(
-    ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], hint: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if arguments[0] in ("adapt", "profile", "train"):
-        arguments = [*arguments, "--model", str(tiny_base)]
-    assert hint in one_line(ttabench(*arguments))
 
 
 @pytest.mark.parametrize("what", ["methods", "tasks", "models"])
@@ -312,12 +176,3 @@ def test_help_and_version(ttabench: Command) -> None:
     for command in ("eval", "train", "adapt", "compare", "list", "profile"):
         assert command in ttabench("--help").out
         assert ttabench(command, "--help").code == 0
-
-
-def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object) -> None:
-        raise AssertionError("our own bug")
-
-    monkeypatch.setattr("ttabench.listing.show", broken)
-    with pytest.raises(AssertionError, match="our own bug"):
-        cli.run(["list", "models"])

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_records import record, sample
 
+from tests.test_records import record, sample
 from ttabench.compare import compare, paired_bootstrap
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import aggregate

@@ -83,9 +83,9 @@ def number_list(flag: str, text: str) -> tuple[int, ...]:
     Raises:
         UserError: something that is no number from 0 up.
     """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() for part in parts):
-        raise UserError(f"{flag} {text!r} is no list of numbers.", f"Write {flag} 0,1,2.")
+        raise UserError(f"{flag} {text!r} is no list of numbers.", f"Write {flag} 1,2,3.")
     return tuple(int(part) for part in parts)
 
 

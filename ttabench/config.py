@@ -16,13 +16,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ttabench.architectures import names
-from ttabench.errors import UserError
+from ttabench.errors import UnknownName, UserError
 from ttabench.types import Json
 
 IDENTITY_DIGITS = 12
 SAMPLED_BYTES = 64 * 2**20
 """Of a longer file only the first and the last half of this many bytes are hashed, with its length."""
 KNOWN_MODELS = frozenset(names())
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+SEEDS = 2**32
+"""What numpy takes for a seed."""
 PATH_FIELDS = ("checkpoint", "state", "device")
 """Fields of the record that the identity leaves out; the digests in `inputs` stand for the paths."""
 
@@ -64,6 +68,18 @@ class RunConfig:
             raise UserError(f"--limit {self.limit} asks nothing.", "Give a number of queries, 1 or more.")
         if self.batch_size < 1:
             raise UserError(f"--batch-size {self.batch_size} holds no query.", "Give 1 or more.")
+        if not 0 <= self.seed < SEEDS:
+            raise UserError(f"Seed {self.seed} is out of range.", f"Give a number from 0 to {SEEDS - 1}.")
+        # whether it is there is seen when the model is loaded, which a stored run is not
+        if self.device.partition(":")[0] not in DEVICES:
+            raise UnknownName("device", self.device, list(DEVICES))
+        if self.dtype not in DTYPES:
+            raise UnknownName("dtype", self.dtype, list(DTYPES))
+
+    @property
+    def base(self) -> str:
+        """The base model as tables name it: random weights are said."""
+        return f"{self.model} (random weights)" if self.random_weights else self.model
 
     def to_json(self) -> dict[str, Json]:
         """The configuration as JSON values, every field named."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import ssl
 import subprocess
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 from ttabench import __version__
 from ttabench.types import Json
 
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow")
+HUB_SECONDS = 3.0
 
 
 def seed_everything(seed: int) -> None:
@@ -40,6 +45,32 @@ def quiet_libraries() -> None:
 
     disable_progress_bar()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+def offline_if_unreachable() -> None:
+    """Read only the hub's cache (as HF_HUB_OFFLINE=1 does) where the hub cannot be reached; call before a download.
+
+    The hub's client tries again five times for every file, which takes a minute to say what one question says at once.
+    """
+    from huggingface_hub import constants
+
+    if not constants.HF_HUB_OFFLINE and not _reachable(constants.ENDPOINT):
+        constants.HF_HUB_OFFLINE = True  # the variable itself was read when the client was imported
+
+
+@cache
+def _reachable(address: str) -> bool:
+    """Whether anything answers there, an error page included; proxies count as they do for the hub's client."""
+    try:
+        with urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS):
+            return True
+    except HTTPError:
+        return True
+    except URLError as error:
+        # a certificate python does not know, the hub's client may
+        return isinstance(error.reason, ssl.SSLError)
+    except (OSError, ValueError):
+        return False
 
 
 def versions() -> dict[str, str]:

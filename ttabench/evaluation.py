@@ -52,6 +52,8 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     Raises:
         UserError: anything in it that is wrong.
     """
+    if wanted.ask_only and wanted.state is None:
+        raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
     source = wanted.source or ("mini" if wanted.model == NANO else "hub")
     resolved = adapter(wanted)
     task = load(
@@ -164,8 +166,6 @@ def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watchin
         resumed = folder.resume()
         if resumed:
             watching.notify(f"Continuing run {plan.config.identity()}: {resumed} queries are answered already.")
-        for note in plan.notes():
-            watching.notify(f"Note: {note}.")
         try:
             record = _run(plan, bases, folder, watching)
         except UserError:
@@ -176,7 +176,7 @@ def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watchin
 
 def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.environment import seed_everything
-    from ttabench.recording import make_record
+    from ttabench.recording import make_record, notes
     from ttabench.runner import Bench, run_episodes
 
     seed_everything(plan.config.seed)
@@ -190,6 +190,8 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
         start=_start(plan, lm),
         ask_only=plan.config.ask_only,
     )
+    for note in notes(plan, lm):
+        watching.notify(f"Note: {note}.")
     run_episodes(bench, plan.task, folder, watching.tick)
     record = make_record(plan, lm, method, folder)
     folder.finish(record)
@@ -201,4 +203,7 @@ def _start(plan: Plan, lm: LM) -> State | None:
         return None
     from ttabench.states import load_state
 
-    return load_state(plan.wanted.state, plan.adapter.belongs(lm), str(lm.device))
+    state = load_state(plan.wanted.state, plan.adapter.belongs(lm), str(lm.device))
+    if state.rows != 1:
+        raise UserError(f"The state in {plan.wanted.state} has {state.rows} rows, a run one.", "Make it anew.")
+    return state

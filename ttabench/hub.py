@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ttabench.architectures import ARCHITECTURES, NANO, names
+from ttabench.environment import offline_if_unreachable
 from ttabench.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def pretrained(name: str, dtype: torch.dtype | None) -> tuple[PreTrainedModel, P
 
     source = _source(name)
     local = Path(source).is_dir()
+    if not local:
+        offline_if_unreachable()
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
         model = AutoModelForCausalLM.from_pretrained(
@@ -41,7 +44,8 @@ def pretrained(name: str, dtype: torch.dtype | None) -> tuple[PreTrainedModel, P
         )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        mend = "Give a folder written by save_pretrained" + ("." if local else ", or add --random-weights.")
+        more = ", or add --random-weights" if name in ARCHITECTURES else ""
+        mend = f"Give a folder written by save_pretrained{more}."
         raise UserError(f"Model {name!r} could not be loaded from {source}: {reason}", mend) from error
     return model, tokenizer
 

@@ -35,12 +35,20 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         rows=tuple(tidy_rows(plan, folder.samples)),
         cost=total_cost(folder.costs, folder.samples),
         dropped=dict(plan.task.dropped),
-        notes=(*plan.notes(), *_truncations(folder.costs)),
+        notes=(*notes(plan, lm), *_truncations(folder.costs)),
         versions=environment.versions(),
         hardware=environment.hardware(),
         determinism=environment.determinism(),
         code=environment.code(),
     )
+
+
+def notes(plan: Plan, lm: LM) -> list[str]:
+    """What the record and the user should know once the base model is loaded."""
+    found = plan.notes()
+    if lm.random_weights:
+        found.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
+    return found
 
 
 def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:
@@ -83,7 +91,7 @@ def _row(plan: Plan, step: int | None, samples: Sequence[Sample], metric: str) -
         method=config.method,
         task=config.task,
         source=plan.task.source,
-        model=config.model,
+        model=config.base,
         seed=config.seed,
         step=step,
         context_tokens=fmean(read) if read else None,

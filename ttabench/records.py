@@ -85,6 +85,11 @@ class RunRecord(BaseModel):
         return next((row for row in self.rows if row.metric == metric and row.step is None), None)
 
     @property
+    def base(self) -> str:
+        """The base model as tables name it, see `RunConfig.base`."""
+        return self.rows[0].model if self.rows else str(self.config.get("model", ""))
+
+    @property
     def main_metric(self) -> str:
         """The metric its task is known by."""
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
@@ -139,9 +144,11 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"The record {file} cannot be read ({_one_line(error)}).", remedy) from None
     if not isinstance(content, dict):
         raise UserError(f"The record {file} is not a JSON object.", remedy)
-    if content.get("schema_version", 0) != SCHEMA:
+    if not isinstance(content.get("schema_version"), int):
+        raise UserError(f"The record {file} is corrupted: it names no schema_version.", remedy)
+    if content["schema_version"] != SCHEMA:
         raise UserError(
-            f"The record {file} has schema version {content.get('schema_version')}, this ttabench reads {SCHEMA}.",
+            f"The record {file} has schema version {content['schema_version']}, this ttabench reads {SCHEMA}.",
             "Install the ttabench that wrote it.",
         )
     try:

@@ -42,6 +42,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json]) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
+        scratch.chmod(0o644)  # safetensors lets only the owner read
         scratch.replace(folder / TENSORS_FILE)
     except (OSError, SafetensorError) as error:
         raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
@@ -67,7 +68,10 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
         tensors = load_file(folder / TENSORS_FILE, device=device)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
-    return State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
+    state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
+    if state.nbytes != header.get("bytes"):
+        raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
+    return state
 
 
 _NAMES = {"method": "method", "fingerprint": "base model", "checkpoint": "checkpoint", "settings": "setting"}

@@ -44,7 +44,7 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     where = ", ".join(str(path) for _, path in runs)
     again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""
     return Table(
-        title=f"{first.config['method']} on {first.config['task']} ({first.source}), base {first.config['model']}",
+        title=f"{first.config['method']} on {first.config['task']} ({first.source}), base {first.base}",
         columns=("#seed", "metric", "#value ± stderr", "#n", *COST_COLUMNS),
         rows=tuple(rows),
         data=tuple(data),
@@ -76,11 +76,14 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
         config = record.config
         row = record.value(record.main_metric)
         value = "-" if row is None else f"{row.metric} {plus_minus(row.value, row.stderr, scale(row.metric))}"
-        named = tuple(str(config.get(key, "")) for key in ("method", "task", "model", "seed"))
-        rows.append((record.id, *named[:2], record.source, *named[2:], str(record.n), value, record.created))
+        named = (str(config.get("method", "")), str(config.get("task", "")))
+        seed = config.get("seed", "")
+        rows.append((
+            record.id, *named, record.source, record.base, str(seed), str(record.n), value, record.created
+        ))  # fmt: skip
         data.append({
-            "run": record.id, "method": named[0], "task": named[1], "source": record.source, "model": named[2],
-            "seed": named[3], "n": record.n, "metric": row.metric if row else None,
+            "run": record.id, "method": named[0], "task": named[1], "source": record.source, "model": record.base,
+            "seed": seed, "n": record.n, "metric": row.metric if row else None,
             "value": row.value if row else None, "created": record.created, "path": str(path),
         })  # fmt: skip
     columns = ("run", "method", "task", "source", "model", "#seed", "#n", "#result", "created")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, T5Config, T5Model
 
+from ttabench.environment import offline_if_unreachable
 from ttabench.errors import UnknownName, UserError
 from ttabench.stream import pad
 
@@ -85,6 +86,8 @@ def _stored_config(name: str) -> T5Config:
     local = Path(name).is_dir()
     if not local and name.count("/") != 1:
         raise UnknownName("T5", name, [*PUBLISHED, f"{SCRATCH}WIDTH,LAYERS,HEADS,FF"])
+    if not local:
+        offline_if_unreachable()
     try:
         found = AutoConfig.from_pretrained(name, local_files_only=local)
     except (OSError, ValueError):
@@ -102,8 +105,10 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
         UserError: the weights are neither in the folder nor in the hub's cache, and the hub cannot be reached.
     """
     hub_id = f"google-t5/{name}" if name in PUBLISHED else name
+    if not (local := Path(hub_id).is_dir()):
+        offline_if_unreachable()
     try:
-        model = T5Model.from_pretrained(hub_id, local_files_only=Path(hub_id).is_dir(), use_safetensors=True)
+        model = T5Model.from_pretrained(hub_id, local_files_only=local, use_safetensors=True)
     except (OSError, ValueError):
         raise UserError(
             f"The weights of the T5 {name!r} cannot be loaded.",
@@ -166,8 +171,10 @@ class T5Text:
             UserError: it is neither in the folder nor in the hub's cache, and the hub cannot be reached.
         """
         hub_id = f"google-t5/{name}" if name in PUBLISHED else name
+        if not (local := Path(hub_id).is_dir()):
+            offline_if_unreachable()
         try:
-            tokenizer = AutoTokenizer.from_pretrained(hub_id, local_files_only=Path(hub_id).is_dir())
+            tokenizer = AutoTokenizer.from_pretrained(hub_id, local_files_only=local)
         except (OSError, ValueError):
             raise UserError(
                 f"The tokenizer of the T5 {name!r} cannot be loaded.",

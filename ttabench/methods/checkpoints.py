@@ -69,6 +69,7 @@ def save(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, folder / f"{WEIGHTS}.part")
+        (folder / f"{WEIGHTS}.part").chmod(0o644)  # safetensors lets only the owner read
         (folder / f"{WEIGHTS}.part").replace(folder / WEIGHTS)
         (folder / f"{HEADER}.part").write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
         (folder / f"{HEADER}.part").replace(folder / HEADER)
@@ -86,13 +87,16 @@ def header(folder: Path) -> Header:
     """
     path = folder / HEADER
     try:
-        return Header(**json.loads(path.read_text(encoding="utf-8")))
+        found = Header(**json.loads(path.read_text(encoding="utf-8")))
     except OSError:
         raise UserError(
             f"{folder} holds no checkpoint ({HEADER} is missing).", "Make one with `ttabench train`."
         ) from None
     except (ValueError, TypeError):
         raise UserError(f"{path} is damaged.", "Train the method again.") from None
+    if not isinstance(found.settings, dict) or not isinstance(found.training, dict):
+        raise UserError(f"{path} is damaged.", "Train the method again.")
+    return found
 
 
 def load(

@@ -179,7 +179,7 @@ def _read(path: Path) -> Card:
         # By way of JSON, strict mode takes lists for tuples and still refuses a number for a text (arxiv: 2205.1)
         card = Card.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        raise UserError(*first_fault(error, f"the task card {path}")) from None
+        raise UserError(*first_fault(error, f"The task card {path}")) from None
     except (TypeError, ValueError, RecursionError):
         raise UserError(f"{path}: not a task card.", "Its top level must be a mapping of plain values.") from None
     for name in card.metrics:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
+from ttabench.environment import offline_if_unreachable
 from ttabench.errors import UserError
 from ttabench.readers.cards import Card, Split, brief
 from ttabench.readers.formats import READABLE, RawRow, malformed, readable, rows, stem
@@ -215,12 +216,12 @@ def _from_hub(card: Card, name: str) -> Table:
         what = f"Split {name!r} of {card.name}" if hub else f"The task {card.name}"
         raise UserError(f"{what} is on no hub.", f"{card.source.how} Then give --source DIR.")
     label = f"hub:{hub.path}@{hub.revision[:8] if hub.revision else 'unpinned'}"
+    offline_if_unreachable()
     try:
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise UserError(
-            f"Cannot load {hub.path} from the hub ({_first_line(error)}).", "Give local files with --source DIR."
-        ) from None
+        mend = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
+        raise UserError(f"Cannot load {hub.path} from the hub ({_first_line(error)}).", mend) from None
     return Table(rows=list(_numbered(loaded, label)), label=label, where=label, whole=True)
 
 

@@ -1,0 +1,206 @@
+"""Bad input at the command line: one line on standard error that says how to mend it, exit code 2, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Command, one_line
+from ttabench import cli, environment
+from ttabench.records import load_record
+
+
+def test_a_checkpoint_of_another_base_is_refused(
+    ttabench: Command, common: list[object], trained: Path, tmp_path: Path
+) -> None:
+    from tests.tiny import tiny_llama
+
+    lm, other = tiny_llama(seed=5), tmp_path / "other"
+    lm.model.save_pretrained(other)
+    lm.tokenizer.save_pretrained(other)
+    ran = ttabench("eval", "--method", "mac", *common, "--checkpoint", trained, "--model", other)
+    assert "another base model" in one_line(ran)
+    (trained / "adapter.safetensors").write_bytes(b"damaged")
+    assert "damaged" in one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
+
+
+BAD: dict[str, tuple[list[Any], str]] = {
+    "unknown method": (["--method", "makc"], "Did you mean 'mac'?"),
+    "unknown task": (["--task", "streaminqa"], "Did you mean 'streamingqa'?"),
+    "unknown model": (["--model", "tinylama-1.1b"], "Did you mean 'tinyllama-1.1b'?"),
+    "unknown setting": (["--set", "truncat=left"], "Did you mean 'truncate'?"),
+    "setting of another type": (["--set", "max_tokens=many"], "int or None"),
+    "setting out of its choices": (["--set", "truncate=middle"], "'left'"),
+    "setting out of range": (["--set", "max_tokens=0"], "max_tokens must be positive"),
+    "no assignment": (["--set", "truncate"], "--set key=value"),
+    "unknown task setting": (["--task-set", "document=3"], "Did you mean 'documents'?"),
+    "task setting of another type": (["--task-set", "documents=many"], "documents"),
+    "unknown split": (["--split", "tset"], "Did you mean 'test'?"),
+    "missing source": (["--source", "no/such/file.csv"], "no/such/file.csv"),
+    "missing checkpoint": (["--method", "mac", "--checkpoint", "no/such"], "no/such"),
+    "missing state": (["--state", "no/such"], "no/such"),
+    "checkpoint of nothing": (["--checkpoint", "somewhere"], "nothing trained"),
+    "unknown preset": (["--method", "mac", "--preset", "nanno"], "Did you mean 'nano'?"),
+    "preset of nothing": (["--preset", "nano"], "no presets"),
+    "limit 0": (["--limit", "0"], "limit"),
+    "negative limit": (["--limit", "-1"], "--limit 1 or more"),
+    "batch size 0": (["--batch-size", "0"], "--batch-size"),
+    "seeds": (["--seeds", "1,x"], "--seeds 1,2,3"),
+    "seeds with a gap": (["--seeds", "0,,1"], "--seeds 1,2,3"),
+    "negative seed": (["--seed", "-1"], "from 0"),
+    "seed beyond numpy's": (["--seed", "99999999999999999999999"], "from 0"),
+    "unknown device": (["--device", "cudaa"], "Did you mean 'cuda'?"),
+    "device that is not there": (["--device", "cuda:77"], "cuda:77"),
+    "dtype": (["--dtype", "float23"], "Did you mean 'float32'?"),
+    "dtype of a dry run": (["--dtype", "float23", "--dry-run"], "Did you mean 'float32'?"),
+    "asking without a state": (["--ask-only"], "--state DIR"),
+    "T5 without the hub": (["--method", "mac", "--preset", "distilgpt2"], "T5 't5-small'"),
+    "unknown option": (["--methd", "none"], "--methd"),
+    "option of another type": (["--seed", "one"], "--seed"),
+    "context too long": (["--task-set", "documents=40"], "truncate=left"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line(ttabench: Command, common: list[object], tmp_path: Path, name: str) -> None:
+    arguments, hint = BAD[name]
+    assert hint in one_line(ttabench("eval", *common, *arguments))
+    assert not list((tmp_path / "runs").glob("*")), "a refused run leaves no folder"
+
+
+def test_bad_files_are_one_line(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    source = tmp_path / "test.csv"
+    for content in ("", "text,question\na,b\n", "text,question,answers\n"):
+        source.write_text(content)
+        assert "test.csv" in one_line(ttabench("eval", "--method", "none", *common, "--source", source))
+
+
+def test_bad_output_folders_and_records(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    ran = ttabench("eval", "--method", "none", *common, "--out", "/proc/nowhere")
+    assert "Cannot write" in one_line(ran)
+    assert "--out" in ran.err
+    (folder,) = ttabench("eval", "--method", "none", *common, "--quiet").out.split()
+    record = Path(folder) / "run.json"
+    record.write_text(record.read_text()[:-100])
+    for arguments in (
+        ["eval", "--method", "none", *common],
+        ["compare", folder],
+        ["list", "runs", "--out", tmp_path / "runs"],
+    ):
+        assert "run.json cannot be read" in one_line(ttabench(*arguments))
+    shutil.rmtree(folder)
+    assert "no runs" in one_line(ttabench("compare", "--out", tmp_path / "runs"))
+    assert "holds no runs" in one_line(ttabench("compare", "abc", "--out", tmp_path / "runs"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["list", "method"], "Did you mean 'methods'?"),
+        (["list", "tasks", "x"], "takes no name"),
+        (["list", "methods", "icll"], "Did you mean 'icl'?"),
+        (["list", "runs", "--out", "no/such"], "no/such"),
+        (["compare", "--format", "cvs"], "Did you mean 'csv'?"),
+        (["adapt"], "--context FILE"),
+        (["adapt", "--context", "no/such.txt"], "no/such.txt"),
+        (["profile", "--repeat", "0"], "repeat"),
+        (["train", "--method", "icl", "--source", "mini"], "no parameters"),
+        (["train", "--schedule", "cosin", "--source", "mini"], "Did you mean 'cosine'?"),
+        (["train", "--documents", "8,x", "--source", "mini"], "--documents 1,2,3"),
+        (["train", "--lr", "-1", "--source", "mini"], "lr and clip must be positive"),
+        (["evl"], "evl"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_other_commands_refuse_in_one_line(
+    ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if arguments[0] in ("adapt", "profile", "train"):
+        arguments = [*arguments, "--model", str(tiny_base)]
+    assert hint in one_line(ttabench(*arguments))
+
+
+def test_a_device_is_checked_even_where_the_run_is_stored(ttabench: Command, common: list[object]) -> None:
+    assert ttabench("eval", "--method", "none", *common, "--quiet").code == 0
+    assert "Unknown device" in one_line(ttabench("eval", "--method", "none", *common, "--device", "cudaa"))
+
+
+def test_a_record_without_a_version_is_corrupted(ttabench: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"id": 3}')
+    assert "corrupted" in one_line(ttabench("compare", tmp_path))
+
+
+def test_a_damaged_header_of_a_checkpoint(ttabench: Command, common: list[object], trained: Path) -> None:
+    header = trained / "adapter.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), "settings": [1]}))
+    assert "adapter.json is damaged" in one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"), [({"rows": 3}, "3 rows"), ({"bytes": 3}, "do not belong together")], ids=["rows", "bytes"]
+)
+def test_a_damaged_state(
+    ttabench: Command, common: list[object], tmp_path: Path, change: dict[str, int], hint: str
+) -> None:
+    notes, state = tmp_path / "notes.txt", tmp_path / "state"
+    notes.write_text("Ada Voss lives in Port Ansel.")
+    assert ttabench("adapt", "--context", notes, "--model", common[5], "--out", state).code == 0
+    assert (state / "state.safetensors").stat().st_mode & 0o044, "others may read a state"
+    header = state / "state.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), **change}))
+    assert hint in one_line(ttabench("eval", *common, "--state", state))
+
+
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that no question reaches; any attempt to reach it all the same would be refused."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(environment, "_reachable", lambda _address: False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+
+def test_a_hub_out_of_reach_is_said_at_once(ttabench: Command, common: list[object], no_hub: None) -> None:
+    known = one_line(ttabench("eval", *common, "--model", "gpt2"))
+    assert "save_pretrained, or add --random-weights" in known
+    assert "--random-weights" not in one_line(ttabench("eval", *common, "--model", "nobody/nothing"))
+    assert "--source mini" in one_line(ttabench("eval", *common, "--task", "squad_seq", "--source", "hub"))
+
+
+def test_random_weights_are_said(
+    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.tiny import tiny_gpt2
+    from ttabench import hub
+
+    tiny = tiny_gpt2()
+    monkeypatch.setattr(hub, "random", lambda *_given: (tiny.model, tiny.tokenizer, "nano (stand-in)"))
+    shape = ["--model", "distilgpt2", "--random-weights"]
+    ran = ttabench("eval", "--method", "none", *common, *shape)
+    assert ran.code == 0, ran.err
+    assert "distilgpt2 (random weights)" in ran.out
+    assert "the tokenizer of nano (stand-in)" in ran.err
+    record = load_record(next((tmp_path / "runs").iterdir()))
+    assert record.model["tokenizer"] == "nano (stand-in)"
+    assert record.model["random_weights"]
+    assert any("random weights" in note for note in record.notes)
+
+
+def test_an_unreachable_address() -> None:
+    environment._reachable.cache_clear()
+    assert not environment._reachable("http://127.0.0.1:9")
+    environment._reachable.cache_clear()
+
+
+def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise AssertionError("our own bug")
+
+    monkeypatch.setattr("ttabench.listing.show", broken)
+    with pytest.raises(AssertionError, match="our own bug"):
+        cli.run(["list", "models"])
