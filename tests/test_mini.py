@@ -55,7 +55,7 @@ def test_training_text_of_the_nano_lm_names_training_entities_only() -> None:
     allowed = {name for kind in KINDS for name in entities(kind, "train")}
     for name, family in corpus.FAMILIES.items():
         for seed in range(5):
-            text = "".join(piece for piece, _ in family(rng("test", name, seed), 400))
+            text = "".join(segment.text for segment in family(rng("test", name, seed), 400))
             assert names_in(text) <= allowed
 
 

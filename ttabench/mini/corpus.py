@@ -1,24 +1,50 @@
 """Training text of the nano LM: sequences of all nine families, laid out as the readers lay out their windows.
 
-A sequence is a list of (text, weight) segments; the weight says how much a token of the segment counts in the loss.
-Answers count fully, documents of question answering not at all, running text a little. `END` stands for the EOS token.
+A sequence is a list of segments; the weight says how much a token of the segment counts in the loss. Answers count
+fully, documents of question answering not at all, running text a little. `END` stands for the EOS token. `sources` are
+earlier segments that hold the answer: where a reader should look when it predicts this one.
 
-    [("Notes of Monday: Mirel Dovan keeps a goat.\n\n", 0.0), ("What pet does Mirel Dovan keep?", 0.0), (" goat", 1.0)]
+    Segment("Notes of Monday: Mirel Dovan keeps a goat.\n\n", 0.0, keys=("Mirel", "Dovan")),
+    Segment("What pet does Mirel Dovan keep?", 0.0, keys=("Mirel", "Dovan")), Segment(" goat", 1.0, sources=(0,))
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
 from ttabench.mini.world import CATEGORIES, LABEL_WORDS, RELATIONS, entities
 
 END = "\0"
-Segments: TypeAlias = list[tuple[str, float]]
+
+
+class Segment(NamedTuple):
+    """A piece of a training sequence."""
+
+    text: str
+    weight: float
+    sources: tuple[int, ...] = ()
+    """Indices of earlier segments that hold this answer."""
+    keys: tuple[str, ...] = ()
+    """Words that tell this document, question or demonstration from the others; begins a new group of segments."""
+
+
+Segments: TypeAlias = list[Segment]
 _RUNNING = 0.3
 """Weight of running text: much of it cannot be predicted by anybody."""
+
+
+def _name(entity: str) -> tuple[str, ...]:
+    first, second = entity.split()
+    return (first, second)
+
+
+def _topic(text: str, category: str) -> tuple[str, ...]:
+    """The word of a category that a text holds."""
+    (word,) = set(text.lower().translate(str.maketrans(".,", "  ")).split()) & set(CATEGORIES[category])
+    return (word, word)
 
 
 ANSWERS = {
@@ -31,8 +57,8 @@ ANSWERS = {
 """Answer words by label; those of COPA are its choices."""
 
 
-def _answered(prompt: str, answer: str) -> Segments:
-    return [(prompt, 0.0), (f" {answer}", 1.0), (END, 1.0)]
+def _answered(prompt: str, answer: str, keys: tuple[str, ...], sources: tuple[int, ...] = ()) -> Segments:
+    return [Segment(prompt, 0.0, keys=keys), Segment(f" {answer}", 1.0, sources), Segment(END, 1.0)]
 
 
 def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random.Random, int], Segments]:
@@ -48,10 +74,10 @@ def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random
         per_document = 12 + 11 * told if relation is None else 20
         count = max(2, round((1 - asking) * tokens / per_document))
         made = qa.documents(source, kind, "train", count, told, relation)
-        segments: Segments = [(f"{document.text}\n\n", 0.0) for document in made]
-        for document in source.choices(made, k=max(2, round(asking * tokens / 12))):
-            fact = source.choice(document.facts)
-            segments += _answered(fact.question(source.randrange(2)), fact.value)
+        segments = [Segment(f"{document.text}\n\n", 0.0, keys=_name(document.entity)) for document in made]
+        for index in source.choices(range(len(made)), k=max(2, round(asking * tokens / 12))):
+            fact = source.choice(made[index].facts)
+            segments += _answered(fact.question(source.randrange(2)), fact.value, _name(fact.entity), (index,))
         return segments
 
     return sequence
@@ -70,10 +96,14 @@ def _demonstrated(
     source: random.Random, count: int, categories: list[str], labels: list[str], query: str, between: str
 ) -> Segments:
     segments: Segments = []
+    seen: dict[int, tuple[int, ...]] = {}
     for _ in range(max(2, count)):
         i = source.randrange(len(categories))
-        segments += [(query.format(x=demonstrations.scene(source, categories[i])), 0.0), (f" {labels[i]}", 1.0)]
-        segments += [(END, 1.0)] if source.random() < 0.1 else [(between, 0.0)]
+        text = demonstrations.scene(source, categories[i])
+        segments.append(Segment(query.format(x=text), 0.0, keys=_topic(text, categories[i])))
+        segments.append(Segment(f" {labels[i]}", 1.0, seen.get(i, ())))
+        seen[i] = (*seen.get(i, ()), len(segments) - 1)
+        segments.append(Segment(END, 1.0) if source.random() < 0.1 else Segment(between, 0.0))
     return segments
 
 
@@ -84,11 +114,16 @@ def superglue(source: random.Random, tokens: int) -> Segments:
     source.shuffle(categories)
     labels = ANSWERS[task]
     segments: Segments = []
+    seen: dict[int, tuple[int, ...]] = {}
     for _ in range(max(2, tokens // (20 if task == "sst2" else 32))):
         label = source.randrange(len(categories))
         row = demonstrations.row(task, source, categories, label, source.choice(entities("person", "train")))
-        segments += template(task, row, labels[label])
-        segments += [(END, 1.0)] if source.random() < 0.1 else [("\n\n", 0.0)]
+        prompt, answer = template(task, row, labels[label])
+        if task != "copa":
+            prompt = prompt._replace(keys=_topic(prompt.text, categories[label]))
+        segments += [prompt, answer._replace(sources=() if task == "copa" else seen.get(label, ()))]
+        seen[label] = (*seen.get(label, ()), len(segments) - 1)
+        segments.append(Segment(END, 1.0) if source.random() < 0.1 else Segment("\n\n", 0.0))
     return segments
 
 
@@ -97,14 +132,15 @@ def template(task: str, row: dict[str, object], answer: str) -> Segments:
     if task == "copa":
         word = "because" if row["question"] == "cause" else "therefore"
         choice = str(row["choice1"] if row["label"] == 0 else row["choice2"])
-        return [(f"{str(row['premise'])[:-1]} {word}", 0.0), (f"  {choice[0].lower()}{choice[1:]}", 1.0)]
+        prompt, answer = f"{str(row['premise'])[:-1]} {word}", f" {choice[0].lower()}{choice[1:]}"
+        return [Segment(prompt, 0.0), Segment(f" {answer}", 1.0)]
     prompt = {
         "boolq": "{passage}\nQuestion: {question}?\nAnswer:",
         "cb": "{premise}\nQuestion: {hypothesis}. True, False, or Neither?\nAnswer:",
         "rte": "{premise}\nQuestion: {hypothesis} True or False?\nAnswer:",
         "sst2": "{sentence}\nQuestion: Is this sentence positive or negative?\nAnswer:",
     }[task]
-    return [(prompt.format(**row), 0.0), (f" {answer}", 1.0)]
+    return [Segment(prompt.format(**row), 0.0), Segment(f" {answer}", 1.0)]
 
 
 def lamp(source: random.Random, tokens: int) -> Segments:
@@ -116,12 +152,14 @@ def lamp(source: random.Random, tokens: int) -> Segments:
         topic = source.choice(topics)
         text = demonstrations.scene(source, topic)
         lead = ", and " if i else ""
-        segments += [(f'{lead}the category for the article: "{text}" is "', 0.0), (categories[topic], 1.0), ('"', 0.1)]
-    segments.append(("\n", 0.0))
+        segments.append(Segment(f'{lead}the category for the article: "{text}" is "', 0.0, keys=_topic(text, topic)))
+        segments += [Segment(categories[topic], 1.0), Segment('"', 0.1)]
+    segments.append(Segment("\n", 0.0))
     for _ in range(max(2, round(0.3 * tokens / 34))):
         topic = source.choice(topics)
         article = demonstrations.scene(source, topic)
-        segments += _answered(f"{profiles.INSTRUCTION}\nInput: {article}\nOutput:", categories[topic])
+        prompt = f"{profiles.INSTRUCTION}\nInput: {article}\nOutput:"
+        segments += _answered(prompt, categories[topic], _topic(article, topic))
     return segments
 
 
@@ -133,22 +171,22 @@ def msc(source: random.Random, tokens: int) -> Segments:
     for start in range(0, len(told), 4):
         turns = dialogue.session(source, told[start : start + 4], told[:start])
         lines = [f"Speaker {1 + i % 2}: {turn}" for i, turn in enumerate(turns)]
-        segments.append(("\n".join(lines) + "\n\n", _RUNNING))
+        segments.append(Segment("\n".join(lines) + "\n\n", _RUNNING))
     for _ in range(max(2, tokens // 80)):
         fact = source.choice(told)
-        segments += _answered(fact.question(source.randrange(2)), fact.value)
+        segments += _answered(fact.question(source.randrange(2)), fact.value, _name(fact.entity))
     return segments
 
 
 def dailydialog(source: random.Random, tokens: int) -> Segments:
     """One conversation, turn by turn."""
     turns = dialogue.conversation(source, "train", max(3, tokens // 14))
-    return [(f"\nA: {turn}", 2 * _RUNNING) for turn in turns] + [(END, 0.1)]
+    return [Segment(f"\nA: {turn}", 2 * _RUNNING) for turn in turns] + [Segment(END, 0.1)]
 
 
 def pg19(source: random.Random, tokens: int) -> Segments:
     """A stretch of a book."""
-    return [(books.book(source, "train", tokens, cast=source.choice((8, 16, 32))), _RUNNING)]
+    return [Segment(books.book(source, "train", tokens, cast=source.choice((8, 16, 32))), _RUNNING)]
 
 
 FAMILIES: dict[str, Callable[[random.Random, int], Segments]] = {

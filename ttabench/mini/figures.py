@@ -76,10 +76,10 @@ def superglue(lm: LM, task: str, shots: int, draws: int) -> float:
     right: list[bool] = []
     for seed in range(draws):
         rows = demonstrations.superglue(task, "test", seed, max(shots, 2), 8)
-        shown = ["".join(t for t, _ in _shown(task, row, row["label"])) + "\n\n" for row in rows["train"][:shots]]
+        shown = ["".join(s.text for s in _shown(task, row, row["label"])) + "\n\n" for row in rows["train"][:shots]]
         labels = range(len(corpus.ANSWERS[task]))
         items = [
-            (lm.encode(_shown(task, row, 0)[0][0]), [lm.encode(_shown(task, row, label)[1][0]) for label in labels])
+            (lm.encode(_shown(task, row, 0)[0].text), [lm.encode(_shown(task, row, label)[1].text) for label in labels])
             for row in rows["validation"]
         ]
         best = [int(scores.argmax()) for scores in choose(lm, context(lm, shown), items)]

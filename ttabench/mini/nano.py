@@ -3,7 +3,8 @@
     python -m ttabench.mini.nano --out ttabench/assets/nano        # about two hours on two cores, minutes on a GPU
 
 A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained on the training split of
-the miniature world only. The curriculum is what makes it learn to *use* its context: copying first, then documents
+the miniature world only. Three things make it learn to *use* its context: layers that start quiet, so that words can be
+compared (`_quieten`); attention that is taught where names and answers stand (`losses_of`); and a curriculum: documents
 that only the entity tells apart, then all nine families, then ever longer contexts.
 """
 
@@ -14,7 +15,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,21 +55,23 @@ class Stage:
     lengths: tuple[int, ...]
     """Target lengths of the sequences of a batch, one drawn a batch."""
     families: dict[str, float]
-    """Share of each family; "copy" is the copying task."""
+    """Share of each family."""
     batch: int = 8192
     """Tokens of a batch. Early lessons are learned by the number of steps, not of tokens."""
     one_relation: float = 0.3
     """Share of question-answering sequences whose documents all tell the same relation."""
+    naming: float = 0.0
+    pointing: float = 0.0
+    """Weights of the teaching losses, see `losses_of`."""
 
 
 _QA = {"streamingqa": 2.4, "squad_seq": 1.4, "archivalqa": 1.4}
 _ALL = _QA | {"superglue": 1.1, "metaicl": 1.1, "lamp": 0.7, "msc": 0.8, "dailydialog": 0.5, "pg19": 0.6}
 STAGES = (
-    Stage("copy", 2_500_000, (32, 48, 96, 128), {"copy": 1.0}, batch=2048),
-    Stage("tell apart", 5_000_000, (64, 96, 128, 192), _QA | {"metaicl": 0.6}, batch=4096, one_relation=0.6),
-    Stage("all families", 8_000_000, (128, 192, 256, 384), _ALL, batch=4096, one_relation=0.4),
-    Stage("longer", 7_000_000, (256, 384, 512, 768, 1024), _ALL),
-    Stage("longest", 6_000_000, (384, 512, 1024, 1536, 2048, 2560), _ALL),
+    Stage("tell apart", 2_500_000, (64, 96, 128, 192), _QA | {"metaicl": 0.8}, 4096, 0.6, naming=0.3, pointing=0.5),
+    Stage("all families", 3_000_000, (128, 192, 256, 384), _ALL, 4096, 0.4, naming=0.1, pointing=0.3),
+    Stage("longer", 4_000_000, (256, 384, 512, 768, 1024), _ALL, pointing=0.3),
+    Stage("longest", 4_500_000, (384, 512, 1024, 1536, 2048, 2560), _ALL, pointing=0.2),
 )
 
 
@@ -78,7 +81,7 @@ def train_tokenizer(samples: int = 100) -> Tokenizer:
 
     source = rng("tokenizer")
     texts = [
-        "".join(text for text, _ in family(source, 512) if text != corpus.END)
+        "".join(segment.text for segment in family(source, 512) if segment.text != corpus.END)
         for _ in range(samples)
         for family in corpus.FAMILIES.values()
     ]
@@ -96,58 +99,182 @@ def train_tokenizer(samples: int = 100) -> Tokenizer:
     return tokenizer
 
 
-def _copying(stage: Stage, length: int, seed: object) -> tuple[list[int], list[float]]:
-    """A random string of tokens, repeated once; the loss is on the repeat."""
-    source = rng("copy", stage.name, seed)
-    half = [source.randrange(3, VOCABULARY) for _ in range(length // 2)]
-    return [0, *half, *half], [0.0] * (len(half) + 1) + [1.0] * len(half)
+@dataclass
+class Sequence:
+    """Token ids, loss weights, and for each answer where it starts and the earlier places that hold it."""
+
+    ids: list[int]
+    weights: list[float]
+    pointers: list[tuple[int, list[int]]] = field(default_factory=list)
+    """(position that predicts the answer, positions of its first token in the segments that hold it)."""
+    groups: list[int] = field(default_factory=list)
+    """Of each token: the document, question or demonstration it belongs to."""
+    keys: list[int] = field(default_factory=list)
+    """Of each token: 1 or 2 where it is the first or second word that tells its group from the others, 3 for both."""
+
+    def cut(self, length: int) -> Sequence:
+        """The first `length` tokens."""
+        kept = [pointer for pointer in self.pointers if pointer[0] < length]
+        return Sequence(self.ids[:length], self.weights[:length], kept, self.groups[:length], self.keys[:length])
 
 
-def _sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> tuple[list[int], list[float]]:
-    """Token ids and loss weights of one training sequence, at most a quarter longer than `length`."""
+def _sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> Sequence:
+    """One training sequence, at most a quarter longer than `length`."""
     source = rng("nano", stage.name, seed)
     (name,) = source.choices(list(stage.families), list(stage.families.values()))
-    if name == "copy":
-        return _copying(stage, length, seed)
     kinds = {"streamingqa": "person", "squad_seq": "place", "archivalqa": "company"}
     family = corpus.question_answering(kinds[name], stage.one_relation) if name in kinds else corpus.FAMILIES[name]
     segments = family(source, length)
-    encoded = tokenizer.encode_batch([text for text, _ in segments if text != corpus.END], add_special_tokens=False)
-    pieces = iter(encoded)
-    ids, weights = [0], [0.0]
-    for text, weight in segments:
-        piece = [1] if text == corpus.END else next(pieces).ids
-        ids += piece
-        weights += [weight] * len(piece)
-    return ids[: length * 5 // 4], weights[: length * 5 // 4]
+    texts = [segment.text for segment in segments if segment.text != corpus.END]
+    encoded = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
+    made = Sequence([0], [0.0], groups=[0], keys=[0])
+    names = tokenizer.encode_batch(
+        [f" {key}" for segment in segments for key in segment.keys], add_special_tokens=False
+    )
+    words = iter([name.ids[0] for name in names])
+    pieces: list[tuple[int, list[int]]] = []
+    for segment in segments:
+        ids = [1] if segment.text == corpus.END else next(encoded).ids
+        start = len(made.ids)
+        found = [at + i for at, held in (pieces[s] for s in segment.sources) for i, t in enumerate(held) if t == ids[0]]
+        if found:
+            made.pointers.append((start - 1, found))
+        pieces.append((start, ids))
+        known = [next(words) for _ in segment.keys]
+        made.groups += [made.groups[-1] + bool(known)] * len(ids)
+        made.keys += [sum(place + 1 for place, word in enumerate(known) if word == token) for token in ids]
+        made.ids += ids
+        made.weights += [segment.weight] * len(ids)
+    return made.cut(length * 5 // 4)
 
 
-def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless batches (ids [B, T] int64, weights [B, T] float32) of about `stage.batch` tokens each."""
+@dataclass(frozen=True)
+class Batch:
+    """Padded sequences. Shape letters: B rows, T tokens, N pointers of all rows."""
+
+    ids_BT: Tensor
+    weights_BT: Tensor
+    row_N: Tensor
+    query_N: Tensor
+    """Position that predicts an answer."""
+    held_NT: Tensor
+    """True at the earlier places that hold it."""
+    groups_BT: Tensor
+    keys_BT: Tensor
+
+    def to(self, device: str) -> Batch:
+        """The same on another device."""
+        parts = (self.ids_BT, self.weights_BT, self.row_N, self.query_N, self.held_NT, self.groups_BT, self.keys_BT)
+        return Batch(*(part.to(device) for part in parts))
+
+
+def _batch(sequences: list[Sequence]) -> Batch:
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
+    ids_BT = pad_sequence([torch.tensor(s.ids) for s in sequences], batch_first=True, padding_value=2)
+    weights_BT = pad_sequence([torch.tensor(s.weights) for s in sequences], batch_first=True)
+    flat = [(row, query, held) for row, s in enumerate(sequences) for query, held in s.pointers]
+    held_NT = torch.zeros(len(flat), ids_BT.shape[1], dtype=torch.bool)
+    for n, (_, _, held) in enumerate(flat):
+        held_NT[n, held] = True
+    rows, queries = (torch.tensor([f[i] for f in flat], dtype=torch.int64) for i in (0, 1))
+    groups_BT = pad_sequence([torch.tensor(s.groups) for s in sequences], batch_first=True, padding_value=-1)
+    keys_BT = pad_sequence([torch.tensor(s.keys) for s in sequences], batch_first=True)
+    return Batch(ids_BT, weights_BT, rows, queries, held_NT, groups_BT, keys_BT)
+
+
+def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
+    """Endless batches of about `stage.batch` tokens each."""
     step = 0
     while True:
         length = rng("length", stage.name, seed, step).choice(stage.lengths)
         rows = max(1, stage.batch // length)
-        made = [_sequence(tokenizer, stage, length, f"{seed}-{step}-{row}") for row in range(rows)]
-        ids = pad_sequence([torch.tensor(i) for i, _ in made], batch_first=True, padding_value=2)
-        weights = pad_sequence([torch.tensor(w) for _, w in made], batch_first=True)
-        yield ids, weights
+        yield _batch([_sequence(tokenizer, stage, length, f"{seed}-{step}-{row}") for row in range(rows)])
         step += 1
 
 
-def loss_of(model: LlamaForCausalLM, ids_BT: Tensor, weights_BT: Tensor) -> Tensor:
-    """Weighted mean cross-entropy. Logits are computed only where a weight is not zero: a quarter of the cost."""
+NAMING_LAYER, POINTING_LAYER, TAUGHT_HEADS = 1, 2, 4
+"""The first four heads of the second layer are taught to look at names, those of the third at answers."""
+
+
+def losses_of(model: LlamaForCausalLM, batch: Batch, naming: float, pointing: float) -> tuple[Tensor, Tensor]:
+    """(weighted mean cross-entropy, weighted teaching losses); logits are computed only where a weight is not zero.
+
+    Plain training leaves a model of this size at chance between entities for millions of tokens, because nothing draws
+    its attention to the names nearby before it can use them. Two losses on attention weights break the deadlock:
+
+    - naming: every token looks at the words that tell its own document, question or demonstration from the others
+      (heads 0, 1: the second word; heads 2, 3: the first);
+    - pointing: where an answer is predicted, the model looks at the earlier places that hold it.
+
+    Both are -log of the attention paid, averaged over heads.
+    """
     import torch
     from torch.nn import functional as F
 
-    hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state[:, :-1]
-    kept = weights_BT[:, 1:] > 0
-    losses: Tensor = F.cross_entropy(model.lm_head(hidden_BTD[kept]), ids_BT[:, 1:][kept], reduction="none")
-    weights: Tensor = weights_BT[:, 1:][kept]
-    return torch.dot(losses, weights) / weights.sum()
+    found = model.model(input_ids=batch.ids_BT, use_cache=False, output_hidden_states=naming + pointing > 0)
+    kept = batch.weights_BT[:, 1:] > 0
+    losses = F.cross_entropy(
+        model.lm_head(found.last_hidden_state[:, :-1][kept]), batch.ids_BT[:, 1:][kept], reduction="none"
+    )
+    weights = batch.weights_BT[:, 1:][kept]
+    answer = torch.dot(losses, weights) / weights.sum()
+    taught = answer.new_zeros(())
+    if naming:
+        taught = taught + naming * _naming(model, found.hidden_states[NAMING_LAYER], batch)
+    if pointing and len(batch.row_N):
+        taught = taught + pointing * _pointing(model, found.hidden_states[POINTING_LAYER], batch)
+    return answer, taught
+
+
+def _taught(model: LlamaForCausalLM, index: int, hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotated queries (scaled) and keys [B, TAUGHT_HEADS, T, E] of a layer."""
+    import torch
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    layer, config = model.model.layers[index], model.config
+    size = config.hidden_size // config.num_attention_heads
+    share = config.num_attention_heads // config.num_key_value_heads
+    normed_BTD = layer.input_layernorm(hidden_BTD)
+    query_BHTE = layer.self_attn.q_proj(normed_BTD).unflatten(-1, (-1, size)).transpose(1, 2)
+    key_BHTE = layer.self_attn.k_proj(normed_BTD).unflatten(-1, (-1, size)).transpose(1, 2)
+    cos, sin = model.model.rotary_emb(normed_BTD, torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)[None])
+    query_BHTE, key_BHTE = apply_rotary_pos_emb(query_BHTE, key_BHTE, cos, sin)
+    return query_BHTE[:, :TAUGHT_HEADS] * size**-0.5, key_BHTE.repeat_interleave(share, 1)[:, :TAUGHT_HEADS]
+
+
+def _naming(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor:
+    import torch
+
+    query_BHTE, key_BHTE = _taught(model, NAMING_LAYER, hidden_BTD)
+    causal_TT = torch.ones(hidden_BTD.shape[1], hidden_BTD.shape[1], dtype=torch.bool, device=hidden_BTD.device).tril()
+    near_BTT = (batch.groups_BT[:, :, None] == batch.groups_BT[:, None, :]) & causal_TT
+    scores_BHTT = (query_BHTE @ key_BHTE.transpose(-1, -2)).masked_fill(~causal_TT, float("-inf"))
+    shares_BHTT = scores_BHTT.softmax(-1)
+    parts = []
+    for heads, word in ((slice(0, 2), 2), (slice(2, 4), 1)):
+        wanted_BTT = near_BTT & (batch.keys_BT & word > 0)[:, None, :]
+        paid_BHT = (shares_BHTT[:, heads] * wanted_BTT[:, None]).sum(-1)
+        parts.append((paid_BHT.mean(1)[wanted_BTT.any(-1)] + 1e-9).log())
+    return -torch.cat(parts).mean() if sum(map(len, parts)) else hidden_BTD.new_zeros(())
+
+
+def _pointing(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor:
+    """Only for the positions that matter: N queries instead of B x T."""
+    import torch
+
+    query_BHTE, key_BHTE = _taught(model, POINTING_LAYER, hidden_BTD)
+    order_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
+    parts = []
+    for row in range(hidden_BTD.shape[0]):
+        mine = (batch.row_N == row).nonzero()[:, 0]
+        at = batch.query_N[mine]
+        scores_HNT = query_BHTE[row, :, at] @ key_BHTE[row].transpose(-1, -2)
+        scores_HNT = scores_HNT.masked_fill(order_T > at[:, None], float("-inf"))
+        paid_HN = (scores_HNT.softmax(-1) * batch.held_NT[mine]).sum(-1)
+        parts.append((paid_HN.mean(0) + 1e-9).log())
+    return -torch.cat(parts).mean()
 
 
 WARMUP = 177_500
@@ -181,10 +308,10 @@ def train(
     for stage in STAGES:
         end += share * stage.tokens
         losses: list[float] = []
-        for ids, weights in islice(batches(run.tokenizer, stage, seed), run.skip(stage.name), None):
+        for batch in islice(batches(run.tokenizer, stage, seed), run.skip(stage.name), None):
             if run.seen >= end:
                 break
-            losses.append(run.step(ids, weights, learning_rate(run.seen, total, peak)))
+            losses.append(run.step(batch, stage, learning_rate(run.seen, total, peak)))
             run.steps[stage.name] = run.steps.get(stage.name, 0) + 1
             if len(losses) % 50 == 0:
                 print(
@@ -198,6 +325,20 @@ def train(
             run.losses[stage.name] = sum(tail) / len(tail)
             run.save()
     return run.record()
+
+
+def _quieten(model: LlamaForCausalLM) -> None:
+    """Start with layers that add little to the residual stream.
+
+    With tied embeddings the words enter it as small as the weights are; at full size the first layer's outputs would
+    drown them, and no later layer could compare names (cosine of equal names 0.05 instead of 0.75 at the third layer).
+    """
+    import torch
+
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.mul_(0.1)
+            layer.mlp.down_proj.weight.mul_(0.1)
 
 
 class _Run:
@@ -217,6 +358,7 @@ class _Run:
         wrapped.save_pretrained(out)
         self.progress = out / "progress.safetensors"
         self.model = LlamaForCausalLM(LlamaConfig(**CONFIG)).to(device)
+        _quieten(self.model)
         self.optimiser = torch.optim.AdamW(
             self.model.parameters(), lr=peak, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
@@ -249,19 +391,19 @@ class _Run:
         """Batches of a stage that were already trained on."""
         return self.steps.get(stage, 0)
 
-    def step(self, ids: Tensor, weights: Tensor, rate: float) -> float:
-        """One update."""
+    def step(self, batch: Batch, stage: Stage, rate: float) -> float:
+        """One update; returns the cross-entropy."""
         import torch
 
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        loss = loss_of(self.model, ids.to(self.device), weights.to(self.device))
-        loss.backward()  # type: ignore[no-untyped-call]
+        answer, taught = losses_of(self.model, batch.to(self.device), stage.naming, stage.pointing)
+        (answer + taught).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.seen += ids.numel()
-        return float(loss.item())
+        self.seen += batch.ids_BT.numel()
+        return float(answer.item())
 
     def save(self) -> None:
         """The model folder, and beside it what a continued training needs."""
