@@ -22,7 +22,7 @@ LEVELS = (
     ("resolving", "evaluation", "compare", "report", "sweep"),
     ("cli", "options", "commands", "listing", "tables", "__main__"),
 )
-RECIPES = ("mini.nano", "mini.figures")
+RECIPES = ("mini.nano", "mini.figures", "mini.card")
 """Modules of the miniature world that make and measure the nano model; they stand above what they use."""
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 LEVEL |= dict.fromkeys(RECIPES, len(LEVELS) - 2)

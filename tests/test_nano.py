@@ -1,0 +1,88 @@
+"""The nano LM that ships: a plain transformers folder that uses its context; and its recipe, in miniature."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ttabench.lm import LM, load
+from ttabench.mini import figures, nano
+
+ASSETS = Path(nano.__file__).parent.parent / "assets"
+FOLDER = ASSETS / "nano"
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return load("nano", device="cpu")
+
+
+def test_it_is_a_small_plain_transformers_folder() -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, local_files_only=True)
+    assert model.num_parameters() <= 8_000_000
+    assert (FOLDER / "model.safetensors").stat().st_size <= 16_000_000
+    assert model.config.model_type == "llama"
+    assert model.config.num_key_value_heads < model.config.num_attention_heads
+    assert model.config.max_position_embeddings >= 4096
+    assert len(AutoTokenizer.from_pretrained(FOLDER, local_files_only=True)) <= model.config.vocab_size
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_any_text_comes_back_from_its_tokens(text: str) -> None:
+    lm = load("nano", device="cpu") if not _CACHE else _CACHE[0]
+    _CACHE[:] = [lm]
+    assert lm.decode(lm.encode(text)) == text
+
+
+_CACHE: list[LM] = []
+
+
+def test_it_answers_about_unseen_entities_from_its_context_alone(lm: LM) -> None:
+    with torch.no_grad():
+        assert figures.answering(lm, "streamingqa", 0, 1) <= 15
+        assert figures.answering(lm, "streamingqa", 4, 8) >= 85
+
+
+def test_its_card_tells_the_training_and_the_figures_that_were_measured() -> None:
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    record = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
+    measured = json.loads((FOLDER / "figures.json").read_text(encoding="utf-8"))
+    assert f"{record['tokens']:,}" in card
+    for task, values in measured["exact_match"].items():
+        assert f"| {task} | " + " | ".join(f"{value:.1f}" for value in values.values()) in card
+
+
+def test_the_tokenizer_knows_every_word_of_the_world_whole(lm: LM) -> None:
+    from ttabench.mini.corpus import vocabulary_words
+
+    assert all(len(lm.encode(f" {word}")) == 1 for word in vocabulary_words())
+
+
+def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
+    first = nano.train(tmp_path / "a", share=0.001)
+    assert first["tokens"] >= 0.001 * sum(stage.tokens for stage in nano.STAGES)
+    again = nano.train(tmp_path / "a", share=0.001)
+    assert (again["tokens"], again["steps"]) == (first["tokens"], first["steps"])
+    assert load(str(tmp_path / "a"), device="cpu").max_positions == 4096
+
+
+def test_names_and_answers_are_where_the_teaching_losses_say() -> None:
+    tokenizer = nano.train_tokenizer(samples=10)
+    stage = nano.Stage("test", 0, (128,), {"streamingqa": 1.0}, one_relation=1.0)
+    batch = next(nano.batches(tokenizer, stage, seed=0))
+    for n in range(len(batch.row_N)):
+        ids, at = batch.ids_BT[batch.row_N[n]], int(batch.query_N[n])
+        assert tokenizer.id_to_token(int(ids[at])) == "?"
+        assert {int(token) for token in ids[batch.held_NT[n]]} == {int(ids[at + 1])}
+        mine = batch.groups_BT[batch.row_N[n]] == batch.groups_BT[batch.row_N[n], at]
+        source = batch.groups_BT[batch.row_N[n]] == batch.groups_BT[batch.row_N[n], int(batch.held_NT[n].nonzero()[0])]
+        keys = batch.keys_BT[batch.row_N[n]] > 0
+        assert set(ids[mine & keys].tolist()) == set(ids[source & keys].tolist())
