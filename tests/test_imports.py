@@ -19,7 +19,7 @@ LEVELS = (
     ("scoring", "generation", "layers", "answering"),
     ("methods", "readers"),
     ("runner", "training", "profiling", "states", "recording"),
-    ("resolving", "evaluation", "compare", "report", "sweep"),
+    ("resolving", "evaluation", "reading", "compare", "report", "sweep"),
     ("cli", "options", "commands", "listing", "tables", "__main__"),
 )
 RECIPES = ("mini.nano", "mini.figures", "mini.card")

@@ -147,13 +147,14 @@ def adapt(
 ) -> None:
     """Read files and write the adapted state, for `eval --state`. --task only chooses the shipped checkpoint."""
     from ttabench import commands
+    from ttabench.reading import Reading
     from ttabench.resolving import Wanted
 
     wanted = Wanted(
         method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
         device=device, dtype=dtype, random_weights=random_weights,
     )  # fmt: skip
-    reading = commands.Reading(files=(*(context or []), *(more or [])), pieces=pieces)
+    reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
     commands.adapt(wanted, reading, out, commands.Showing(json=json, quiet=quiet))
 
 

@@ -12,13 +12,12 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.evaluation import Bases, Watching, execute, make_plan
 from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
+from ttabench.reading import Reading, pieces_of
 from ttabench.resolving import Wanted, adapter
-from ttabench.types import Observe
 
 if TYPE_CHECKING:
     from ttabench.profiling import Load
 
-PIECES = ("file", "paragraphs", "lines")
 SCHEDULES = ("constant", "cosine")
 FORMATS = ("float32", "float16", "bfloat16")
 
@@ -67,14 +66,6 @@ class Recipe:
     def episodes(self, documents: int) -> int:
         """Episodes of a step whose episodes hold so many documents."""
         return max(1, self.batch_documents // documents)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Files to read and how they are cut into pieces."""
-
-    files: tuple[Path, ...]
-    pieces: str = "file"
 
 
 def number_list(flag: str, text: str) -> tuple[int, ...]:
@@ -188,7 +179,7 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     from ttabench.environment import seed_everything
     from ttabench.states import save_state
 
-    pieces = _pieces(reading)
+    pieces = pieces_of(reading)
     resolved = adapter(wanted)
     seed_everything(0)
     lm = Bases().get(wanted)
@@ -202,27 +193,6 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     result = {"method": wanted.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder)}
     again = f"ttabench eval --method {wanted.method} --model {wanted.model} --state {folder} --ask-only"
     _show_result("adapted", result, showing, f"Ask it: {again}")
-
-
-def _pieces(reading: Reading) -> list[Observe]:
-    if not reading.files:
-        raise UserError("There is nothing to read.", "Give --context FILE.")
-    if reading.pieces not in PIECES:
-        raise UnknownName("way to cut files", reading.pieces, list(PIECES))
-    separator = {"file": None, "paragraphs": "\n\n", "lines": "\n"}[reading.pieces]
-    found = []
-    for file in reading.files:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except OSError as error:
-            raise UserError(f"{file} cannot be read: {error.strerror}.", "Check the path.") from None
-        except UnicodeDecodeError:
-            raise UserError(f"{file} is not UTF-8 text.", "Save it as UTF-8.") from None
-        parts = [part.strip() for part in (text.split(separator) if separator else [text]) if part.strip()]
-        found += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(parts)]
-    if not found:
-        raise UserError(f"{reading.files[0]} holds no text.", "Give a file with text.")
-    return found
 
 
 def compare(runs: Sequence[str], metric: str, form: str, out: Path) -> None:
