@@ -22,7 +22,7 @@ LEVELS = (
     ("resolving", "evaluation", "reading", "compare", "report", "sweep"),
     ("cli", "options", "commands", "listing", "tables", "__main__"),
 )
-RECIPES = ("mini.nano", "mini.figures", "mini.card")
+RECIPES = ("mini.nano", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")
 """Modules of the miniature world that make and measure the nano model; they stand above what they use."""
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 LEVEL |= dict.fromkeys(RECIPES, len(LEVELS) - 2)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttabench.lm import LM, load
-from ttabench.mini import figures, nano
+from ttabench.mini import figures, lessons, nano
 
 ASSETS = Path(nano.__file__).parent.parent / "assets"
 FOLDER = ASSETS / "nano"
@@ -68,7 +68,7 @@ def test_the_tokenizer_knows_every_word_of_the_world_whole(lm: LM) -> None:
 
 def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
     first = nano.train(tmp_path / "a", share=0.001)
-    assert first["tokens"] >= 0.001 * sum(stage.tokens for stage in nano.STAGES)
+    assert first["tokens"] >= 0.001 * sum(stage.tokens for stage in lessons.STAGES)
     again = nano.train(tmp_path / "a", share=0.001)
     assert (again["tokens"], again["steps"]) == (first["tokens"], first["steps"])
     assert load(str(tmp_path / "a"), device="cpu").max_positions == 4096
@@ -76,8 +76,8 @@ def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
 
 def test_names_and_answers_are_where_the_teaching_losses_say() -> None:
     tokenizer = nano.train_tokenizer(samples=10)
-    stage = nano.Stage("test", 0, (128,), {"streamingqa": 1.0}, one_relation=1.0)
-    batch = next(nano.batches(tokenizer, stage, seed=0))
+    stage = lessons.Stage("test", 0, (128,), {"streamingqa": 1.0}, one_relation=1.0)
+    batch = next(lessons.batches(tokenizer, stage, seed=0))
     for n in range(len(batch.row_N)):
         ids, at = batch.ids_BT[batch.row_N[n]], int(batch.query_N[n])
         assert tokenizer.id_to_token(int(ids[at])) == "?"

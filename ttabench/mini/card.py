@@ -26,7 +26,7 @@ of this package; what it can do is use its context. It loads with `AutoModelForC
   {minutes:.0f} minutes on two CPU cores shared with other work (AdamW, peak rate {rate}, cosine over the last third).
 - **Curriculum**: {stages}.
 - **Beyond plain language modelling**: layers start quiet, and two losses teach attention where names and answers stand
-  (`losses_of` in `ttabench/mini/nano.py`). Without them the model stayed at chance between entities.
+  (`ttabench/mini/teaching.py`). Without them the model stayed at chance between entities.
 - **Cross-entropy at the end of each stage** (weighted; stages differ in what they hold): {losses}.
 - **Licence**: Apache-2.0.
 

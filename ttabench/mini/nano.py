@@ -4,7 +4,7 @@
 
 A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained on the training split of
 the miniature world only. Three things make it learn to *use* its context: layers that start quiet, so that words can be
-compared (`_quieten`); attention that is taught where names and answers stand (`losses_of`); and a curriculum: documents
+compared (`_quieten`); attention that is taught where names and answers stand (`teaching`); and a curriculum: documents
 that only the entity tells apart, then all nine families, then ever longer contexts.
 """
 
@@ -14,13 +14,13 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.mini import corpus
+from ttabench.mini.lessons import STAGES, Batch, Stage, batches
 from ttabench.mini.world import rng
 
 if TYPE_CHECKING:
@@ -46,35 +46,6 @@ CONFIG = {
 }
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One lesson of the curriculum."""
-
-    name: str
-    tokens: int
-    lengths: tuple[int, ...]
-    """Target lengths of the sequences of a batch, one drawn a batch."""
-    families: dict[str, float]
-    """Share of each family."""
-    batch: int = 8192
-    """Tokens of a batch. Early lessons are learned by the number of steps, not of tokens."""
-    one_relation: float = 0.3
-    """Share of question-answering sequences whose documents all tell the same relation."""
-    naming: float = 0.0
-    pointing: float = 0.0
-    """Weights of the teaching losses, see `losses_of`."""
-
-
-_QA = {"streamingqa": 2.4, "squad_seq": 1.4, "archivalqa": 1.4}
-_ALL = _QA | {"superglue": 1.1, "metaicl": 1.1, "lamp": 0.7, "msc": 0.8, "dailydialog": 0.5, "pg19": 0.6}
-STAGES = (
-    Stage("tell apart", 2_500_000, (64, 96, 128, 192), _QA | {"metaicl": 0.8}, 4096, 0.6, naming=0.3, pointing=0.5),
-    Stage("all families", 3_000_000, (128, 192, 256, 384), _ALL, 4096, 0.4, naming=0.1, pointing=0.3),
-    Stage("longer", 4_000_000, (256, 384, 512, 768, 1024), _ALL, pointing=0.3),
-    Stage("longest", 4_500_000, (384, 512, 1024, 1536, 2048, 2560), _ALL, pointing=0.2),
-)
-
-
 def train_tokenizer(samples: int = 100) -> Tokenizer:
     """A byte-level BPE that knows every word of the world whole; any UTF-8 text round-trips."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -97,184 +68,6 @@ def train_tokenizer(samples: int = 100) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
-
-
-@dataclass
-class Sequence:
-    """Token ids, loss weights, and for each answer where it starts and the earlier places that hold it."""
-
-    ids: list[int]
-    weights: list[float]
-    pointers: list[tuple[int, list[int]]] = field(default_factory=list)
-    """(position that predicts the answer, positions of its first token in the segments that hold it)."""
-    groups: list[int] = field(default_factory=list)
-    """Of each token: the document, question or demonstration it belongs to."""
-    keys: list[int] = field(default_factory=list)
-    """Of each token: 1 or 2 where it is the first or second word that tells its group from the others, 3 for both."""
-
-    def cut(self, length: int) -> Sequence:
-        """The first `length` tokens."""
-        kept = [pointer for pointer in self.pointers if pointer[0] < length]
-        return Sequence(self.ids[:length], self.weights[:length], kept, self.groups[:length], self.keys[:length])
-
-
-def _sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> Sequence:
-    """One training sequence, at most a quarter longer than `length`."""
-    source = rng("nano", stage.name, seed)
-    (name,) = source.choices(list(stage.families), list(stage.families.values()))
-    kinds = {"streamingqa": "person", "squad_seq": "place", "archivalqa": "company"}
-    family = corpus.question_answering(kinds[name], stage.one_relation) if name in kinds else corpus.FAMILIES[name]
-    segments = family(source, length)
-    texts = [segment.text for segment in segments if segment.text != corpus.END]
-    encoded = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
-    made = Sequence([0], [0.0], groups=[0], keys=[0])
-    names = tokenizer.encode_batch(
-        [f" {key}" for segment in segments for key in segment.keys], add_special_tokens=False
-    )
-    words = iter([name.ids[0] for name in names])
-    pieces: list[tuple[int, list[int]]] = []
-    for segment in segments:
-        ids = [1] if segment.text == corpus.END else next(encoded).ids
-        start = len(made.ids)
-        found = [at + i for at, held in (pieces[s] for s in segment.sources) for i, t in enumerate(held) if t == ids[0]]
-        if found:
-            made.pointers.append((start - 1, found))
-        pieces.append((start, ids))
-        known = [next(words) for _ in segment.keys]
-        made.groups += [made.groups[-1] + bool(known)] * len(ids)
-        made.keys += [sum(place + 1 for place, word in enumerate(known) if word == token) for token in ids]
-        made.ids += ids
-        made.weights += [segment.weight] * len(ids)
-    return made.cut(length * 5 // 4)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Padded sequences. Shape letters: B rows, T tokens, N pointers of all rows."""
-
-    ids_BT: Tensor
-    weights_BT: Tensor
-    row_N: Tensor
-    query_N: Tensor
-    """Position that predicts an answer."""
-    held_NT: Tensor
-    """True at the earlier places that hold it."""
-    groups_BT: Tensor
-    keys_BT: Tensor
-
-    def to(self, device: str) -> Batch:
-        """The same on another device."""
-        parts = (self.ids_BT, self.weights_BT, self.row_N, self.query_N, self.held_NT, self.groups_BT, self.keys_BT)
-        return Batch(*(part.to(device) for part in parts))
-
-
-def _batch(sequences: list[Sequence]) -> Batch:
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-
-    ids_BT = pad_sequence([torch.tensor(s.ids) for s in sequences], batch_first=True, padding_value=2)
-    weights_BT = pad_sequence([torch.tensor(s.weights) for s in sequences], batch_first=True)
-    flat = [(row, query, held) for row, s in enumerate(sequences) for query, held in s.pointers]
-    held_NT = torch.zeros(len(flat), ids_BT.shape[1], dtype=torch.bool)
-    for n, (_, _, held) in enumerate(flat):
-        held_NT[n, held] = True
-    rows, queries = (torch.tensor([f[i] for f in flat], dtype=torch.int64) for i in (0, 1))
-    groups_BT = pad_sequence([torch.tensor(s.groups) for s in sequences], batch_first=True, padding_value=-1)
-    keys_BT = pad_sequence([torch.tensor(s.keys) for s in sequences], batch_first=True)
-    return Batch(ids_BT, weights_BT, rows, queries, held_NT, groups_BT, keys_BT)
-
-
-def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
-    """Endless batches of about `stage.batch` tokens each."""
-    step = 0
-    while True:
-        length = rng("length", stage.name, seed, step).choice(stage.lengths)
-        rows = max(1, stage.batch // length)
-        yield _batch([_sequence(tokenizer, stage, length, f"{seed}-{step}-{row}") for row in range(rows)])
-        step += 1
-
-
-NAMING_LAYER, POINTING_LAYER, TAUGHT_HEADS = 1, 2, 4
-"""The first four heads of the second layer are taught to look at names, those of the third at answers."""
-
-
-def losses_of(model: LlamaForCausalLM, batch: Batch, naming: float, pointing: float) -> tuple[Tensor, Tensor]:
-    """(weighted mean cross-entropy, weighted teaching losses); logits are computed only where a weight is not zero.
-
-    Plain training leaves a model of this size at chance between entities for millions of tokens, because nothing draws
-    its attention to the names nearby before it can use them. Two losses on attention weights break the deadlock:
-
-    - naming: every token looks at the words that tell its own document, question or demonstration from the others
-      (heads 0, 1: the second word; heads 2, 3: the first);
-    - pointing: where an answer is predicted, the model looks at the earlier places that hold it.
-
-    Both are -log of the attention paid, averaged over heads.
-    """
-    import torch
-    from torch.nn import functional as F
-
-    found = model.model(input_ids=batch.ids_BT, use_cache=False, output_hidden_states=naming + pointing > 0)
-    kept = batch.weights_BT[:, 1:] > 0
-    losses = F.cross_entropy(
-        model.lm_head(found.last_hidden_state[:, :-1][kept]), batch.ids_BT[:, 1:][kept], reduction="none"
-    )
-    weights = batch.weights_BT[:, 1:][kept]
-    answer = torch.dot(losses, weights) / weights.sum()
-    taught = answer.new_zeros(())
-    if naming:
-        taught = taught + naming * _naming(model, found.hidden_states[NAMING_LAYER], batch)
-    if pointing and len(batch.row_N):
-        taught = taught + pointing * _pointing(model, found.hidden_states[POINTING_LAYER], batch)
-    return answer, taught
-
-
-def _taught(model: LlamaForCausalLM, index: int, hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotated queries (scaled) and keys [B, TAUGHT_HEADS, T, E] of a layer."""
-    import torch
-    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
-
-    layer, config = model.model.layers[index], model.config
-    size = config.hidden_size // config.num_attention_heads
-    share = config.num_attention_heads // config.num_key_value_heads
-    normed_BTD = layer.input_layernorm(hidden_BTD)
-    query_BHTE = layer.self_attn.q_proj(normed_BTD).unflatten(-1, (-1, size)).transpose(1, 2)
-    key_BHTE = layer.self_attn.k_proj(normed_BTD).unflatten(-1, (-1, size)).transpose(1, 2)
-    cos, sin = model.model.rotary_emb(normed_BTD, torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)[None])
-    query_BHTE, key_BHTE = apply_rotary_pos_emb(query_BHTE, key_BHTE, cos, sin)
-    return query_BHTE[:, :TAUGHT_HEADS] * size**-0.5, key_BHTE.repeat_interleave(share, 1)[:, :TAUGHT_HEADS]
-
-
-def _naming(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor:
-    import torch
-
-    query_BHTE, key_BHTE = _taught(model, NAMING_LAYER, hidden_BTD)
-    causal_TT = torch.ones(hidden_BTD.shape[1], hidden_BTD.shape[1], dtype=torch.bool, device=hidden_BTD.device).tril()
-    near_BTT = (batch.groups_BT[:, :, None] == batch.groups_BT[:, None, :]) & causal_TT
-    scores_BHTT = (query_BHTE @ key_BHTE.transpose(-1, -2)).masked_fill(~causal_TT, float("-inf"))
-    shares_BHTT = scores_BHTT.softmax(-1)
-    parts = []
-    for heads, word in ((slice(0, 2), 2), (slice(2, 4), 1)):
-        wanted_BTT = near_BTT & (batch.keys_BT & word > 0)[:, None, :]
-        paid_BHT = (shares_BHTT[:, heads] * wanted_BTT[:, None]).sum(-1)
-        parts.append((paid_BHT.mean(1)[wanted_BTT.any(-1)] + 1e-9).log())
-    return -torch.cat(parts).mean() if sum(map(len, parts)) else hidden_BTD.new_zeros(())
-
-
-def _pointing(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor:
-    """Only for the positions that matter: N queries instead of B x T."""
-    import torch
-
-    query_BHTE, key_BHTE = _taught(model, POINTING_LAYER, hidden_BTD)
-    order_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
-    parts = []
-    for row in range(hidden_BTD.shape[0]):
-        mine = (batch.row_N == row).nonzero()[:, 0]
-        at = batch.query_N[mine]
-        scores_HNT = query_BHTE[row, :, at] @ key_BHTE[row].transpose(-1, -2)
-        scores_HNT = scores_HNT.masked_fill(order_T > at[:, None], float("-inf"))
-        paid_HN = (scores_HNT.softmax(-1) * batch.held_NT[mine]).sum(-1)
-        parts.append((paid_HN.mean(0) + 1e-9).log())
-    return -torch.cat(parts).mean()
 
 
 WARMUP = 177_500
@@ -397,6 +190,8 @@ class _Run:
 
         for group in self.optimiser.param_groups:
             group["lr"] = rate
+        from ttabench.mini.teaching import losses_of
+
         answer, taught = losses_of(self.model, batch.to(self.device), stage.naming, stage.pointing)
         (answer + taught).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
