@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.conftest import Command
 from tests.tiny import tiny_llama
 from ttabench.errors import UserError
 from ttabench.lm import LM
@@ -243,3 +244,15 @@ def test_profile_measures_every_figure(lm: LM) -> None:
     assert len(set(texts(lm, load))) == 4, "pieces differ, or a method that dedupes would skip them"
     with pytest.raises(UserError, match="repeat"):
         Load(repeat=0)
+
+
+def test_a_context_that_is_read_again_counts_as_reading_and_as_memory(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    common = ["eval", "--method", "icl", "--task", "streamingqa", "--source", "mini", "--model", tiny_base,
+              "--task-set", "documents=1", "--out", tmp_path, "--json"]  # fmt: skip
+    stored = ttabench(*common).json()["runs"][0]["cost"]
+    again = ttabench(*common, "--set", "truncate=left", "--set", "max_tokens=100").json()["runs"][0]["cost"]
+    assert again["encode_seconds"] > 0
+    assert again["adapt_seconds"] >= again["encode_seconds"]
+    assert again["state_bytes"] == again["patch_bytes"] > stored["patch_bytes"] / 10

@@ -107,7 +107,8 @@ def _row(plan: Plan, step: int | None, samples: Sequence[Sample], metric: str) -
 def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[str, float | int | None]:
     """Seconds are summed over the episodes, `ask_ms` is the mean over queries, bytes are the largest of any episode."""
     read = [cost.tokens_read for cost in costs if cost.tokens_read is not None]
-    adapt_seconds = sum(cost.adapt_seconds for cost in costs)
+    # Encoding a patch once for all queries is part of reading, whenever a method does it.
+    adapt_seconds = sum(cost.adapt_seconds + cost.encode_seconds for cost in costs)
     pieces = sum(cost.pieces for cost in costs)
     return {
         **_truncated(costs),

@@ -71,7 +71,8 @@ class RunRecord(BaseModel):
     """Queries answered."""
     rows: tuple[Row, ...]
     cost: dict[str, float | int | None]
-    """adapt_seconds, encode_seconds, ask_ms, state_bytes, patch_bytes, peak_memory_bytes, pieces, tokens_read ..."""
+    """adapt_seconds (encode_seconds of it to encode the patch all queries share), ask_ms, state_bytes (what is kept
+    between queries), patch_bytes, peak_memory_bytes, pieces, tokens_read ..."""
     dropped: dict[str, int]
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()

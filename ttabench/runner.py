@@ -109,7 +109,7 @@ class _EpisodeRun:
         self.state = bench.start if bench.start is not None else bench.method.begin(1)
         assert self.state.rows == 1, "an episode has one reader"
         self.pieces = 0
-        self.patch_bytes = 0
+        self.patch_bytes = self.held_bytes = 0
 
     def run(self) -> None:
         """Read and ask, in the order of the steps, and store what it cost."""
@@ -143,7 +143,7 @@ class _EpisodeRun:
             return None
         with self.meter.phase("encode"):
             patch = encoded(self.bench.lm, self.bench.method.patch(self.state, asks[:1]))
-        self.patch_bytes = max(self.patch_bytes, patch.nbytes)
+        self.patch_bytes = self.held_bytes = max(self.patch_bytes, patch.nbytes)
         return patch
 
     @torch.no_grad()
@@ -179,7 +179,8 @@ class _EpisodeRun:
             tokens_read=_tokens_read(self.state),
             adapt_seconds=self.meter.seconds["adapt"],
             encode_seconds=self.meter.seconds["encode"],
-            state_bytes=self.state.nbytes,
+            # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
+            state_bytes=max(self.state.nbytes, self.held_bytes),
             patch_bytes=self.patch_bytes,
             adapt_peak_bytes=max(self.meter.peak_bytes["adapt"], self.meter.peak_bytes["encode"]),
             ask_peak_bytes=self.meter.peak_bytes["ask"],
