@@ -130,7 +130,8 @@ def start_embeddings(t5: T5Model, lm: LM) -> None:
             "Set embeddings_from_base=false, or give the scratch T5 the base model's width.",
         )
     with torch.no_grad():
-        t5.shared.weight.copy_(words / words.float().square().mean().sqrt())
+        centred = words.float() - words.float().mean(0)
+        t5.shared.weight.copy_(centred / centred.square().mean().sqrt())
 
 
 def start_from(t5: T5Model, name: str, must: bool) -> None:
