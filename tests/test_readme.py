@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from tests.conftest import Command
 from ttabench.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -52,3 +53,14 @@ def test_the_two_set_up_commands_are_one_line_each() -> None:
     blocks = re.findall(r"```bash\n(.*?)```", setup, re.S)
     assert [block.count("\n") for block in blocks] == [1, 1]
     assert all("-c constraints.txt" in block for block in blocks)
+
+
+def test_results_are_what_the_records_say(ttabench: Command) -> None:
+    block = README[README.index("<!-- results -->") : README.index("<!-- /results -->")]
+    suites = re.findall(r"^### (\S+)$", block, re.M)
+    assert suites
+    for suite in suites:
+        ran = ttabench("compare", "--out", ROOT / "results" / suite, "--format", "markdown")
+        rows = [line for line in ran.out.splitlines() if line.startswith("| ")]
+        assert rows
+        assert all(row in block for row in rows), suite
