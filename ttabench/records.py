@@ -177,9 +177,17 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     return list(found)
 
 
+def _created(file: Path) -> str:
+    """When a record says it was made: file times do not survive a clone. Damaged records come first."""
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["created"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def runs_in(folder: Path) -> list[Path]:
     """The run folders directly below a folder, the oldest record first."""
-    files = sorted(folder.glob(f"*/{RECORD_FILE}"), key=lambda file: (file.stat().st_mtime_ns, file))
+    files = sorted(folder.glob(f"*/{RECORD_FILE}"), key=lambda file: (_created(file), file))
     return [file.parent for file in files]
 
 
