@@ -1,6 +1,6 @@
 """The nano LM: recipe and training command of the base model that ships with the package.
 
-    python -m ttabench.mini.nano --out ttabench/assets/nano        # about two hours on two cores, minutes on a GPU
+    python -m ttabench.mini.nano --out ttabench/assets/nano        # about half an hour on two cores
 
 A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained on the training split of
 the miniature world only. Three things make it learn to *use* its context: layers that start quiet, so that words can be
@@ -124,7 +124,9 @@ def _quieten(model: LlamaForCausalLM) -> None:
     """Start with layers that add little to the residual stream.
 
     With tied embeddings the words enter it as small as the weights are; at full size the first layer's outputs would
-    drown them, and no later layer could compare names (cosine of equal names 0.05 instead of 0.75 at the third layer).
+    drown them. Seen after 150 and 210 steps:
+    centred states of a question and of its answer's place, at the third layer,
+    had a cosine of 0.05 at full size and of 0.75 at a tenth.
     """
     import torch
 
