@@ -51,6 +51,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "batch size 0": (["--batch-size", "0"], "--batch-size"),
     "seeds": (["--seeds", "1,x"], "--seeds 1,2,3"),
     "seeds with a gap": (["--seeds", "0,,1"], "--seeds 1,2,3"),
+    "seed and seeds": (["--seed", "1", "--seeds", "1,2"], "Give one of them"),
     "negative seed": (["--seed", "-1"], "from 0"),
     "seed beyond numpy's": (["--seed", "99999999999999999999999"], "from 0"),
     "unknown device": (["--device", "cudaa"], "Did you mean 'cuda'?"),

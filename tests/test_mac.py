@@ -22,6 +22,7 @@ from ttabench.layers.pooling import Aggregator
 from ttabench.layers.t5 import config_of
 from ttabench.lm import LM
 from ttabench.methods.mac import Mac
+from ttabench.methods.mac_losses import telling
 from ttabench.methods.mac_presets import PRESETS, RECIPES, MacSettings
 from ttabench.patching import forward
 from ttabench.scoring import nll
@@ -149,7 +150,7 @@ def test_the_last_prompt_reaches_only_its_own_slot(lm: LM) -> None:
 def test_long_documents_keep_their_start_and_long_questions_their_end(lm: LM) -> None:
     mac = tiny_mac(lm, document_tokens=10, question_tokens=10)
     state = read(mac, "123456789 and more", "1234567890123", "short")
-    assert state.meta["truncated"] == [2]
+    assert state.meta["truncated_documents"] == [2]
     assert state.meta["tokens_read"] == [26]
     text = mac.networks.document_text
     assert text.encode(["123456789 and more"], 10, "start")[0] == text.encode(["123456789"], 10, "start")[0]
@@ -381,9 +382,9 @@ def test_only_the_chosen_documents_carry_gradient(lm: LM, lite: str, count: int)
 
 def test_auxiliary_losses_are_off_and_can_be_switched_on(lm: LM) -> None:
     assert set(loss(tiny_mac(lm))) == {"answer"}
-    mac = tiny_mac(lm, retrieval_aux=0.5, attention_aux=0.25, own_aux=1.0)
+    mac = tiny_mac(lm, retrieval_aux=0.5, attention_aux=0.25, own_aux=1.0, words_aux=1.0)
     parts = loss(mac)
-    assert set(parts) == {"answer", "own", "retrieval", "attention"}
+    assert set(parts) == {"answer", "own", "retrieval", "attention", "words"}
     assert float(parts["attention"]) == pytest.approx(0.25 * math.log(4), abs=0.2)
     alone = tiny_mac(lm, own_aux=1.0)
     one = episode(documents=1)
@@ -401,6 +402,29 @@ def test_retrieval_loss_is_that_of_the_right_document(lm: LM) -> None:
     cosines = torch.cosine_similarity(questions.mean(1)[:, None], documents.mean(1)[None], dim=-1) / 0.5
     expected = -cosines.log_softmax(-1).diagonal().mean()
     torch.testing.assert_close(mac.loss_parts(batch)["retrieval"], expected, **CLOSE)
+
+
+def test_words_count_by_how_few_documents_hold_them() -> None:
+    found = telling([[5, 5, 6], [6, 7], [6]], 8)
+    assert found[0].tolist() == [0, 0, 0, 0, 0, 1, 0, 0]
+    assert found[1, 7] == 1
+    assert not found[2].any()  # nothing tells it from the others
+
+
+def test_words_loss_teaches_the_amortiser_what_a_document_holds(lm: LM) -> None:
+    mac = tiny_mac(lm, words_aux=1.0)
+    batch = [episode(documents=4)]
+    mac.modules().zero_grad()
+    before = mac.loss_parts(batch)["words"]
+    before.backward()  # type: ignore[no-untyped-call]
+    touched = {name.split(".")[0] for name, p in mac.modules().named_parameters() if p.grad is not None}
+    assert touched == {"amortiser"}
+    optimiser = torch.optim.Adam(mac.networks.amortiser.parameters(), lr=1e-2)
+    for _ in range(20):
+        optimiser.zero_grad()
+        mac.loss_parts(batch)["words"].backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    assert mac.loss_parts(batch)["words"].item() < 0.7 * before.item()
 
 
 def test_base_dropout_is_undone(lm: LM) -> None:

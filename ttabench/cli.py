@@ -70,7 +70,7 @@ def eval_(
         settings=tuple(set_ or ()), task_options=tuple(task_set or ()), checkpoint=checkpoint, state=state,
         ask_only=ask_only, device=device, dtype=dtype, batch_size=batch_size, random_weights=random_weights,
     )  # fmt: skip
-    numbers = commands.seed_list(seeds) or (seed,)
+    numbers = commands.seed_list(seeds, seed)
     showing = commands.Showing(json=json, quiet=quiet)
     if dry_run:
         commands.dry_run(wanted, numbers, showing)
@@ -97,6 +97,7 @@ def train(
     lr: o.Lr = 1e-4,
     warmup: o.Warmup = 0,
     schedule: o.Schedule = "constant",
+    beta2: o.Beta2 = 0.999,
     clip: o.Clip = 100.0,
     seed: o.Seed = 0,
     device: o.Device = "auto",
@@ -121,7 +122,7 @@ def train(
     recipe = commands.Recipe(
         documents=commands.number_list("--documents", documents), questions=questions,
         batch_documents=batch_documents, steps=steps, lr=lr, warmup=warmup,
-        schedule=schedule, clip=clip, seed=seed, save_every=save_every, dtype=stored,
+        schedule=schedule, beta2=beta2, clip=clip, seed=seed, save_every=save_every, dtype=stored,
         resume=resume,
     )  # fmt: skip
     commands.train(wanted, recipe, commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet))

@@ -56,6 +56,7 @@ class Recipe:
     lr: float
     warmup: int
     schedule: str
+    beta2: float
     clip: float
     seed: int
     save_every: int
@@ -80,9 +81,15 @@ def number_list(flag: str, text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def seed_list(text: str) -> tuple[int, ...]:
-    """`--seeds` as numbers, without repeats; see `number_list`."""
-    return tuple(dict.fromkeys(number_list("--seeds", text)))
+def seed_list(seeds: str, seed: int) -> tuple[int, ...]:
+    """`--seeds` as numbers, without repeats, or else the one `--seed`.
+
+    Raises:
+        UserError: a list of something else, or both flags.
+    """
+    if seeds and seed:
+        raise UserError(f"Both --seed {seed} and --seeds {seeds} are given.", "Give one of them.")
+    return tuple(dict.fromkeys(number_list("--seeds", seeds))) or (seed,)
 
 
 def evaluate(wanted: Wanted, seeds: Sequence[int], storing: Storing, showing: Showing) -> None:

@@ -124,6 +124,7 @@ Steps = Annotated[int, typer.Option(help="Optimiser steps in all.", rich_help_pa
 Lr = Annotated[float, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=WHAT)]
 Warmup = Annotated[int, typer.Option(help="Steps of linear warm-up.", rich_help_panel=WHAT)]
 Schedule = Annotated[str, typer.Option(help="constant or cosine.", rich_help_panel=WHAT)]
+Beta2 = Annotated[float, typer.Option(help="Adam's decay of squared gradients.", rich_help_panel=WHAT)]
 Clip = Annotated[float, typer.Option(help="Largest norm of the gradient.", rich_help_panel=WHAT)]
 Documents = Annotated[
     str,

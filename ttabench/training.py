@@ -43,6 +43,8 @@ class TrainConfig:
     warmup: int = 0
     """Steps of linear warm-up."""
     schedule: Literal["constant", "cosine"] = "constant"
+    beta2: float = 0.999
+    """Adam's decay of squared gradients."""
     clip: float = 100.0
     """Largest norm of the gradient of all parameters together."""
     seed: int = 0
@@ -62,6 +64,8 @@ class TrainConfig:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         if self.lr <= 0 or self.clip <= 0:
             raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
+        if not 0 <= self.beta2 < 1:
+            raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
         if self.resume and self.out is None:
             raise ValueError("resume needs out")
 
@@ -115,7 +119,7 @@ def train(
         UserError: the method has no parameters, the stream ends early, the loss is not finite, `out` cannot be used.
     """
     modules = method.modules()
-    optimiser = torch.optim.Adam(_parameters(method), lr=config.lr)
+    optimiser = torch.optim.Adam(_parameters(method), lr=config.lr, betas=(0.9, config.beta2))
     record = _resumed(method, optimiser, config) if config.resume else TrainRecord()
     if config.fresh and not record.steps:
         method.prepare_training()

@@ -53,7 +53,10 @@ class Amortiser(nn.Module):
 
     def forward(self, ids_BN: Tensor, mask_BN: Tensor) -> Tensor:
         """Latent tokens [B, T, D] of right- or left-padded ids; the mask is 1 on text and 0 on padding."""
-        x_BTE = self.hidden(ids_BN, mask_BN)
+        return self.lifted(self.hidden(ids_BN, mask_BN))
+
+    def lifted(self, x_BTE: Tensor) -> Tensor:
+        """The MLPs: states of the decoder tokens to latent tokens [B, T, D]."""
         skip_BTD = x_BTE if self.skip is None else self.skip(x_BTE)
         mixed_BTD: Tensor = self.mix(torch.tanh(self.lift(self.norm(x_BTE))))
         return skip_BTD + mixed_BTD

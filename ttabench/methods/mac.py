@@ -70,7 +70,7 @@ class Mac(BaseMethod[MacSettings]):
     def begin(self, rows: int) -> State:
         """Empty banks."""
         nothing: list[list[str]] = [[]] * rows
-        meta = {"tokens_read": [0] * rows, "truncated": [0] * rows, "read": nothing, "members": nothing}
+        meta = {"tokens_read": [0] * rows, "truncated_documents": [0] * rows, "read": nothing, "members": nothing}
         return State(rows, meta=meta)
 
     def adapt(self, state: State, chunk: Sequence[Observe]) -> State:
@@ -94,7 +94,8 @@ class Mac(BaseMethod[MacSettings]):
             banks[row], meta["members"][row] = added
             meta["read"][row] = [*read, *(digest for digest, _ in pieces)]
             meta["tokens_read"][row] += sum(map(len, ids[span]))
-            meta["truncated"][row] += sum(len(kept) < full for kept, full in zip(ids[span], lengths[span], strict=True))
+            cut = [len(kept) < full for kept, full in zip(ids[span], lengths[span], strict=True)]
+            meta["truncated_documents"][row] += sum(cut)
             start = span.stop
         return replace(state, tensors=_stacked(banks), meta=meta)
 

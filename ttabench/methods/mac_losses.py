@@ -4,11 +4,14 @@
     own        the same with only the question's own document in the bank
     retrieval  InfoNCE between mean question and mean document latents, over all documents of the batch
     attention  -log of the attention that the aggregator pays to the question's own document
+    words      cross-entropy between what the T5's own head (its embeddings) reads off the mean decoder state of a
+               document and the document's words, weighted by inverse document frequency in the batch
 
 Backpropagation dropout: only a subset of round((1 - p) K) documents of an episode carries gradient through the
 amortiser; the others are amortised without. The aggregation is one dense attention of all questions over one bank.
 
-Shape letters: R episodes · K documents · Q questions · N questions of all episodes · T latent tokens · D base width.
+Shape letters: R episodes · K documents · C documents that carry gradient · Q questions · N questions of all episodes ·
+T latent tokens · D base width · E width of the T5 · V its vocabulary.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from ttabench.types import Ask, Episode
 
 SMALLEST_SHARE = 1e-9
 """Added before the logarithm of an attention share, which may underflow."""
+WORD_SCALE = 3.0
+"""Sharpens the T5's head: a state is normalised, and has to name several words at once."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,10 @@ class Batch:
 
     bank_RKTD: Tensor
     mask_RK: Tensor
+    ids_C: list[list[int]]
+    """T5 ids of the documents that carry gradient."""
+    states_CTE: Tensor
+    """Their decoder states, before the MLPs."""
     asks: list[Ask]
     episode_N: Tensor
     """The episode of each question."""
@@ -79,6 +88,8 @@ class Objective:
             shares = mac.aggregator.document_shares(batch.by_episode(), batch.bank_RKTD, batch.mask_RK)
             found = shares[batch.episode_N[known], batch.slot_N[known], batch.own_N[known]]
             parts["attention"] = -s.attention_aux * (found + SMALLEST_SHARE).log().mean()
+        if s.words_aux:
+            parts["words"] = s.words_aux * self._words(batch)
         return parts
 
     def _batch(self, episodes: Sequence[Episode]) -> Batch:
@@ -86,7 +97,7 @@ class Objective:
         observes = [episode.observes() for episode in episodes]
         carries = [self._carrying(len(pieces)) for pieces in observes]
         asks = [self._asked(episode, carry) for episode, carry in zip(episodes, carries, strict=True)]
-        banks = self._banks([[piece.text for piece in pieces] for pieces in observes], carries)
+        banks, ids_C, states_CTE = self._banks([[piece.text for piece in pieces] for pieces in observes], carries)
         lengths = torch.tensor([len(bank) for bank in banks], device=mac.lm.device)
         bank_RKTD = pad_sequence(banks, batch_first=True)
         own = [_own(ask, [piece.key for piece in observes[row]]) for row, group in enumerate(asks) for ask in group]
@@ -95,6 +106,8 @@ class Objective:
         return Batch(
             bank_RKTD,
             torch.arange(bank_RKTD.shape[1], device=mac.lm.device) < lengths[:, None],
+            ids_C,
+            states_CTE,
             flat,
             torch.tensor([row for row, group in enumerate(asks) for _ in group], device=mac.lm.device),
             torch.tensor([slot for group in asks for slot in range(len(group))], device=mac.lm.device),
@@ -117,21 +130,25 @@ class Objective:
         asks = episode.asks()
         return asks[: len(carrying)] if s.lite == "released" and s.backprop_dropout else asks
 
-    def _banks(self, texts: Sequence[Sequence[str]], carries: Sequence[set[int]]) -> list[Tensor]:
-        """Latents [K, T, D] of each episode's documents: one batch with gradient, one without."""
+    def _banks(
+        self, texts: Sequence[Sequence[str]], carries: Sequence[set[int]]
+    ) -> tuple[list[Tensor], list[list[int]], Tensor]:
+        """Latents [K, T, D] of an episode's documents; ids and states [C, T, E] of those that carry gradient."""
         mac = self.mac
         flat = [text for row in texts for text in row]
         ids, _ = mac.document_text.encode(flat, mac.settings.document_tokens, "start")
         pairs = [(row, index) for row, group in enumerate(texts) for index in range(len(group))]
         carrying = [place for place, (row, index) in enumerate(pairs) if index in carries[row]]
         rest = [place for place, (row, index) in enumerate(pairs) if index not in carries[row]]
-        latents = mac.documents([ids[place] for place in carrying])
+        states_CTE = mac.document_states([ids[place] for place in carrying])
+        latents = mac.amortiser.lifted(states_CTE)
         if rest:
             with torch.no_grad():
                 fixed = mac.documents([ids[place] for place in rest])
             order = torch.tensor(carrying + rest, device=latents.device).argsort()
             latents = torch.cat([latents, fixed])[order]
-        return list(torch.split(latents, [len(group) for group in texts]))
+        banks = list(torch.split(latents, [len(group) for group in texts]))
+        return banks, [ids[place] for place in carrying], states_CTE
 
     def _answers(self, asks: Sequence[Ask], latent_NTD: Tensor) -> Tensor:
         mac = self.mac
@@ -152,6 +169,23 @@ class Objective:
         target = before_R[batch.episode_N[known]] + batch.own_N[known]
         questions = normalize(batch.x_NTD[known].mean(1), dim=-1)
         return cross_entropy(questions @ candidates.T / self.mac.settings.retrieval_temperature, target)
+
+    def _words(self, batch: Batch) -> Tensor:
+        """Documents whose decoder states tell their words, see the module's text."""
+        head_VE = self.mac.amortiser.t5.shared.weight
+        ids = [row[:-1] for row in batch.ids_C]
+        weights_CV = telling(ids, len(head_VE)).to(head_VE.device)
+        logits_CV = batch.states_CTE.mean(1) @ head_VE.T * (WORD_SCALE * head_VE.shape[1] ** -0.5)
+        return -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
+
+
+def telling(ids: Sequence[list[int]], vocabulary: int) -> Tensor:
+    """Per document, how much each word tells it from the others: inverse document frequency, rows sum to 1, [N, V]."""
+    held_NV = torch.zeros(len(ids), vocabulary)
+    for row, words in zip(held_NV, ids, strict=True):
+        row[words] = 1
+    rarity_NV = held_NV * (len(ids) / held_NV.sum(0).clamp(min=1)).log()
+    return rarity_NV / rarity_NV.sum(1, keepdim=True).clamp(min=1e-6)
 
 
 def _own(ask: Ask, keys: Sequence[str]) -> int:

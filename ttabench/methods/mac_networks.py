@@ -94,9 +94,14 @@ class MacNetworks(nn.Module):
 
     def documents(self, ids: Sequence[list[int]]) -> Tensor:
         """g_amort: latents [B, T, D] of documents given as ids of `document_text`, in one batch."""
-        ids_BN, mask_BN = self.document_text.pad(ids, self.settings.pad_to)
-        phi_BTD: Tensor = self.amortiser(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
+        phi_BTD: Tensor = self.amortiser.lifted(self.document_states(ids))
         return phi_BTD
+
+    def document_states(self, ids: Sequence[list[int]]) -> Tensor:
+        """States [B, T, E] of the amortiser's decoder tokens, before its MLPs."""
+        ids_BN, mask_BN = self.document_text.pad(ids, self.settings.pad_to)
+        x_BTE: Tensor = self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
+        return x_BTE
 
     def documents_by_length(self, ids: Sequence[list[int]]) -> Tensor:
         """Latents [B, T, D] of any number of documents, in batches of like length, in the order given."""

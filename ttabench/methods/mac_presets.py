@@ -86,6 +86,8 @@ class MacSettings:
     """Temperature of the cosines in `retrieval_aux`."""
     attention_aux: float = 0.0
     """Beyond the paper: weight of -log(attention the aggregator pays to the document of the question)."""
+    words_aux: float = 0.0
+    """Beyond the paper: weight of a loss that makes a document's latents tell its words, see `mac_losses`."""
     own_aux: float = 0.0
     """Beyond the paper: weight of the answer loss with only the question's own document in the bank (K = 1)."""
 
@@ -124,7 +126,9 @@ PRESETS: Mapping[str, MacSettings] = {
         num_virtual_tokens=8,
         head_dim=16,
         expansion_hidden=128,
-        embeddings_from_base=True,
+        retrieval_aux=0.5,
+        words_aux=1.0,
+        attention_aux=0.3,
     ),
     "distilgpt2": _DISTILGPT2,
     "gpt2-large": _LARGE,
