@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import MAC, Command, one_line
 from ttabench import evaluation
+from ttabench.commands import recipe_of
+from ttabench.config import Recipe
+from ttabench.methods.mac import Mac
 from ttabench.records import load_record, read_samples
 from ttabench.store import RunFolder, Sample
 
@@ -134,6 +138,22 @@ def test_adapt_then_eval_from_the_state(
     assert record["cost"]["state_bytes"] == header["bytes"]
     other = ttabench("eval", "--method", "none", *common, "--state", state)
     assert "of another method" in one_line(other)
+
+
+def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
+    config = json.loads((trained / "adapter.json").read_text())["training"]["config"]
+    assert config["data"] == {
+        "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 1,
+        "batch_documents": 0,
+    }  # fmt: skip
+
+
+def test_training_takes_the_recipe_of_the_preset_and_changes_what_is_said() -> None:
+    nothing = dict.fromkeys(("steps", "lr", "warmup", "beta2"), None) | {"documents": "", "schedule": ""}
+    own = Mac.recipes["nano"]
+    assert recipe_of(Mac, "nano", nothing) == own
+    assert recipe_of(Mac, "nano", nothing | {"steps": 7, "documents": "2,3"}) == replace(own, steps=7, documents=(2, 3))
+    assert recipe_of(Mac, "", nothing | {"warmup": 0}) == Recipe()
 
 
 def test_train_then_eval(ttabench: Command, common: list[object], trained: Path) -> None:

@@ -467,7 +467,7 @@ def test_presets_are_those_of_the_paper() -> None:
     assert PRESETS["gpt2-large"] == MacSettings()
     assert (PRESETS["distilgpt2"].num_virtual_tokens, PRESETS["distilgpt2"].amortiser) == (12, "t5-small")
     assert (PRESETS["llama-2-7b"].amortiser, PRESETS["llama-2-7b"].backprop_dropout) == ("t5-large", 0.75)
-    assert (RECIPES["distilgpt2"].lr, RECIPES["distilgpt2"].documents) == (1e-4, 64)
+    assert (RECIPES["distilgpt2"].lr, RECIPES["distilgpt2"].documents) == (1e-4, (64,))
     released = PRESETS["gpt2-xl-released"]
     assert (released.mask_pads, released.pad_to, released.lite, released.num_beams) == (False, 1022, "released", 3)
 

@@ -90,15 +90,15 @@ def train(
     source: o.Source = "",
     split: o.Split = "train",
     task_set: o.TaskSet = None,
-    documents: o.Documents = "16",
-    questions: o.Questions = 1,
-    batch_documents: o.BatchDocuments = 0,
-    steps: o.Steps = 1000,
-    lr: o.Lr = 1e-4,
-    warmup: o.Warmup = 0,
-    schedule: o.Schedule = "constant",
-    beta2: o.Beta2 = 0.999,
-    clip: o.Clip = 100.0,
+    documents: o.Documents = "",
+    questions: o.Questions = None,
+    batch_documents: o.BatchDocuments = None,
+    steps: o.Steps = None,
+    lr: o.Lr = None,
+    warmup: o.Warmup = None,
+    schedule: o.Schedule = "",
+    beta2: o.Beta2 = None,
+    clip: o.Clip = None,
     seed: o.Seed = 0,
     device: o.Device = "auto",
     dtype: o.Dtype = "auto",
@@ -119,13 +119,13 @@ def train(
         task_options=tuple(task_set or ()), checkpoint=checkpoint, device=device, dtype=dtype,
         random_weights=random_weights,
     )  # fmt: skip
-    recipe = commands.Recipe(
-        documents=commands.number_list("--documents", documents), questions=questions,
-        batch_documents=batch_documents, steps=steps, lr=lr, warmup=warmup,
-        schedule=schedule, beta2=beta2, clip=clip, seed=seed, save_every=save_every, dtype=stored,
-        resume=resume,
-    )  # fmt: skip
-    commands.train(wanted, recipe, commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet))
+    changes = {
+        "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
+        "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip,
+    }  # fmt: skip
+    training = commands.Training(seed=seed, save_every=save_every, dtype=stored, resume=resume)
+    storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
+    commands.train(wanted, changes, training, storing, showing)
 
 
 @app.command()

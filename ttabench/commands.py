@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ttabench import cost, render
+from ttabench import cost, registry, render
+from ttabench.config import Recipe
 from ttabench.errors import UnknownName, UserError
-from ttabench.evaluation import Bases, Watching, execute, make_plan
+from ttabench.evaluation import Bases, Plan, Watching, execute, make_plan
 from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
 from ttabench.reading import Reading, pieces_of
@@ -44,29 +45,14 @@ class Storing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How to train; see the options of `ttabench train`."""
+class Training:
+    """How `ttabench train` works, whatever the recipe."""
 
-    documents: tuple[int, ...]
-    """Pieces in an episode, one number for each equal part of the steps."""
-    questions: int
-    batch_documents: int
-    """Pieces in one step, in as many episodes as that makes; 0 for one episode a step."""
-    steps: int
-    lr: float
-    warmup: int
-    schedule: str
-    beta2: float
-    clip: float
     seed: int
     save_every: int
     dtype: str
     """Number format of the stored parameters."""
     resume: bool
-
-    def episodes(self, documents: int) -> int:
-        """Episodes of a step whose episodes hold so many documents."""
-        return max(1, self.batch_documents // documents)
 
 
 def number_list(flag: str, text: str) -> tuple[int, ...]:
@@ -134,22 +120,23 @@ def dry_run(wanted: Wanted, seeds: Sequence[int], showing: Showing) -> None:
         render.remark(f"No analytic cost is known for {wanted.method} on {wanted.model}.")
 
 
-def train(wanted: Wanted, recipe: Recipe, storing: Storing, showing: Showing) -> None:
-    """`ttabench train`: train, store the checkpoint, and say how to use it."""
+def train(wanted: Wanted, changes: Mapping[str, Any], training: Training, storing: Storing, showing: Showing) -> None:
+    """`ttabench train`: train by the recipe with these changes, store the checkpoint, and say how to use it."""
     from ttabench.environment import seed_everything
     from ttabench.training import lessons
     from ttabench.training import train as train_method
 
     name = f"{wanted.method}-{Path(wanted.task).stem}-{Path(wanted.model).name}"
     out = storing.out or DEFAULT_OUT / "checkpoints" / name
-    plan = make_plan(wanted, recipe.seed)
-    if (out / "adapter.json").exists() and not (recipe.resume or storing.force):
+    plan = make_plan(wanted, training.seed)
+    if (out / "adapter.json").exists() and not (training.resume or storing.force):
         raise UserError(f"{out} holds a checkpoint.", "Go on from it with --resume, or overwrite it with --force.")
-    config = _train_config(recipe, out, fresh=plan.adapter.checkpoint is None)
-    seed_everything(recipe.seed)
+    recipe = recipe_of(plan.adapter.cls, registry.preset_for(plan.adapter.cls, wanted.preset, wanted.model), changes)
+    config = _train_config(recipe, training, out, plan)
+    seed_everything(training.seed)
     method = plan.adapter.build(Bases().get(wanted))
     streams = [
-        (plan.task.training(recipe.seed + 1_000_003 * lesson, count, recipe.questions), recipe.episodes(count))
+        (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions), recipe.episodes(count))
         for lesson, count in enumerate(recipe.documents)
     ]
     batches = lessons(streams, recipe.steps)
@@ -164,19 +151,31 @@ def train(wanted: Wanted, recipe: Recipe, storing: Storing, showing: Showing) ->
     _show_result("trained", result, showing, f"Try it: {again}")
 
 
-def _train_config(recipe: Recipe, out: Path, *, fresh: bool) -> Any:
-    from ttabench.training import TrainConfig
-
-    values = {
-        key: value for key, value in asdict(recipe).items() if key not in ("documents", "questions", "batch_documents")
-    }
-    for what, name, known in (("schedule", recipe.schedule, SCHEDULES), ("number format", recipe.dtype, FORMATS)):
-        if name not in known:
-            raise UnknownName(what, name, list(known))
+def recipe_of(cls: type[Any], preset: str, changes: Mapping[str, Any]) -> Recipe:
+    """The preset's recipe, with what the command line says otherwise (None and "" say nothing)."""
+    said = {key: value for key, value in changes.items() if value not in (None, "")}
+    if "documents" in said:
+        said["documents"] = number_list("--documents", said["documents"])
+    own: Recipe = cls.recipes.get(preset, Recipe())
+    recipe = replace(own, **said)
+    if recipe.schedule not in SCHEDULES:
+        raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
         raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
+    return recipe
+
+
+def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan) -> Any:
+    from ttabench.training import TrainConfig
+
+    if training.dtype not in FORMATS:
+        raise UnknownName("number format", training.dtype, list(FORMATS))
+    said = asdict(recipe)
+    sizes = {key: said.pop(key) for key in ("documents", "questions", "batch_documents")}
+    task = plan.task
+    data = {"task": task.card.name, "source": task.source, "split": task.split, **sizes}
     try:
-        return TrainConfig(**values, out=out, fresh=fresh)
+        return TrainConfig(**said, **asdict(training), out=out, fresh=plan.adapter.checkpoint is None, data=data)
     except ValueError as error:
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
 

@@ -120,20 +120,22 @@ TrainOut = Annotated[
     typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
                  show_default=False, rich_help_panel=HOW),
 ]  # fmt: skip
-Steps = Annotated[int, typer.Option(help="Optimiser steps in all.", rich_help_panel=WHAT)]
-Lr = Annotated[float, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=WHAT)]
-Warmup = Annotated[int, typer.Option(help="Steps of linear warm-up.", rich_help_panel=WHAT)]
-Schedule = Annotated[str, typer.Option(help="constant or cosine.", rich_help_panel=WHAT)]
-Beta2 = Annotated[float, typer.Option(help="Adam's decay of squared gradients.", rich_help_panel=WHAT)]
-Clip = Annotated[float, typer.Option(help="Largest norm of the gradient.", rich_help_panel=WHAT)]
+RECIPE = "Recipe (what is not given is the preset's)"
+Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", rich_help_panel=RECIPE)]
+Lr = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=RECIPE)]
+Warmup = Annotated[int | None, typer.Option(help="Steps of linear warm-up.", rich_help_panel=RECIPE)]
+Schedule = Annotated[str, typer.Option(help="constant or cosine.", show_default=False, rich_help_panel=RECIPE)]
+Beta2 = Annotated[float | None, typer.Option(help="Adam's decay of squared gradients.", rich_help_panel=RECIPE)]
+Clip = Annotated[float | None, typer.Option(help="Largest norm of the gradient.", rich_help_panel=RECIPE)]
 Documents = Annotated[
     str,
     typer.Option(help="Pieces of context in a training episode; 8,16,32 rises in equal parts of the steps.",
-                 rich_help_panel=WHAT),
+                 show_default=False, rich_help_panel=RECIPE),
 ]  # fmt: skip
-Questions = Annotated[int, typer.Option(help="Queries about each piece.", rich_help_panel=WHAT)]
+Questions = Annotated[int | None, typer.Option(help="Queries about each piece.", rich_help_panel=RECIPE)]
 BatchDocuments = Annotated[
-    int, typer.Option(help="Pieces in one step, in several episodes; 0: one episode a step.", rich_help_panel=WHAT)
+    int | None,
+    typer.Option(help="Pieces in one step, in several episodes; 0: one episode a step.", rich_help_panel=RECIPE),
 ]
 SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at the end only.", rich_help_panel=HOW)]
 Stored = Annotated[

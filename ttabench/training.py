@@ -56,6 +56,8 @@ class TrainConfig:
     """Go on from the checkpoint in `out`."""
     fresh: bool = True
     """Begin with the method's own starting weights; False trains the parameters as they are (fine-tuning)."""
+    data: Mapping[str, Json] = field(default_factory=dict)
+    """What the batches are drawn from, for the record of the checkpoint."""
     dtype: checkpoints.Stored = "float32"
     """Number format of the stored parameters. Resuming needs float32."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from torch import Tensor, nn
 
+from ttabench.config import Recipe
 from ttabench.scoring import nll
 from ttabench.stream import prompt_ids, target_ids
 from ttabench.types import Ask, Episode, Growth, Observe, Patch, State
@@ -49,6 +50,8 @@ class BaseMethod(Generic[SettingsT]):
     Settings: ClassVar[type[Any]] = NoSettings
     presets: ClassVar[Mapping[str, Any]] = {}
     """Settings by preset name; a preset named like the base model is its default."""
+    recipes: ClassVar[Mapping[str, Recipe]] = {}
+    """How presets are trained, by preset name, where that differs from `Recipe()`."""
     growth: Growth = "none"
     looks_at_question: bool = False
     trainable: bool = False

@@ -21,12 +21,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from ttabench.config import Recipe
 from ttabench.layers import bank
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.mac_losses import Objective
 from ttabench.methods.mac_networks import MacNetworks
-from ttabench.methods.mac_presets import PRESETS, MacSettings
+from ttabench.methods.mac_presets import PRESETS, RECIPES, MacSettings
 from ttabench.types import Ask, Episode, Growth, Observe, Patch, State
 
 
@@ -45,6 +46,7 @@ class Mac(BaseMethod[MacSettings]):
     paper = "2403.04317"
     Settings = MacSettings
     presets: ClassVar[Mapping[str, MacSettings]] = PRESETS
+    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
     growth: Growth = "linear"
     looks_at_question = True
     trainable = True

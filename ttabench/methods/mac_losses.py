@@ -176,7 +176,8 @@ class Objective:
         ids = [row[:-1] for row in batch.ids_C]
         weights_CV = telling(ids, len(head_VE)).to(head_VE.device)
         logits_CV = batch.states_CTE.mean(1) @ head_VE.T * (WORD_SCALE * head_VE.shape[1] ** -0.5)
-        return -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
+        loss: Tensor = -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
+        return loss
 
 
 def telling(ids: Sequence[list[int]], vocabulary: int) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ttabench.config import Recipe
 from ttabench.layers.bank import Reduce
 
 
@@ -146,22 +147,23 @@ PRESETS: Mapping[str, MacSettings] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How a preset is trained in the paper: Adam without decay, constant rate after the warm-up."""
-
-    documents: int
-    """K: (document, question, answer) triples of a step."""
-    lr: float
-    warmup_epochs: float = 1.0
-    epochs: int = 50
-    clip: float = 100.0
-    """Gradient clip of the released code."""
-
-
+_PAPER = Recipe(lr=1e-5, documents=(32,))
 RECIPES: Mapping[str, Recipe] = {
-    "distilgpt2": Recipe(documents=64, lr=1e-4, warmup_epochs=0.0),
-    "gpt2-large": Recipe(documents=32, lr=1e-5),
-    "gpt2-xl": Recipe(documents=32, lr=1e-5),
-    "llama-2-7b": Recipe(documents=32, lr=1e-5),
+    "nano": Recipe(
+        documents=(8, 16, 32, 64),
+        questions=2,
+        batch_documents=64,
+        steps=3000,
+        lr=2e-3,
+        warmup=50,
+        schedule="cosine",
+        beta2=0.98,
+        clip=1.0,
+    ),
+    "distilgpt2": replace(_PAPER, lr=1e-4, documents=(64,)),
+    "gpt2-large": _PAPER,
+    "gpt2-xl": _PAPER,
+    "llama-2-7b": _PAPER,
 }
+"""The paper trains for 50 epochs of its task after one of warm-up (none for DistilGPT2), at a constant rate: set
+`--steps` and `--warmup` for the data at hand. The clip of 100 is the released code's."""
