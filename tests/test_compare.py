@@ -11,7 +11,7 @@ from tests.test_records import record, sample
 from ttabench.compare import compare, paired_bootstrap
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import aggregate
-from ttabench.records import SAMPLES_FILE, Row, save_record, write_samples
+from ttabench.records import SAMPLES_FILE, Row, load_record, save_record, write_samples
 from ttabench.render import as_markdown
 from ttabench.tables import comparison_tables
 
@@ -81,6 +81,28 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
     apart = found.differences[0]
     assert (apart.left, apart.right, apart.n) == ("icl k=1", "icl k=2", 3), "only seed 0 is shared"
     assert apart.value == pytest.approx(2 / 3)
+
+
+def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:
+    def steps(run: str, seed: int, values: dict[int, float]) -> Path:
+        path = stored(tmp_path, run, {"a": 0.5, "b": 0.5}, seed=seed)
+        found = load_record(path)
+        rows = [
+            found.rows[0].model_copy(update={"step": step, "value": value, "n": 2, "stderr": 0.1})
+            for step, value in values.items()
+        ]
+        save_record(found.model_copy(update={"rows": (*found.rows, *rows)}), path)
+        return path
+
+    runs = [steps("one", 0, {4: 0.2, 16: 0.6}), steps("two", 1, {4: 0.4, 16: 1.0}), stored(tmp_path, "x", {"a": 1.0})]
+    found = compare(runs[:2])
+    ((entry),) = found.entries
+    assert {step: (round(value, 3), n) for step, (value, _, n) in entry.steps.items()} == {4: (0.3, 4), 16: (0.8, 4)}
+    _, shown = comparison_tables(found)
+    assert shown.columns == ("method", "task", "metric", "#4", "#16")
+    assert shown.rows[0][3:] == ("30.0 ± 7.1", "80.0 ± 7.1")
+    assert [row["step"] for row in shown.data] == [4, 16]
+    assert [table.title for table in comparison_tables(compare(runs[2:]))] == ["runs"]
 
 
 def test_only_shared_queries_are_paired(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ replacement, the interval is that of the 2.5 % and 97.5 % quantiles of their mea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class Entry:
     costs: Mapping[str, float | None]
     """Means over the runs: adapt_seconds, ask_ms, state_bytes, peak_memory_bytes."""
     runs: tuple[str, ...]
+    steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
+    """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +188,16 @@ def _entry(label: str, records: Sequence[RunRecord], metric: str) -> Entry:
         n=n,
         costs={cost: _mean([record.cost.get(cost) for record in records]) for cost in COSTS},
         runs=tuple(record.id for record in records),
+        steps=_by_step(records, name),
     )
+
+
+def _by_step(records: Sequence[RunRecord], metric: str) -> dict[int, tuple[float, float | None, int]]:
+    rows: dict[int, list[Row]] = {}
+    for row in (row for record in records for row in record.rows):
+        if row.metric == metric and row.step is not None:
+            rows.setdefault(row.step, []).append(row)
+    return {step: pooled(rows[step]) for step in sorted(rows)}
 
 
 def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:

@@ -91,8 +91,10 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
 
 
 def comparison_tables(found: Comparison) -> list[Table]:
-    """`compare`: quality beside cost, then the paired differences."""
+    """`compare`: quality beside cost, quality by step where there are several, then the paired differences."""
     tables = [_entries_table(found.entries)]
+    if any(entry.steps for entry in found.entries):
+        tables.append(_steps_table([entry for entry in found.entries if entry.steps]))
     if found.differences:
         tables.append(_differences_table(found.differences))
     return tables
@@ -115,6 +117,24 @@ def _entries_table(entries: Sequence[Entry]) -> Table:
         })  # fmt: skip
     columns = ("method", "task", "source", "model", "seeds", "#n", "metric", "#value ± stderr", *COST_COLUMNS)
     return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
+
+
+def _steps_table(entries: Sequence[Entry]) -> Table:
+    """A column for each number of pieces observed before the query."""
+    steps = sorted({step for entry in entries for step in entry.steps})
+    rows, data = [], []
+    for entry in entries:
+        found = [entry.steps.get(step) for step in steps]
+        figures = ("" if at is None else plus_minus(at[0], at[1], scale(entry.metric)) for at in found)
+        rows.append((entry.label, entry.task, entry.metric, *figures))
+        data += [
+            {"label": entry.label, "task": entry.task, "metric": entry.metric, "step": step, "value": value,
+             "stderr": stderr, "n": n}
+            for step, (value, stderr, n) in entry.steps.items()
+        ]  # fmt: skip
+    columns = ("method", "task", "metric", *(f"#{step}" for step in steps))
+    caption = "By pieces observed before the query."
+    return Table(title="steps", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 
 def _differences_table(differences: Sequence[Difference]) -> Table:
