@@ -80,7 +80,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         preset=resolved.preset,
         settings=resolved.settings,
         task_options={**record.get("arguments", {}), **record["protocol"]},
-        checkpoint=str(resolved.checkpoint or ""),
+        checkpoint=resolved.checkpoint_name(),
         state=str(wanted.state or ""),
         device=wanted.device,
         dtype=wanted.dtype,

@@ -76,6 +76,13 @@ class Adapter:
 
         return checkpoints.load(self.cls, lm, self.checkpoint, self.changes)
 
+    def checkpoint_name(self) -> str:
+        """Where the checkpoint is, for people: its path, or `shipped:NAME` where the package brought it."""
+        if self.checkpoint is None:
+            return ""
+        shipped = self.checkpoint.is_relative_to(ASSETS / "adapters")
+        return f"shipped:{self.checkpoint.name}" if shipped else str(self.checkpoint)
+
     def belongs(self, lm: LM) -> dict[str, Json]:
         """What a state made by this method on this base model belongs to, see states.py."""
         return {
