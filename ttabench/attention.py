@@ -99,6 +99,7 @@ def forward(
     lent, watcher = _lent.get(), _watcher.get()
     if watcher is not None:
         assert lent is None, "a shared prefix is not shown to watchers"
+        assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
         scale = options.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         answered = watcher(Call(module.layer_idx, query, key, value, attention_mask, scale))

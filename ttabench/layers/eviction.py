@@ -123,7 +123,9 @@ def grouped(scores_BNS: Tensor, heads: int, how: Group) -> Tensor:
         return scores_BNS
     *front, count, slots = scores_BNS.shape
     split = scores_BNS.view(*front, heads, count // heads, slots)
-    return {"mean": split.mean, "max": split.amax, "sum": split.sum}[how](dim=-2)
+    if how == "max":
+        return split.amax(-2)
+    return split.sum(-2) if how == "sum" else split.mean(-2)
 
 
 def newest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:

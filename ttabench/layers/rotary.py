@@ -38,7 +38,7 @@ class Rotary:
         if not rotates(lm):
             what = f"positions=cache moves rotated keys, but {lm.name} has no rotary position embeddings."
             raise UserError(what, "Use --set positions=original.")
-        self._angles = lm.decoder.rotary_emb
+        self._angles = lm.decoder.get_submodule("rotary_emb")
 
     def rotate(self, x_BHPD: Tensor, positions_BP: Tensor) -> Tensor:
         """Queries or keys [..., B, H, P, D] at these positions ([B, P], or [1, P])."""

@@ -4,7 +4,7 @@
 
 Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its variant that really drops). Scores
 travel with their slots: what was evicted is lost, what stays goes on counting. Sums are raw, over all query heads of a
-group.
+group. Eviction happens while reading; tokens of prompt and answer are appended and evict nothing, unlike in the paper.
 """
 
 from __future__ import annotations
