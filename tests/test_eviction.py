@@ -77,6 +77,7 @@ def test_h2o_keeps_what_the_published_rule_keeps_at_every_step(case: str) -> Non
     rows, group = spec["layers"], spec["heads"] // spec["kv_heads"]
     heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
     ends = [spec["first_step_tokens"] + step * spec["step_tokens"] for step in range(spec["steps"])]
+    ends[-1] = spec["tokens"]
     full, kept = whole(t["k"]), None
     for step, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
         new = full.take(torch.arange(begin, end)[None, None, None])
