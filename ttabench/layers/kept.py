@@ -82,7 +82,7 @@ class Kept:
 
 def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
     """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side."""
-    front = torch.broadcast_shapes(source_LBHS.shape[:3], slots_LBHP.shape[:3])
+    front = [max(sizes) for sizes in zip(source_LBHS.shape[:3], slots_LBHP.shape[:3], strict=True)]
     tail = source_LBHS.shape[4:]
     source = source_LBHS.expand(*front, *source_LBHS.shape[3:])
     slots = slots_LBHP.expand(*front, -1)
