@@ -6,8 +6,11 @@ from typing import Any
 
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.h2o import H2OSettings
 from ttabench.methods.mac import Mac
 from ttabench.methods.mac_presets import MacSettings
+from ttabench.methods.snapkv import SnapKVSettings
+from ttabench.methods.window import WindowSettings
 from ttabench.registry import METHODS, resolve
 from ttabench.types import Ask, Episode, Observe
 
@@ -21,7 +24,12 @@ TINY_MAC = MacSettings(
     expansion_hidden=16,
     bank_dtype="float32",
 )
-TINY: dict[str, Any] = {"mac": TINY_MAC}
+TINY: dict[str, Any] = {
+    "mac": TINY_MAC,
+    "window": WindowSettings(n_sink=2, recent=10),
+    "snapkv": SnapKVSettings(budget=16, window=4, join=False),
+    "h2o": H2OSettings(heavy=8, recent=8, join=False),
+}
 """Settings by method; the others run with their defaults."""
 
 TEXTS = (

@@ -5,16 +5,17 @@ sums of values are added. It is Hydragen (arXiv 2402.05099, section 3) with one 
 
     32 questions, 8 heads, on 1,500 tokens of context: keys [1, H, 1500, D] are read once, not written and read 32 times
 
-Registered with transformers under `NAME`, where it is sdpa until a window lends it a shared prefix.
+Registered with transformers under `NAME`, where it is sdpa until a window lends it a shared prefix, or until somebody
+watches: `watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,38 @@ def shared_prefix(layers: Sequence[Shared] | None) -> Iterator[None]:
         _lent.reset(token)
 
 
+@dataclass(frozen=True)
+class Call:
+    """What one layer's attention is given, after any rotation of queries and keys; nothing of it may be changed."""
+
+    layer: int
+    query: Tensor
+    """[B, N, T, D], N query heads."""
+    key: Tensor
+    """[B, H, S, D]: what the cache held, then these T tokens."""
+    value: Tensor
+    """[B, H, S, D]"""
+    mask: Tensor | None
+    """bool [B or 1, 1, T, S], true where a token sees a slot; None: every token sees all slots up to its own."""
+    scaling: float
+
+
+Watcher: TypeAlias = Callable[[Call], Tensor | None]
+"""Sees a call; None leaves attention as it is, a tensor [B, T, N, D] is its result instead."""
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Watcher | None) -> Iterator[None]:
+    """Show the attention calls of forwards in the block to a watcher."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
 def forward(
     module: nn.Module,
     query: Tensor,
@@ -63,7 +96,15 @@ def forward(
     **options: Any,  # the interface of transformers: dropout, scaling, is_causal, sliding_window ...
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
-    lent = _lent.get()
+    lent, watcher = _lent.get(), _watcher.get()
+    if watcher is not None:
+        assert lent is None, "a shared prefix is not shown to watchers"
+        assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
+        scale = options.get("scaling")
+        scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+        answered = watcher(Call(module.layer_idx, query, key, value, attention_mask, scale))
+        if answered is not None:
+            return answered, None
     if lent is None:
         out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return out

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +218,51 @@ def _mac(settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost | N
     )
 
 
+def _amount(amount: int | float, tokens: int) -> int:
+    return max(1, int(amount * tokens)) if isinstance(amount, float) else amount
+
+
+def _evicting(shape: Shape, work: Workload, kept: int, watching: int, slot_bytes: int) -> Cost:
+    """Full attention while reading (`chunk` lowers it), `watching` pairs of token and slot scored once more."""
+    tokens = work.pieces * work.piece_tokens
+    kept = min(kept, tokens)
+    return Cost(
+        parameters=shape.parameters,
+        adapt_flops=shape.forward(tokens) + 2 * shape.layers * shape.heads * shape.head_dim * watching,
+        ask_flops=_answer(shape, work, kept),
+        state_bytes=shape.cache_bytes(kept, work.value_bytes) + shape.layers * shape.kv_heads * kept * slot_bytes,
+    )
+
+
+def _snapkv(settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:
+    """SnapKV (arXiv 2404.14469): the window's attention once more; 4 bytes of index a slot and head."""
+    tokens = work.pieces * work.piece_tokens
+    kept, window = (_amount(settings[key], tokens) for key in ("budget", "window"))
+    return _evicting(shape, work, kept, min(window, tokens) * tokens, 4)
+
+
+def _h2o(settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:
+    """H2O (arXiv 2306.14048): all attention once more; index and score, 8 bytes a slot and head."""
+    tokens = work.pieces * work.piece_tokens
+    kept = sum(_amount(settings[key], tokens) for key in ("heavy", "recent"))
+    return _evicting(shape, work, kept, tokens * (tokens + 1) // 2, 8)
+
+
+def _window(settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:
+    """Sinks and recent tokens (arXiv 2309.17453): in a stream every token attends to no more than is kept."""
+    kept = int(settings["n_sink"]) + int(settings["recent"])
+    tokens = work.pieces * work.piece_tokens
+    cost = _evicting(shape, work, kept, 0, 0)
+    if settings["mode"] == "postprefill" or tokens <= kept:
+        return cost
+    return replace(cost, adapt_flops=shape.forward(kept) + (tokens - kept) * shape.forward(1, kept - 1))
+
+
 FORMULAS: dict[str, Callable[[Mapping[str, Json], Shape, Workload], Cost | None]] = {
     "none": _none,
     "icl": _icl,
+    "window": _window,
+    "snapkv": _snapkv,
+    "h2o": _h2o,
     "mac": _mac,
 }

@@ -20,6 +20,9 @@ from ttabench.types import Json
 METHODS: Mapping[str, str] = {
     "none": "ttabench.methods.none:NoContext",
     "icl": "ttabench.methods.icl:InContext",
+    "window": "ttabench.methods.window:SlidingWindow",
+    "snapkv": "ttabench.methods.snapkv:SnapKV",
+    "h2o": "ttabench.methods.h2o:H2O",
     "mac": "ttabench.methods.mac:Mac",
 }
 
@@ -113,6 +116,8 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
     raw: Json = None if text.lower() in ("none", "null") and _takes_none(hint) else text
     if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):
         raw = [part for part in raw.split(",") if part]
+    if {int, float} <= set(getattr(hint, "__args__", ())) and "." in text:
+        hint = float  # pydantic reads "1.0" as the integer 1, but a share of all and one token are not the same
     try:
         return TypeAdapter(hint).validate_python(raw)
     except ValidationError:

@@ -1,0 +1,116 @@
+"""What methods that throw keys and values away have in common: read a text on top of what is left, then evict.
+
+    adapt_many(state, [[piece], [piece], ...])     one text by default: one prefill, one eviction (the papers' protocol)
+    --set join=false                               one eviction a piece
+    --set chunk=512                                one eviction every 512 tokens at most: memory stays flat
+
+A subclass reads one part and evicts (`_read`); `observed` and `compacted` do what those by attention share.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from ttabench.layers.eviction import ColumnSums
+from ttabench.layers.kept import Kept, extended, padding_first
+from ttabench.layers.rotary import Rotary, rotates
+from ttabench.lm import LM
+from ttabench.methods.base import BaseMethod
+from ttabench.stream import pad, piece_ids
+from ttabench.types import Ask, Observe, Patch, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings:
+    """Settings of every method that evicts."""
+
+    join: bool = True
+    """Pieces that arrive together (up to 256) are one text, evicted from once; false: evict after every piece."""
+    chunk: int | None = None
+    """Evict after at most so many tokens (a text is cut into equal parts): bounds peak memory and positions."""
+    positions: Literal["auto", "original", "cache"] = "original"
+    """Kept keys stay at their places in the text, or move up to slots 0, 1, ... of the cache (rotary models only);
+    auto: cache where the model is rotary."""
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None and self.chunk < 1:
+            raise ValueError(f"chunk must be at least 1, got {self.chunk}")
+
+
+SettingsT = TypeVar("SettingsT", bound=ReadingSettings)
+
+
+class EvictingMethod(BaseMethod[SettingsT]):
+    """State: the kept keys and values, their places in the text, and how many tokens were read."""
+
+    rotary: Rotary | None
+
+    def __init__(self, lm: LM, settings: SettingsT) -> None:
+        super().__init__(lm, settings)
+        moving = settings.positions == "cache" or (settings.positions == "auto" and rotates(lm))
+        self.rotary = Rotary(lm) if moving else None
+
+    def adapt(self, state: State, chunk: Sequence[Observe]) -> State:
+        """Read one more piece per row.
+
+        Raises:
+            UserError: it needs more positions than the model has.
+        """
+        return self.adapt_many(state, [chunk])
+
+    @torch.no_grad()
+    def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read pieces as one text, or one by one, see `ReadingSettings.join`."""
+        kept = Kept.of(state)
+        pieces = [[piece_ids(self.lm, piece) for piece in chunk] for chunk in chunks]
+        joined = [[[token for piece in pieces for token in piece[row]] for row in range(state.rows)]]
+        for rows in joined if self.settings.join else pieces:
+            for part in self._parts(rows, [] if kept is not None else list(self.lm.bos_ids)):
+                ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
+                kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
+        new = [sum(len(piece[row]) for piece in pieces) for row in range(state.rows)]
+        read = [before + more for before, more in zip(state.meta["tokens_read"], new, strict=True)]
+        return State(state.rows, {} if kept is None else kept.tensors(), {"tokens_read": read})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The kept cache as a prefix."""
+        kept = Kept.of(state)
+        return Patch(prefix=None if kept is None else kept.prefix(self.rotary))
+
+    def _parts(self, rows: Sequence[list[int]], start: list[int]) -> Iterator[list[list[int]]]:
+        """Rows cut into parts of at most `chunk` tokens, the parts of a row of like length."""
+        texts = [start + row for row in rows]
+        size = self.settings.chunk or max(1, *map(len, texts))
+        counts = [-(-len(text) // size) for text in texts]
+        for number in range(max(counts)):
+            yield [
+                text[len(text) * number // count : len(text) * (number + 1) // count] if number < count else []
+                for text, count in zip(texts, counts, strict=True)
+            ]
+
+    @abstractmethod
+    def _read(self, kept: Kept | None, ids_BT: Tensor, mask_BT: Tensor) -> Kept:
+        """What stays after reading these tokens (padded in front) on top of what had stayed before."""
+
+
+def observed(
+    lm: LM, kept: Kept | None, ids_BT: Tensor, mask_BT: Tensor, counted_BT: Tensor, rotary: Rotary | None
+) -> tuple[Kept, Tensor]:
+    """Everything kept and read, and the attention float32 [L, B, N, S] each slot got from the tokens that count."""
+    sums = ColumnSums(lm.layers, 0 if kept is None else kept.index.shape[-1], counted_BT)
+    whole = extended(lm, kept, ids_BT, mask_BT, rotary, sums)
+    return whole, sums.total()
+
+
+def compacted(whole: Kept, scores_LBHS: Tensor) -> tuple[Kept, Tensor]:
+    """The same with the padding of each row in front, so that neighbours in the cache are neighbours in the row."""
+    order = padding_first(whole.valid)
+    if order is None:
+        return whole, scores_LBHS
+    return whole.take(order), scores_LBHS.gather(-1, order.expand_as(scores_LBHS))

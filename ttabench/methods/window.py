@@ -1,0 +1,140 @@
+"""Sliding windows: keep the first few tokens (attention sinks) and the last so many.
+
+    --set n_sink=4 --set recent=512      StreamingLLM: 4 sinks and 512 recent tokens, however long the text
+    --set n_sink=0                       a plain sliding window
+    --set mode=postprefill               another method: read everything with full attention, then drop the middle
+
+Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm). In a stream every token sees the sinks and the
+last `recent` tokens with itself, at their places in the cache; memory is flat in the length of the text. It is read in
+blocks under a banded mask with exactly the effect of token by token. The query reads the cache as reading left it, and
+goes on from its last slot: the tokens of prompt and answer are appended and evict nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ttabench.attention import watched
+from ttabench.errors import UserError
+from ttabench.layers.band import Band
+from ttabench.layers.eviction import kept_slots, newest, oldest
+from ttabench.layers.kept import Kept, check_room, extended, joined, padding_first
+from ttabench.lm import LM
+from ttabench.methods.evicting import EvictingMethod, ReadingSettings
+from ttabench.types import Growth
+from ttabench.window import Window
+
+BLOCK = 512
+"""Tokens a block of a stream has when `chunk` is not given, or as many as the model's positions allow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSettings(ReadingSettings):
+    """Settings of `window`; the defaults are StreamingLLM's."""
+
+    n_sink: int = 4
+    """First tokens of the text that always stay, BOS included; 0 is a plain sliding window."""
+    recent: int = 512
+    """Last tokens that stay."""
+    mode: Literal["stream", "postprefill"] = "stream"
+    """Evict while reading, or read everything with full attention and drop the middle afterwards."""
+    evict: Literal["before", "after"] = "before"
+    """A token of a stream sees `recent` tokens of the band with itself; or besides itself (the perplexity loop of the
+    released code evicts after the token has been seen)."""
+    positions: Literal["auto", "original", "cache"] = "auto"
+    """As in every evicting method; auto: cache where the model is rotary, and original with mode=postprefill."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_sink < 0:
+            raise ValueError(f"n_sink must not be negative, got {self.n_sink}")
+        if self.recent < 1:
+            raise ValueError(f"recent must be at least 1, got {self.recent}")
+        if self.mode == "postprefill" and self.positions == "cache":
+            raise ValueError("mode=postprefill keeps original positions, got positions=cache")
+
+
+class SlidingWindow(EvictingMethod[WindowSettings]):
+    """The cache of the first and the last tokens."""
+
+    name = "window"
+    summary = "keep the first few tokens (sinks) and the last: StreamingLLM, sliding window"
+    paper = "2309.17453"
+    Settings = WindowSettings
+    growth: Growth = "constant"
+
+    def __init__(self, lm: LM, settings: WindowSettings) -> None:
+        super().__init__(lm, settings)
+        if settings.mode == "postprefill":
+            self.rotary = None
+            return
+        self.width = settings.recent + (settings.evict == "after")
+        self.block = settings.chunk or BLOCK
+        if self.rotary is not None:
+            room = lm.max_positions - settings.n_sink - settings.recent
+            if room < 1:
+                what = (
+                    f"{settings.n_sink} sinks and {settings.recent} recent tokens fill all {lm.max_positions} positions"
+                )
+                raise UserError(f"{what} of {lm.name}.", "Use --set recent=N with a smaller N.")
+            self.block = min(self.block, room)
+
+    def _read(self, kept: Kept | None, ids_BT: Tensor, mask_BT: Tensor) -> Kept:
+        if self.settings.mode == "postprefill":
+            return self._cut(extended(self.lm, kept, ids_BT, mask_BT, None))
+        for begin in range(0, ids_BT.shape[1], self.block):
+            part = slice(begin, begin + self.block)
+            kept, _ = self.stream(kept, ids_BT[:, part], mask_BT[:, part])
+        assert kept is not None, "a stream of no tokens"
+        return kept
+
+    @torch.no_grad()
+    def stream(self, kept: Kept | None, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Kept, Tensor]:
+        """Read one block of a stream as if token by token.
+
+        Args:
+            kept: what stayed of the text so far; None at its start.
+            ids_BT: the block.
+            mask_BT: bool, false where a row is padded, in front.
+
+        Returns:
+            what stays, and the last hidden states [B, T, D] of the block.
+
+        Raises:
+            UserError: original positions run out.
+        """
+        check_room(self.lm, kept, mask_BT, self.rotary)
+        start = None if kept is None else kept.prefix(self.rotary)
+        window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
+        with watched(self._band(kept, mask_BT)):
+            hidden_BTD = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
+        return self._cut(joined(kept, window, start, mask_BT, self.rotary)), hidden_BTD
+
+    def _band(self, kept: Kept | None, mask_BT: Tensor) -> Band:
+        steps_BT = mask_BT.long().cumsum(1) - 1
+        if kept is None:
+            query_BT, key_BS = steps_BT, steps_BT.masked_fill(~mask_BT, -1)
+        else:
+            moved = self.rotary is not None
+            held_BP = (kept.slots() if moved else kept.index[0, :, 0].long()).masked_fill(~kept.valid, -1)
+            first_B = kept.valid.sum(1) if moved else kept.next
+            query_BT = first_B[:, None] + steps_BT
+            key_BS = torch.cat([held_BP, query_BT.masked_fill(~mask_BT, -1)], dim=1)
+        return Band(self.settings.n_sink, self.width, query_BT.clamp(min=0), key_BS, self.rotary)
+
+    def _cut(self, whole: Kept) -> Kept:
+        """Sinks and recent tokens only, the same ones in every layer and head."""
+        order = padding_first(whole.valid)
+        whole = whole if order is None else whole.take(order)
+        valid_BS = whole.valid
+        budget_B = torch.full_like(whole.next, self.settings.n_sink + self.settings.recent)
+        stays_BS = oldest(valid_BS, self.settings.n_sink) | newest(
+            valid_BS, torch.full_like(whole.next, self.settings.recent)
+        )
+        scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
+        return whole.take(kept_slots(scores_BS[None, :, None], budget_B))
