@@ -19,7 +19,11 @@ from ttabench.types import Episode, Json
 if TYPE_CHECKING:
     from ttabench.readers.cards import Card
 
-READERS = {"qa_stream": "ttabench.readers.qa_stream:read"}
+READERS = {
+    "qa_stream": "ttabench.readers.qa_stream:read",
+    "demonstrations": "ttabench.readers.demonstrations:read",
+    "metaicl": "ttabench.readers.metaicl:read",
+}
 
 
 class Task(Protocol):
