@@ -32,7 +32,9 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     for record, _ in runs:
         for position, row in enumerate(_shown(record)):
             costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
-            name = row.metric + (f" @{row.step}" if row.step is not None else "") + (f", {row.part}" if row.part else "")
+            name = (
+                row.metric + (f" @{row.step}" if row.step is not None else "") + (f", {row.part}" if row.part else "")
+            )
             figures = (name, plus_minus(row.value, row.stderr, scale(row.metric)), str(row.n))
             rows.append((str(row.seed), *figures, *costs))
             data.append({**row.model_dump(), **record.cost})

@@ -176,7 +176,9 @@ def _with_labels(part: SubTask, data: Table) -> Table:
         return data
     labels = beside.read_text(encoding="utf-8", errors="replace").split()
     if len(labels) != len(data.rows):
-        raise UserError(f"{beside} has {len(labels)} labels for {len(data.rows)} rows of {file.name}.", "Get both anew.")
+        raise UserError(
+            f"{beside} has {len(labels)} labels for {len(data.rows)} rows of {file.name}.", "Get both anew."
+        )
     for number, label in enumerate(labels, start=1):
         if label not in ("0", "1", "-1"):
             raise malformed(f"{beside} line {number}", f"label {label[:20]!r} is neither 0 nor 1")
