@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ttabench.errors import UnknownName
+from ttabench.errors import UnknownName, UserError
 from ttabench.types import Ask
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -171,6 +171,19 @@ def metric(name: str) -> Metric:
     return METRICS[name]
 
 
+def text_metric(name: str) -> Metric:
+    """The metric of that name, which must be one of texts.
+
+    Raises:
+        UserError: it is not, or there is none.
+    """
+    found = metric(name)
+    if found.function is None:
+        known = ", ".join(known for known, each in METRICS.items() if each.function)
+        raise UserError(f"The metric {name} needs log-probabilities of options.", f"Metrics of texts: {known}.")
+    return found
+
+
 def empty_golds(asks: Iterable[Ask]) -> int:
     """How many targets are empty once normalised ("The", "-"): `em_prefix` counts those right whatever is predicted."""
     return sum(not normalise(_target(ask)) for ask in asks)
@@ -206,11 +219,14 @@ def as_evaluate(name: str, cache_dir: str | None = None) -> Any:
     `as_evaluate("f1").compute(predictions=["x"], references=[["x", "y"]])` gives `{"f1": mean}`; references[i][0] is
     the target. `evaluate` itself writes under `cache_dir` (its own cache folder when None). Combines with other modules
     through `evaluate.combine`.
+
+    Raises:
+        UserError: there is no such metric, or it is one of choices.
     """
     import datasets
     import evaluate
 
-    chosen = metric(name)
+    chosen = text_metric(name)
 
     class Bundled(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types, so its base class is Any
         def _info(self) -> Any:

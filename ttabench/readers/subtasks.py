@@ -94,7 +94,7 @@ def twin_part(card: Card, name: str, place: tuple[str, int], arguments: Mapping[
     except ValueError as error:
         raise UserError(f"The twin of {card.name} refuses {dict(arguments)} ({error}).", "Change --task-set.") from None
     tables = [_made(rows[part], f"the {part} rows of the miniature twin of {name}") for part in (POOL, ASKED)]
-    return _part(card.parts[name], name, tables, words)
+    return _part(card.parts[name], name, (tables[0], tables[1]), words)
 
 
 def _made(rows: Sequence[dict[str, object]], where: str) -> Table:
@@ -143,17 +143,19 @@ def _real(card: Card, request: Request, name: str, source: str, words: Words) ->
         }
     )
     tables = [table(narrowed, Request(source=source, split=split, options={})) for split in (POOL, "test")]
-    return _part(part, name, [_with_labels(part, each) for each in tables], words)
+    pool, rows = (_with_labels(part, each) for each in tables)
+    same = request.split != "test" or Path(source).is_file()
+    return _part(part, name, (None if same else pool, rows), words)
 
 
-def _part(part: SubTask, name: str, tables: Sequence[Table], words: Words) -> Part:
+def _part(part: SubTask, name: str, tables: tuple[Table | None, Table], words: Words) -> Part:
+    """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
     pool_table, asked_table = tables
     asked, hidden = parse(part, asked_table, words.delimiter, words.single_blank)
-    if pool_table.where == asked_table.where and pool_table.label != "mini":
-        hidden = {"label hidden": hidden} if hidden else {}
-        return Part(
-            name=name, pool=tuple(asked), asked=tuple(asked), same=True, label=asked_table.label, dropped=hidden
-        )
+    if pool_table is None:
+        dropped = {"label hidden": hidden} if hidden else {}
+        rows = tuple(asked)
+        return Part(name=name, pool=rows, asked=rows, same=True, label=asked_table.label, dropped=dropped)
     found, _ = parse(part, pool_table, words.delimiter, words.single_blank)
     taken = {(item.shown, item.options) for item in asked}
     pool = tuple(item for item in found if (item.shown, item.options) not in taken)
