@@ -85,7 +85,7 @@ def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask], options: list[list[list[i
     """What the options are worth without the question: adapted weights, but nothing else in the window."""
     rows = [row for row, ask in enumerate(asks) if ask.blank]
     if not rows:
-        return [()] * len(asks)
+        return [() for _ in asks]
     bare = select_rows(Patch(deltas=patch.deltas), rows)
     items = [(lm.encode(asks[row].blank), options[row]) for row in rows]
     values = iter(choose(lm, bare, items, batch_size=len(asks)))

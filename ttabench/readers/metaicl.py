@@ -150,8 +150,9 @@ class MetaIcl:
                 shown, asked = task.shown, task.asked
             else:
                 rows = source.choice([task.pool for task in self.tasks])
-                drawn = source.sample(rows, min(len(rows), documents + questions))
-                shown, asked = drawn[: max(0, len(drawn) - questions)], drawn[max(0, len(drawn) - questions) :]
+                drawn = tuple(source.sample(rows, min(len(rows), documents + questions)))
+                border = max(0, len(drawn) - questions)
+                shown, asked = drawn[:border], drawn[border:]
             asks = [self._ask(row, len(shown), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
             name = f"{self.card.name}/{self.split}/training{seed}.{number}"
             yield Episode(key=name, steps=(*map(self._observe, shown), *asks))
@@ -205,9 +206,10 @@ def read(card: Card, request: Request) -> MetaIcl:
         card = card.model_copy(update={"metrics": ("em", "em_prefix"), "main_metric": "em"})
     elif settings.pmi:
         card = card.model_copy(update={"metrics": (*card.metrics, "acc_pmi")})
+    notes: list[str] = []
     if request.source == "mini":
         tasks = twin_tasks(card, (card.splits[request.split].twin, request.seed), arguments, settings.task)
-        source, notes = "mini", []
+        source = "mini"
     else:
         tasks, notes = wanted_tasks(card, request, settings.task, choosing=settings.answer == "choose")
         source = f"folder:{request.source}"
