@@ -60,6 +60,8 @@ def test_a_card_by_path_is_a_task(tmp_path: Path) -> None:
         ({"colour": "red"}, "colour: Extra inputs are not permitted"),
         ({"arxiv": 2205.11388}, "arxiv: Input should be a valid string, received 2205.11388"),
         ({"metrics": ["f1", "bleurt"]}, "Unknown metric 'bleurt'"),
+        ({"metrics": ["f1", "acc"]}, "The metric acc needs log-probabilities of options"),
+        ({"columns": {}}, "columns or parts must say what the rows hold"),
         ({"main_metric": "em_strict"}, "is not among metrics"),
         ({"reader": "qa_steam"}, "Unknown reader 'qa_steam'. Did you mean 'qa_stream'?"),
         ({"prompt": {"templates": {"bare": "no question"}}}, "must hold {question} once"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ttabench.generation import generate
 from ttabench.lm import LM
+from ttabench.patching import select_rows
 from ttabench.scoring import choose, token_logprobs
 from ttabench.stream import option_ids, prompt_ids, target_ids
 from ttabench.types import Ask, Patch
@@ -20,6 +21,10 @@ class Answer:
     """The generated text, the chosen option, or the continuation that was scored; without surrounding blanks."""
     logprobs: tuple[float, ...] = ()
     """Summed log-probability (natural log) of each option (`choose`), or of the continuation (`score`)."""
+    tokens: tuple[int, ...] = ()
+    """Number of tokens of each of them."""
+    blank: tuple[float, ...] = ()
+    """Summed log-probability of each option after `Ask.blank` alone, where the query has one."""
 
 
 def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> list[Answer]:
@@ -51,18 +56,46 @@ def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> lis
 
 
 def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    items = [(prompt_ids(lm, ask), option_ids(lm, ask)) for ask in asks]
-    sums = choose(lm, patch, items, batch_size=len(asks))
-    return [
-        Answer(prediction=ask.options[int(each.argmax())].strip(), logprobs=tuple(each.tolist()))
-        for ask, each in zip(asks, sums, strict=True)
+    options = [option_ids(lm, ask) for ask in asks]
+    heads = [ask.heads or ("",) for ask in asks]
+    assert all(len(ask.heads) in (0, len(ask.options)) for ask in asks), "one head an option, or none"
+    owners = [row for row, each in enumerate(heads) for _ in each]
+    after = [
+        (lm.encode(ask.prompt + head), [options[row][number]] if ask.heads else options[row])
+        for row, ask in enumerate(asks)
+        for number, head in enumerate(heads[row])
     ]
+    found = choose(lm, select_rows(patch, owners), after, batch_size=len(asks))
+    sums: list[list[float]] = [[] for _ in asks]
+    for row, values in zip(owners, found, strict=True):
+        sums[row] += values.tolist()
+    blanks = _blanks(lm, patch, asks, options)
+    return [
+        Answer(
+            prediction=ask.options[max(range(len(each)), key=each.__getitem__)].strip(),
+            logprobs=tuple(each),
+            tokens=tuple(map(len, ids)),
+            blank=blank,
+        )
+        for ask, each, ids, blank in zip(asks, sums, options, blanks, strict=True)
+    ]
+
+
+def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask], options: list[list[list[int]]]) -> list[tuple[float, ...]]:
+    """What the options are worth without the question: adapted weights, but nothing else in the window."""
+    rows = [row for row, ask in enumerate(asks) if ask.blank]
+    if not rows:
+        return [() for _ in asks]
+    bare = select_rows(Patch(deltas=patch.deltas), rows)
+    items = [(lm.encode(asks[row].blank), options[row]) for row in rows]
+    values = iter(choose(lm, bare, items, batch_size=len(asks)))
+    return [tuple(next(values).tolist()) if ask.blank else () for ask in asks]
 
 
 def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     items = [(prompt_ids(lm, ask), target_ids(lm, ask.delimiter, ask.answers[0], eos=False)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
     return [
-        Answer(prediction=ask.answers[0].strip(), logprobs=(float(each.sum()),))
+        Answer(prediction=ask.answers[0].strip(), logprobs=(float(each.sum()),), tokens=(len(each),))
         for ask, each in zip(asks, values, strict=True)
     ]

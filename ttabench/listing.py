@@ -93,7 +93,8 @@ def tasks_table() -> Table:
     data: list[Mapping[str, Cell]] = []
     for name in names():
         card = load_card(name)
-        sources = "mini, hub" if card.twin and card.source.hub else "mini" if card.twin else "hub"
+        on_hub = card.source.hub is not None or bool(card.parts)
+        sources = "mini, hub" if card.twin and on_hub else "mini" if card.twin else "hub"
         splits, metrics = ", ".join(card.splits), ", ".join(card.metrics)
         rows.append((name, card.title, card.reader, card.main_metric, sources, splits, card.arxiv))
         data.append({

@@ -1,4 +1,4 @@
-"""Answer metrics: em, em_prefix, f1 (against the target answer) and f1_max (against the best gold answer).
+"""Answer metrics: em, em_prefix, f1 (against the target answer), f1_max (against the best gold answer), acc of choices.
 
 SQuAD's normalisation and token F1 (arXiv 1606.05250); `em_prefix` is what CaMeLS (arXiv 2305.15076) and MAC
 (arXiv 2403.04317) print as "EM". Values are fractions, 0 to 1, one a query:
@@ -19,14 +19,14 @@ import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from ttabench.errors import UnknownName
+from ttabench.errors import UnknownName, UserError
 from ttabench.types import Ask
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NORMAL_95 = 1.959963984540054
+NORMAL_95 = 1.959963984540054
 
 
 def normalise(text: str) -> str:
@@ -58,20 +58,63 @@ def _target(ask: Ask) -> str:
     return ask.answers[0]
 
 
+class Scored(Protocol):
+    """Log-probabilities of the options of a query, see `answering.Answer`."""
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """Summed over the tokens of each option."""
+        ...
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """Tokens of each option."""
+        ...
+
+    @property
+    def blank(self) -> tuple[float, ...]:
+        """The same sums without the question."""
+        ...
+
+
+def choice(worth: Callable[[Scored, Ask], Sequence[float]]) -> Callable[[Scored, Ask], float]:
+    """1.0 when the option of the largest worth is the right one; of equal ones the first is chosen."""
+
+    def right(scored: Scored, ask: Ask) -> float:
+        assert ask.gold is not None, f"{ask.key} has no right option"
+        assert len(scored.logprobs) == len(ask.options), f"{ask.key} was not answered by choosing"
+        values = worth(scored, ask)
+        return float(max(range(len(values)), key=values.__getitem__) == ask.gold)
+
+    return right
+
+
+def _per_character(scored: Scored, ask: Ask) -> list[float]:
+    lengths = [len(option.removeprefix(ask.delimiter)) for option in ask.options]
+    return [value / max(1, length) for value, length in zip(scored.logprobs, lengths, strict=True)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A per-query metric; call it with a prediction and its `Ask`."""
+    """A per-query metric; call it with a prediction and its `Ask`, and the log-probabilities of a choice."""
 
     name: str
     summary: str
-    function: Callable[[str, Ask], float]
+    function: Callable[[str, Ask], float] | None = None
+    """Of the predicted text."""
+    of_choice: Callable[[Scored, Ask], float] | None = None
+    """Of the log-probabilities of the options."""
     scale: float = 100.0
     """Multiply by this to print (percent); stored values stay as they are."""
     higher_is_better: bool = True
 
-    def __call__(self, prediction: str, ask: Ask) -> float:
+    def __call__(self, prediction: str, ask: Ask, scored: Scored | None = None) -> float:
         """The value for one query, a fraction from 0 to 1."""
-        return self.function(prediction, ask)
+        if self.function is not None:
+            return self.function(prediction, ask)
+        assert self.of_choice is not None, f"metric {self.name} computes nothing"
+        assert scored is not None, f"metric {self.name} needs log-probabilities"
+        return self.of_choice(scored, ask)
 
 
 METRICS: dict[str, Metric] = {
@@ -97,6 +140,26 @@ METRICS: dict[str, Metric] = {
             summary="token F1 against the best of all gold answers, additional ones included",
             function=lambda prediction, ask: max(token_f1(prediction, gold) for gold in ask.answers),
         ),
+        Metric(
+            name="acc",
+            summary="the right option has the largest summed log-probability",
+            of_choice=choice(lambda scored, _: scored.logprobs),
+        ),
+        Metric(
+            name="acc_norm",
+            summary="the same with sums divided by the characters of the option (lm-eval's acc_norm)",
+            of_choice=choice(_per_character),
+        ),
+        Metric(
+            name="acc_mean",
+            summary="the same with sums divided by the tokens of the option",
+            of_choice=choice(lambda scored, _: [v / n for v, n in zip(scored.logprobs, scored.tokens, strict=True)]),
+        ),
+        Metric(
+            name="acc_pmi",
+            summary="the same with what the option is worth without the question subtracted",
+            of_choice=choice(lambda scored, _: [v - b for v, b in zip(scored.logprobs, scored.blank, strict=True)]),
+        ),
     )
 }
 
@@ -106,6 +169,19 @@ def metric(name: str) -> Metric:
     if name not in METRICS:
         raise UnknownName("metric", name, list(METRICS))
     return METRICS[name]
+
+
+def text_metric(name: str) -> Metric:
+    """The metric of that name, which must be one of texts.
+
+    Raises:
+        UserError: it is not, or there is none.
+    """
+    found = metric(name)
+    if found.function is None:
+        known = ", ".join(known for known, each in METRICS.items() if each.function)
+        raise UserError(f"The metric {name} needs log-probabilities of options.", f"Metrics of texts: {known}.")
+    return found
 
 
 def empty_golds(asks: Iterable[Ask]) -> int:
@@ -133,7 +209,7 @@ def aggregate(values: Sequence[float]) -> Aggregate:
     if n == 1:
         return Aggregate(mean=mean, n=1, stderr=None, ci_low=None, ci_high=None)
     stderr = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    half = _NORMAL_95 * stderr
+    half = NORMAL_95 * stderr
     return Aggregate(mean=mean, n=n, stderr=stderr, ci_low=mean - half, ci_high=mean + half)
 
 
@@ -143,11 +219,14 @@ def as_evaluate(name: str, cache_dir: str | None = None) -> Any:
     `as_evaluate("f1").compute(predictions=["x"], references=[["x", "y"]])` gives `{"f1": mean}`; references[i][0] is
     the target. `evaluate` itself writes under `cache_dir` (its own cache folder when None). Combines with other modules
     through `evaluate.combine`.
+
+    Raises:
+        UserError: there is no such metric, or it is one of choices.
     """
     import datasets
     import evaluate
 
-    chosen = metric(name)
+    chosen = text_metric(name)
 
     class Bundled(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types, so its base class is Any
         def _info(self) -> Any:

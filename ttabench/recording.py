@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import fsum, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench import environment
-from ttabench.metrics import aggregate
+from ttabench.metrics import NORMAL_95, aggregate
 from ttabench.records import Row, RunRecord
 from ttabench.store import EpisodeCost, RunFolder, Sample
 from ttabench.types import Json
@@ -74,15 +75,44 @@ def _truncations(costs: Sequence[EpisodeCost]) -> list[str]:
 
 
 def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
-    """One row a metric, over all steps and, where there are several, for each step."""
+    """One row a metric, over all steps and sub-tasks, and for each of them where there are several.
+
+    With several sub-tasks there is also their unweighted mean (part "mean"), which papers print as the average.
+    """
     steps = sorted({sample.step for sample in samples})
-    groups: list[tuple[int | None, list[Sample]]] = [(None, list(samples))]
-    if len(steps) > 1:
-        groups += [(step, [sample for sample in samples if sample.step == step]) for step in steps]
-    return [_row(plan, step, group, metric) for step, group in groups for metric in plan.task.card.metrics]
+    parts = sorted({sample.part for sample in samples})
+    rows = []
+    for step in [None, *(steps if len(steps) > 1 else [])]:
+        group = [sample for sample in samples if step is None or sample.step == step]
+        by_part = [[sample for sample in group if sample.part == part] for part in parts] if len(parts) > 1 else []
+        for metric in plan.task.card.metrics:
+            rows.append(_row(plan, (step, None), metric, group))
+            of_parts = [_row(plan, (step, part), metric, own) for part, own in zip(parts, by_part, strict=False) if own]
+            rows += [*of_parts, _mean(of_parts)] if of_parts else []
+    return rows
 
 
-def _row(plan: Plan, step: int | None, samples: Sequence[Sample], metric: str) -> Row:
+def _mean(rows: Sequence[Row]) -> Row:
+    """The mean over sub-tasks, each counting alike."""
+    value = fmean(row.value for row in rows)
+    known = [row.stderr for row in rows if row.stderr is not None]
+    stderr = sqrt(fsum(error**2 for error in known)) / len(rows) if len(known) == len(rows) else None
+    half = NORMAL_95 * stderr if stderr is not None else None
+    read = [row.context_tokens for row in rows if row.context_tokens is not None]
+    return rows[0].model_copy(
+        update={
+            "part": "mean",
+            "context_tokens": fmean(read) if read else None,
+            "value": value,
+            "n": sum(row.n for row in rows),
+            "stderr": stderr,
+            "ci_low": value - half if half is not None else None,
+            "ci_high": value + half if half is not None else None,
+        }
+    )
+
+
+def _row(plan: Plan, place: tuple[int | None, str | None], metric: str, samples: Sequence[Sample]) -> Row:
     found = aggregate([sample.metrics[metric] for sample in samples])
     read = [sample.context_tokens for sample in samples if sample.context_tokens is not None]
     config = plan.config
@@ -93,7 +123,8 @@ def _row(plan: Plan, step: int | None, samples: Sequence[Sample], metric: str) -
         source=plan.task.source,
         model=config.base,
         seed=config.seed,
-        step=step,
+        step=place[0],
+        part=place[1],
         context_tokens=fmean(read) if read else None,
         metric=metric,
         value=found.mean,

@@ -39,6 +39,8 @@ class Row(BaseModel):
     seed: int
     step: int | None = None
     """Pieces observed before the query; None for a figure over all steps."""
+    part: str | None = None
+    """Sub-task, or "mean" for the mean over the sub-tasks; None for a figure over all queries."""
     context_tokens: float | None = None
     """Mean tokens of context read before the query."""
     metric: str
@@ -82,8 +84,8 @@ class RunRecord(BaseModel):
     code: dict[str, Json]
 
     def value(self, metric: str) -> Row | None:
-        """The row of a metric over all steps."""
-        return next((row for row in self.rows if row.metric == metric and row.step is None), None)
+        """The row of a metric over all steps and sub-tasks."""
+        return next((row for row in self.rows if row.metric == metric and row.step is None and row.part is None), None)
 
     @property
     def base(self) -> str:

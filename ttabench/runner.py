@@ -10,7 +10,7 @@ knows neither tables nor files: finished queries go to a `Sink`, progress to a c
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from ttabench.patching import encoded
 from ttabench.progress import Tick
 from ttabench.readers import Task
 from ttabench.store import EpisodeCost, Sample
+from ttabench.stream import piece_ids
 from ttabench.types import Ask, Episode, Observe, Patch, State
 
 READ_AT_ONCE = 256
@@ -131,10 +132,21 @@ class _EpisodeRun:
     def _ask(self, asks: list[Ask]) -> None:
         pending = [ask for ask in asks if not self.sink.answered(self.episode.key, ask.key)]
         self.counts.asked(len(asks) - len(pending))
-        shared = self._shared_patch(pending) if pending else None
-        for batch in _batches(self.bench.lm, pending, self.bench.batch_size):
-            self.sink.append(self._answer(batch, shared))
-            self.counts.asked(len(batch))
+        for _, group in groupby(pending, key=lambda ask: ask.window):
+            alike = list(group)
+            shared = self._shared_patch(alike)
+            for batch in _batches(self.bench.lm, alike, self.bench.batch_size):
+                self.sink.append(self._answer(batch, shared))
+                self.counts.asked(len(batch))
+
+    def _patch(self, asks: list[Ask]) -> Patch:
+        """The encoded patch for queries of one window, which is read on top of what the method made."""
+        bench = self.bench
+        patch = encoded(bench.lm, bench.method.patch(self.state, asks))
+        ids = [token for piece in asks[0].window for token in piece_ids(bench.lm, piece)]
+        if not ids:
+            return patch
+        return encoded(bench.lm, replace(patch, tokens_BT=torch.tensor([ids], device=bench.lm.device)))
 
     @torch.no_grad()
     def _shared_patch(self, asks: list[Ask]) -> Patch | None:
@@ -142,7 +154,7 @@ class _EpisodeRun:
         if self.bench.method.looks_at_question:
             return None
         with self.meter.phase("encode"):
-            patch = encoded(self.bench.lm, self.bench.method.patch(self.state, asks[:1]))
+            patch = self._patch(asks[:1])
         self.patch_bytes = self.held_bytes = max(self.patch_bytes, patch.nbytes)
         return patch
 
@@ -150,7 +162,7 @@ class _EpisodeRun:
     def _answer(self, asks: list[Ask], shared: Patch | None) -> list[Sample]:
         bench = self.bench
         with self.meter.phase("ask"):
-            patch = shared if shared is not None else encoded(bench.lm, bench.method.patch(self.state, asks))
+            patch = shared if shared is not None else self._patch(asks)
             answers = answer(bench.lm, patch, asks, bench.method.num_beams)
         self.patch_bytes = max(self.patch_bytes, patch.nbytes)
         each_ms = self.meter.last_seconds * 1000 / len(asks)
@@ -165,9 +177,12 @@ class _EpisodeRun:
                 prompt=ask.prompt,
                 prediction=given.prediction,
                 answers=list(ask.answers),
-                metrics={name: metric(name)(given.prediction, ask) for name in bench.metrics},
+                metrics={name: metric(name)(given.prediction, ask, given) for name in bench.metrics},
                 ask_ms=each_ms,
                 logprobs=list(given.logprobs),
+                tokens=list(given.tokens),
+                blank=list(given.blank),
+                part=ask.part,
             )
             for ask, given in zip(asks, answers, strict=True)
         ]

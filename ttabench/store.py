@@ -47,6 +47,12 @@ class Sample:
     """Its share of the batch it was answered in."""
     logprobs: list[float] = field(default_factory=list)
     """Summed log-probability of each option (`choose`) or of the continuation (`score`)."""
+    tokens: list[int] = field(default_factory=list)
+    """Number of tokens of each of them."""
+    blank: list[float] = field(default_factory=list)
+    """Summed log-probability of each option without the question, where the task wants it."""
+    part: str = ""
+    """Sub-task, where the task has several."""
 
     def flat(self) -> dict[str, Json]:
         """One level of columns: the metrics beside the rest."""

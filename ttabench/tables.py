@@ -32,13 +32,15 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     for record, _ in runs:
         for position, row in enumerate(_shown(record)):
             costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
-            name = row.metric if row.step is None else f"{row.metric} @{row.step}"
+            name = (
+                row.metric + (f" @{row.step}" if row.step is not None else "") + (f", {row.part}" if row.part else "")
+            )
             figures = (name, plus_minus(row.value, row.stderr, scale(row.metric)), str(row.n))
             rows.append((str(row.seed), *figures, *costs))
             data.append({**row.model_dump(), **record.cost})
     if several:
-        for metric in (row.metric for row in _shown(first) if row.step is None):
-            alike = [row for record, _ in runs for row in record.rows if row.metric == metric and row.step is None]
+        for metric in (row.metric for row in _shown(first) if row.step is None and row.part is None):
+            alike = [row for record, _ in runs if (row := record.value(metric)) is not None]
             value, stderr, n = pooled(alike)
             rows.append(("all", metric, plus_minus(value, stderr, scale(metric)), str(n), "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)
@@ -53,9 +55,11 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
 
 
 def _shown(record: RunRecord) -> list[Row]:
-    """Figures over all steps, then the main metric by step where there are several."""
-    whole = [row for row in record.rows if row.step is None]
-    return whole + [row for row in record.rows if row.step is not None and row.metric == record.main_metric]
+    """Figures over all queries, then the main metric by step and by sub-task where there are several."""
+    whole = [row for row in record.rows if row.step is None and row.part is None]
+    main = [row for row in record.rows if row.metric == record.main_metric]
+    steps = [row for row in main if row.step is not None and row.part is None]
+    return whole + steps + [row for row in main if row.step is None and row.part is not None]
 
 
 def _costs(record: RunRecord) -> tuple[str, ...]:

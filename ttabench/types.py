@@ -51,6 +51,14 @@ class Ask:
     """Continuations to choose from (`choose`), each with its leading delimiter."""
     gold: int | None = None
     """Index of the right option (`choose`)."""
+    heads: tuple[str, ...] = ()
+    """What is read, unscored, between prompt and option, one an option, where options differ in it (WinoGrande)."""
+    blank: str = ""
+    """The prompt without its question: with one, options are also scored after it alone (`acc_pmi`)."""
+    window: tuple[Observe, ...] = ()
+    """Pieces that stand in the window in front of the prompt whatever the method is: no method adapts to them."""
+    part: str = ""
+    """Sub-task of a task that has several (column `part` of the results)."""
     delimiter: str = " "
     """Stands between prompt and answer: the training target is `delimiter + answer`."""
     max_new_tokens: int = 16

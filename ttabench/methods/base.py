@@ -123,6 +123,8 @@ def training_item(lm: LM, ask: Ask, max_prompt: int | None = None) -> tuple[list
         prompt = prompt[max(0, len(prompt) - max_prompt) :]
     if ask.mode == "choose":
         assert ask.gold is not None, f"query {ask.key} has options but no right one"
+        if ask.heads:
+            prompt = lm.encode(ask.prompt + ask.heads[ask.gold])
         return prompt, lm.encode(ask.options[ask.gold])
     assert ask.answers, f"query {ask.key} has no answer to train on"
     return prompt, target_ids(lm, ask.delimiter, ask.answers[0], eos=ask.mode == "generate")

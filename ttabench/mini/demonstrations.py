@@ -93,6 +93,61 @@ def row(task: str, source: random.Random, categories: list[str], label: int, per
     }
 
 
+UNSEEN = {"hellaswag": 4, "winogrande": 2, "openbookqa": 4, "arc_easy": 4, "arc_challenge": 4, "piqa": 2}
+"""Twins of the tasks that StreamAdapter was not trained on, with the number of their options."""
+
+
+def unseen(task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64) -> dict[str, list[Row]]:
+    """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule drawn from `seed`.
+
+    The rule says words of which category make the right option; of WinoGrande, which words go with which label word.
+
+    Raises:
+        ValueError: for a task without a twin.
+    """
+    if task not in UNSEEN:
+        raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(UNSEEN)}")
+    source = rng("unseen", task, split, seed)
+    size = UNSEEN[task]
+    categories = list(source.choice(rules(split, size)))
+    source.shuffle(categories)
+    labels = source.sample(LABEL_WORDS, size)
+    people = entities("person", split)
+    made: dict[str, list[Row]] = {}
+    for part, count in (("train", demonstrations), ("validation", queries)):
+        rows = [
+            _blank(source, categories, labels, place)
+            if task == "winogrande"
+            else _options(task, source, categories, place, source.choice(people))
+            for place in _balanced(source, size, count)
+        ]
+        made[part] = [row | {"id": f"{part}-{i}"} for i, row in enumerate(rows)]
+    return made
+
+
+def _blank(source: random.Random, categories: list[str], labels: list[str], place: int) -> Row:
+    """A sentence whose blank is filled by the word that goes with the label word at its end."""
+    right = source.randrange(2)
+    words = [source.choice(CATEGORIES[categories[right if i == place else 1 - right]]) for i in range(2)]
+    sentence = f"They saw a {words[0]} and a {words[1]}, and the _ is {labels[right]}"
+    return {"sentence": sentence, "option1": words[0], "option2": words[1], "answer": str(place + 1)}
+
+
+def _options(task: str, source: random.Random, categories: list[str], place: int, person: str) -> Row:
+    """A question whose right option, at `place`, holds a word of the first category."""
+    wrong = iter(source.sample(categories[1:], len(categories) - 1))
+    texts = [scene(source, categories[0] if i == place else next(wrong)) for i in range(len(categories))]
+    if task == "hellaswag":
+        context = {"activity_label": "News", "ctx_a": f"The mood of {person} changed.", "ctx_b": "because"}
+        return {**context, "endings": texts, "label": str(place)}
+    question = f"What changed the mood of {person}?"
+    if task == "piqa":
+        return {"goal": question, "sol1": texts[0], "sol2": texts[1], "label": place}
+    letters = "ABCD"[: len(texts)]
+    column = "question_stem" if task == "openbookqa" else "question"
+    return {column: question, "choices": {"text": texts, "label": list(letters)}, "answerKey": letters[place]}
+
+
 def metaicl(split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32) -> dict[str, list[Row]]:
     """MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`, `<task>_16_<seed>_test`.
 

@@ -19,7 +19,11 @@ from ttabench.types import Episode, Json
 if TYPE_CHECKING:
     from ttabench.readers.cards import Card
 
-READERS = {"qa_stream": "ttabench.readers.qa_stream:read"}
+READERS = {
+    "qa_stream": "ttabench.readers.qa_stream:read",
+    "demonstrations": "ttabench.readers.demonstrations:read",
+    "metaicl": "ttabench.readers.metaicl:read",
+}
 
 
 class Task(Protocol):
@@ -97,7 +101,8 @@ def load(
         source: "mini", "hub", or a file or folder in any published layout.
         split: a split of the card ("test", "validation", "train", ...).
         seed: of the order of the stream, and of the rows of a mini source.
-        limit: at most that many questions, evenly spaced over the stream; all documents are still read.
+        limit: at most that many questions, evenly spaced over the stream, shared out evenly over sub-tasks; all
+            documents are still read.
         options: protocol settings, and arguments of the mini generator; texts ("16", "true") or typed values.
 
     Raises:

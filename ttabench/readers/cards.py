@@ -79,8 +79,8 @@ class Split(_Part):
 class Prompt(_Part):
     """Literal texts around the data."""
 
-    templates: dict[str, str]
-    """Question templates by name; `{question}` is replaced, nothing else is."""
+    templates: dict[str, str] = {}
+    """Question templates by name; `{question}` is replaced, nothing else is. Sub-tasks have templates of their own."""
     delimiter: str = " "
     joiner: str = "\n\n"
 
@@ -89,6 +89,36 @@ class Prompt(_Part):
         for name, template in self.templates.items():
             if template.count("{question}") != 1:
                 raise ValueError(f"template {name!r} must hold {{question}} once, received {template!r}")
+        return self
+
+
+class SubTask(_Part):
+    """One multiple-choice task of a card: where its rows are, what shape they have, and the words around them."""
+
+    shape: Literal["labels", "copa", "pair", "letters", "endings", "blank"]
+    """How a row becomes options, see `readers.choices`."""
+    hub: Hub
+    folders: tuple[str, ...] = ()
+    """Names its folder has in the published layout."""
+    columns: dict[str, tuple[str, ...]]
+    """Field -> names of that column in the published layouts; the first one present counts."""
+    train: Split
+    """The rows demonstrations are drawn from."""
+    test: Split
+    """The rows that papers score."""
+    templates: dict[str, str]
+    """Prompts by name; `{field}` stands for a field of the row. Demonstrations always use "lm_eval"."""
+    options: tuple[str, ...] = ()
+    """Answer words by label, where a label stands for a word."""
+    labels: tuple[str, ...] = ()
+    """Names of the labels in files that spell them out, in the order of their numbers."""
+
+    @model_validator(mode="after")
+    def _has_template(self) -> SubTask:
+        if "lm_eval" not in self.templates:
+            raise ValueError(f"templates must have 'lm_eval', received {list(self.templates)}")
+        if self.shape == "labels" and len(self.options) < 2:
+            raise ValueError(f"shape 'labels' needs options, received {list(self.options)}")
         return self
 
 
@@ -111,8 +141,10 @@ class Card(_Part):
     arxiv: Annotated[str, StringConstraints(pattern=r"^\d{4}\.\d{4,5}$")]
     licence: str
     source: Source
-    columns: dict[str, tuple[str, ...]]
+    columns: dict[str, tuple[str, ...]] = {}
     """Field of the reader's row type -> names of that column in the published layouts; the first one present counts."""
+    parts: dict[Slug, SubTask] = {}
+    """Sub-tasks by name, for the reader `demonstrations`; its cards have no columns of their own."""
     splits: dict[str, Split]
     prompt: Prompt
     protocol: dict[str, Scalar]
@@ -123,6 +155,12 @@ class Card(_Part):
     chance: float
     """Main metric (0 to 1) of an answer drawn without reading."""
     twin: Twin | None = None
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> Card:
+        if not self.columns and not self.parts:
+            raise ValueError("columns or parts must say what the rows hold")
+        return self
 
     @model_validator(mode="after")
     def _metrics_exist(self) -> Card:

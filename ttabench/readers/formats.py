@@ -1,4 +1,4 @@
-"""File formats: csv, jsonl, json (SQuAD's nesting included), each also .gz, and parquet, to rows with their place.
+"""File formats: csv, tsv, jsonl, json (SQuAD's nesting included), each also .gz, and parquet, to rows with their place.
 
     for row in rows(Path("test.csv")):
         row.place   # "test.csv line 12": what an error message points at
@@ -106,6 +106,21 @@ def _csv(path: Path) -> Iterator[RawRow]:
             start = reader.line_num + 1
 
 
+def _tsv(path: Path) -> Iterator[RawRow]:
+    """GLUE's tables: a header, tabs between cells, quotes that mean nothing."""
+    with _opened(path) as file:
+        header: list[str] | None = None
+        for number, line in enumerate(file, start=1):
+            cells = line.rstrip("\r\n").split("\t")
+            if header is None:
+                header = cells
+            elif cells != [""]:
+                if len(cells) != len(header):
+                    why = f"{len(cells)} cells where the header has {len(header)}"
+                    raise malformed(f"{path} line {number}", why)
+                yield RawRow(f"{path} line {number}", dict(zip(header, cells, strict=True)))
+
+
 def _jsonl(path: Path) -> Iterator[RawRow]:
     with _opened(path) as file:
         for number, line in enumerate(file, start=1):
@@ -185,6 +200,7 @@ def _parquet(path: Path) -> Iterator[RawRow]:
 
 READABLE: dict[str, Callable[[Path], Iterator[RawRow]]] = {
     ".csv": _csv,
+    ".tsv": _tsv,
     ".jsonl": _jsonl,
     ".json": _json,
     ".parquet": _parquet,

@@ -38,7 +38,9 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader.
     """
     twin = _twin(card) if request.source == "mini" else None
-    known = _generator_arguments(twin) if twin else {}
+    known = (
+        {key: hint for key, hint in _generator_arguments(twin).items() if key not in model.model_fields} if twin else {}
+    )
     options = {key: value for key, value in request.options.items() if key not in known}
     for key in options:
         if key not in model.model_fields:

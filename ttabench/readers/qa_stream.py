@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from ttabench.errors import UnknownName, UserError
-from ttabench.metrics import empty_golds
+from ttabench.metrics import empty_golds, text_metric
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.options import resolve
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of
@@ -197,6 +197,8 @@ class QAStream:
 def read(card: Card, request: Request) -> QAStream:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
+    for name in card.metrics:
+        text_metric(name)
     if settings.prompt not in card.prompt.templates:
         raise UnknownName(f"prompt of task {card.name}", settings.prompt, list(card.prompt.templates))
     if request.limit is not None and request.limit < 1:

@@ -1,0 +1,315 @@
+"""The reader of demonstration tasks: protocol, sources, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.qa_files import refusal, shared, write_jsonl, write_parquet
+from ttabench.errors import UserError
+from ttabench.readers import choices, load
+from ttabench.readers.cards import load_card
+from ttabench.readers.formats import RawRow, rows
+from ttabench.readers.sources import Table
+
+UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
+SMALL = {"demonstrations": 6, "queries": 4, "shots": 3}
+
+
+def rte(count: int, tag: str = "") -> list[dict[str, Any]]:
+    names = ["entailment", "not_entailment"]
+    return [{"premise": f"P{tag}{i}.", "hypothesis": f"H{i}.", "label": names[i % 2], "idx": i} for i in range(count)]
+
+
+def folder(tmp_path: Path, train: list[dict[str, Any]], val: list[dict[str, Any]]) -> Path:
+    (tmp_path / "RTE").mkdir()
+    write_jsonl(tmp_path / "RTE" / "train.jsonl", train)
+    write_jsonl(tmp_path / "RTE" / "val.jsonl", val)
+    return tmp_path
+
+
+# --- protocol ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["superglue", *UNSEEN])
+def test_every_sub_task_shows_k_rows_and_asks_the_others(name: str) -> None:
+    task = load(name, seed=1, options=SMALL)
+    assert list(task.episodes()) == list(load(name, seed=1, options=SMALL).episodes())
+    for episode, part in zip(task.episodes(), load_card(name).parts, strict=True):
+        assert episode.key == f"{name}/{part}/test/seed1"
+        assert len(episode.observes()) == 3
+        assert len(episode.asks()) == 4
+        for ask in episode.asks():
+            assert (ask.mode, ask.step, ask.part) == ("choose", 3, part)
+            assert ask.gold is not None
+            assert ask.options[ask.gold].strip() == ask.answers[0]
+            head = ask.heads[ask.gold] if ask.heads else ""
+            assert all(ask.prompt + head + ask.options[ask.gold] != piece.text for piece in episode.observes())
+
+
+def test_seeds_draw_other_demonstrations_and_more_shots_begin_with_fewer(tmp_path: Path) -> None:
+    source = str(folder(tmp_path, rte(20), rte(5, "v")))
+
+    def shown(seed: int, shots: int) -> list[str]:
+        task = load("superglue", source=source, seed=seed, options={"task": "rte", "shots": shots})
+        return [piece.key for episode in task.episodes() for piece in episode.observes()]
+
+    assert shown(0, 4) == shown(0, 12)[:4]
+    assert shown(0, 12) != shown(1, 12)
+    assert len(set(shown(0, 20))) == 20
+    assert shown(0, 0) == []
+
+
+def test_sub_tasks_are_chosen_by_a_comma_list_and_share_the_limit() -> None:
+    task = load("superglue", limit=7, options={**SMALL, "queries": 64, "task": "rte, cb"})
+    counts = {episode.asks()[0].part: len(episode.asks()) for episode in task.episodes()}
+    assert counts == {"rte": 3, "cb": 4}
+    assert task.n_asks == 7
+    assert task.describe()["parts"] == {"rte": 3, "cb": 4}
+
+
+def test_other_words_are_for_queries_only() -> None:
+    task = load("superglue", options={**SMALL, "template": "other"})
+    assert task.notes == ("template other has no words for cb, copa, so left out",)
+    for episode in task.episodes():
+        assert all("\nQuestion:" in piece.text for piece in episode.observes())
+        assert not any("\nQuestion:" in ask.prompt for ask in episode.asks())
+    ask = next(load("piqa", options={**SMALL, "template": "other"}).episodes()).asks()[0]
+    assert ask.prompt.startswith("Answer the question: What")
+
+
+def test_copa_has_two_blanks_unless_one_is_wanted() -> None:
+    two, one = (
+        next(load("superglue", options={**SMALL, "task": "copa", "copa_single_blank": flag}).episodes())
+        for flag in (False, True)
+    )
+    assert all(option.startswith("  ") for option in two.asks()[0].options)
+    assert [option[1:] for option in two.asks()[0].options] == list(one.asks()[0].options)
+    assert two.observes()[0].text.replace("  ", " ") == one.observes()[0].text
+
+
+@pytest.mark.parametrize(("ratio", "kept"), [(1.0, 0), (0.8, 1), (0.5, 2), (0.1, 4), (0.0, 5)])
+def test_ratio_splits_the_demonstrations(ratio: float, kept: int) -> None:
+    options = {**SMALL, "task": "rte", "shots": 5}
+    whole = next(load("superglue", options=options).episodes())
+    split = next(load("superglue", options={**options, "ratio": ratio}).episodes())
+    assert [*split.observes(), *split.asks()[0].window] == whole.observes()
+    assert len(split.asks()[0].window) == kept
+    assert {ask.step for ask in split.asks()} == {5}
+
+
+def test_training_episodes_show_other_rows_than_they_ask() -> None:
+    task = load("superglue", split="train", options=SMALL)
+    episodes = list(islice(task.training(0, 5, 2), 6))
+    assert episodes == list(islice(task.training(0, 5, 2), 6))
+    assert len({episode.observes()[0].text for episode in episodes}) == 6
+    for episode in episodes:
+        assert (len(episode.observes()), len(episode.asks())) == (5, 2)
+        assert all(ask.gold is not None for ask in episode.asks())
+
+
+def test_training_from_files_uses_training_rows_only(tmp_path: Path) -> None:
+    task = load("superglue", source=str(folder(tmp_path, rte(9), rte(9, "v"))), options={"task": "rte", "shots": 2})
+    for episode in islice(task.training(0, 4), 20):
+        texts = [piece.text for piece in episode.observes()] + [ask.prompt for ask in episode.asks()]
+        assert len(set(texts)) == 5
+        assert not any(text.startswith("Pv") for text in texts)
+
+
+# --- sources -------------------------------------------------------------------------------------------------------
+
+
+def test_raw_and_hub_layouts_give_the_same_rows(tmp_path: Path) -> None:
+    raw = folder(tmp_path, rte(8), rte(3, "v"))
+    hub = tmp_path / "hub" / "rte"
+    hub.mkdir(parents=True)
+    for name, made in (("train", rte(8)), ("validation", rte(3, "v"))):
+        numbered = [{**row, "label": int(row["label"] != "entailment")} for row in made]
+        write_parquet(hub / f"{name}-00000-of-00001.parquet", numbered)
+    options = {"task": "rte", "shots": 2}
+    one, other = (load("superglue", source=str(path), options=options) for path in (raw, tmp_path / "hub"))
+    assert list(one.episodes()) == list(other.episodes())
+    assert one.describe()["digest"] == other.describe()["digest"]
+
+
+def test_hub_data_go_through_the_datasets_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def local(path: str, config: str, *, split: str, revision: str | None) -> Any:
+        assert (path, config, revision) == ("aps/super_glue", "rte", None)
+        made = rte(6) if split == "train" else rte(2, "v")
+        feature = datasets.ClassLabel(names=["entailment", "not_entailment"])
+        held = datasets.Dataset.from_list(made).cast_column("label", feature)
+        held.to_parquet(tmp_path / f"{split}.parquet")
+        return datasets.Dataset.from_parquet(str(tmp_path / f"{split}.parquet"), cache_dir=str(tmp_path / "cache"))
+
+    monkeypatch.setattr(datasets, "load_dataset", local)
+    task = load("superglue", source="hub", options={"task": "rte", "shots": 2})
+    (episode,) = task.episodes()
+    assert [ask.gold for ask in episode.asks()] == [0, 1]
+    assert task.source == "hub:aps/super_glue@unpinned"
+    assert "not pinned" in task.notes[0]
+
+
+def test_rows_of_the_pool_that_are_asked_are_not_shown(tmp_path: Path) -> None:
+    task = load(
+        "superglue", source=str(folder(tmp_path, rte(6), rte(2) + rte(2, "v"))), options={"task": "rte", "shots": 4}
+    )
+    assert task.dropped == {"rte: demonstration equal to a query": 2}
+    message = refusal("superglue", source=str(tmp_path), options={"task": "rte", "shots": 5})
+    assert "shots=5 demonstrations of rte are more than the 4 rows" in message
+
+
+def test_a_training_split_asks_what_is_not_shown(tmp_path: Path) -> None:
+    source = str(folder(tmp_path, rte(6), rte(2, "v")))
+    task = load("superglue", source=source, split="validation", options={"task": "rte", "shots": 4})
+    (episode,) = task.episodes()
+    assert len(episode.asks()) == 2
+    assert {ask.prompt for ask in episode.asks()}.isdisjoint(
+        piece.text[: -len(" True")] for piece in episode.observes()
+    )
+
+
+def test_piqa_labels_stand_beside_the_rows(tmp_path: Path) -> None:
+    for name in ("train", "valid"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"goal": f"g{name}{i}", "sol1": "a", "sol2": "b"} for i in range(3)])
+        (tmp_path / f"{name}-labels.lst").write_text("0\n1\n1\n")
+    (episode,) = load("piqa", source=str(tmp_path), options={"shots": 1}).episodes()
+    assert [ask.gold for ask in episode.asks()] == [0, 1, 1]
+    (tmp_path / "valid-labels.lst").write_text("0\n1\n")
+    assert "has 2 labels for 3 rows of valid.jsonl" in refusal("piqa", source=str(tmp_path), options={"shots": 1})
+    (tmp_path / "valid-labels.lst").write_text("0\nx\n1\n")
+    assert "valid-labels.lst line 2: label 'x' is neither" in refusal(
+        "piqa", source=str(tmp_path), options={"shots": 1}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "asks"),
+    [("superglue", "superglue", {"boolq": 300, "cb": 56, "copa": 100, "rte": 277}),
+     ("superglue", "sst2", {"sst2": 872}), ("hellaswag", "hellaswag", {"hellaswag": 400}),
+     ("arc_easy", "arc", {"arc_easy": 300}),
+     ("arc_challenge", "arc", {"arc_challenge": 300}), ("piqa", "piqa", {"piqa": 400})],
+)  # fmt: skip
+def test_published_files(name: str, source: str, asks: dict[str, int]) -> None:
+    task = load(name, source=shared(source))
+    assert {episode.asks()[0].part: len(episode.asks()) for episode in task.episodes()} == asks
+    assert task.n_observes == 10 * len(asks)
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"task": "boolqq"}, "Unknown sub-task of superglue 'boolqq'. Did you mean 'boolq'?"),
+        ({"task": ","}, "names no sub-task"),
+        ({"shots": "33"}, "shots=33 demonstrations of boolq are more than the 32 rows"),
+        ({"shots": "-1"}, "shots: Input should be greater than or equal to 0"),
+        ({"ratio": "1.5"}, "ratio: Input should be less than or equal to 1"),
+        ({"template": "othr"}, "Unknown template of task superglue 'othr'. Did you mean 'other'?"),
+        ({"template": "other", "task": "cb"}, "has no words for cb. It has for boolq, rte, sst2"),
+        ({"shot": "3"}, "Did you mean 'shots'?"),
+        ({"queries": "0"}, "There are none of the validation rows"),
+    ],
+)
+def test_bad_options(options: dict[str, str], expected: str) -> None:
+    assert expected in refusal("superglue", options=options)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            {"premise": "p", "hypothesis": "h"},
+            "val.jsonl line 1 lacks the column 'label'; it has 'premise, hypothesis'",
+        ),
+        ({"premise": 3, "hypothesis": "h", "label": 0}, "val.jsonl line 1: premise is 3, no text"),
+        ({"premise": "p", "hypothesis": "h", "label": "entails"}, "label 'entails' is none; known: entailment"),
+        ({"premise": "p", "hypothesis": "h", "label": 2}, "label 2 is none of its 2 options"),
+        ({"premise": "p", "hypothesis": "h", "label": -1}, "the labels of all 1 rows are hidden"),
+        ({"premise": "p", "hypothesis": "\ud800", "label": 1}, "half of a surrogate pair"),
+    ],
+)
+def test_bad_rows(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
+    source = str(folder(tmp_path, rte(3), [row]))
+    assert expected in refusal("superglue", source=source, options={"task": "rte", "shots": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "expected"),
+    [
+        ("arc_easy", {"question": {"stem": "s"}, "answerKey": "A"}, "options are missing"),
+        (
+            "arc_easy",
+            {"question": "q", "choices": {"text": ["a"], "label": []}, "answerKey": "A"},
+            "options are missing",
+        ),
+        (
+            "arc_easy",
+            {"question": "q", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "B"},
+            "answer 'B' is not",
+        ),
+        (
+            "hellaswag",
+            {"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": "d", "label": 0},
+            "no list of end",
+        ),
+        ("winogrande", {"sentence": "s", "option1": "a", "option2": "b", "answer": "1"}, "the sentence has no blank"),
+        ("winogrande", {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "label 2 is none of its 2"),
+    ],
+)
+def test_bad_rows_of_other_shapes(name: str, row: dict[str, Any], expected: str) -> None:
+    part = load_card(name).parts[name]
+    with pytest.raises(UserError, match="here: ") as caught:
+        choices.parse(part, Table(rows=[RawRow("here", row)], label="", where="file"))
+    assert expected in str(caught.value)
+
+
+def test_missing_data_is_one_line(tmp_path: Path) -> None:
+    assert "holds no data of boolq" in refusal("superglue", source=str(tmp_path))
+    (tmp_path / "RTE").mkdir()
+    assert "No file of split 'train'" in refusal("superglue", source=str(tmp_path), options={"task": "rte"})
+    source = str(tmp_path / "nowhere")
+    assert "is no folder of" in refusal("superglue", source=source)
+
+
+cells = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 9), st.text(max_size=6), st.lists(st.text(max_size=3), max_size=3)
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), name=st.sampled_from(["rte", "copa", *UNSEEN]))
+def test_any_row_is_an_item_or_one_clear_line(data: st.DataObject, name: str) -> None:
+    part = load_card("superglue" if name in ("rte", "copa") else name).parts[name]
+    extra = ("choices", "answerKey", "question")
+    columns = [names[0] for names in part.columns.values()] + [key for key in extra if part.shape == "letters"]
+    row = {column: data.draw(cells) for column in columns if data.draw(st.integers(0, 9))}
+    try:
+        (item,), _ = choices.parse(part, Table(rows=[RawRow("here", row)], label="", where="file"))
+    except UserError as error:
+        complaint = str(error)
+        assert "\n" not in complaint
+    else:
+        assert item.options[item.gold] in item.shown
+        assert json.dumps(item.shown)
+
+
+def test_glue_tables_keep_quotes_and_trailing_blanks(tmp_path: Path) -> None:
+    path = tmp_path / "dev.tsv"
+    path.write_text('sentence\tlabel\nan "odd one \t1\n\nfine \t0\n', encoding="utf-8")
+    assert [row.values for row in rows(path)] == [
+        {"sentence": 'an "odd one ', "label": "1"},
+        {"sentence": "fine ", "label": "0"},
+    ]
+    path.write_text("sentence\tlabel\nno tab\n", encoding="utf-8")
+    with pytest.raises(UserError, match="line 2: 1 cells where the header has 2"):
+        list(rows(path))

@@ -1,0 +1,236 @@
+"""Demonstration tasks: k labelled rows are read, then every test row is asked as a choice (StreamAdapter's protocol).
+
+    task = load("superglue", options={"task": "boolq,cb", "shots": "16"})
+    # one episode a sub-task: 16 x Observe("...\\nQuestion: ...?\\nAnswer: yes"), then Ask(mode="choose") a test row
+
+The demonstrations of a sub-task are drawn once a seed, uniformly and without replacement, and are the same for every
+method; with one seed fewer are the first of more, so a curve over `shots` nests. Of them the oldest `ratio` are adapted
+to, the rest stand in the window in front of every query whatever the method does (arXiv 2411.09289, Table 9), read once
+for all queries. Under full context (`icl`) every ratio gives the same text and so the same answers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated
+
+from pydantic import Field
+
+from ttabench.errors import UnknownName, UserError
+from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.choices import Item
+from ttabench.readers.options import ProtocolSettings, resolve
+from ttabench.readers.qa_rows import fingerprint
+from ttabench.readers.sources import Request
+from ttabench.readers.subtasks import Part, Words, chosen, parts, twin_part
+from ttabench.types import Ask, Episode, Json, Observe
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    task: str = "all"
+    """Sub-tasks, separated by commas; "all" for every one of the card."""
+    shots: Annotated[int, Field(ge=0)] = 10
+    """Demonstrations."""
+    ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the demonstrations that is adapted to; the newest others stay in the window, at least one of them."""
+    template: str = "lm_eval"
+    """Words of the queries; demonstrations always use those of lm-evaluation-harness."""
+    copa_single_blank: bool = False
+    """One blank before COPA's options; lm-evaluation-harness has two."""
+
+    @property
+    def kept(self) -> int:
+        """Demonstrations that are not adapted to."""
+        if self.ratio == 1 or self.shots < 2:
+            return self.shots if self.ratio == 0 else 0
+        return min(self.shots, max(1, round((1 - self.ratio) * self.shots)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A sub-task with its demonstrations drawn."""
+
+    part: Part
+    shown: tuple[Item, ...]
+    asked: tuple[Item, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demonstrations:
+    """A `readers.Task` of demonstrations and choices."""
+
+    card: Card
+    source: str
+    split: str
+    seed: int
+    limit: int | None
+    settings: Settings
+    arguments: Mapping[str, Scalar]
+    """Of the mini generator; empty for real data."""
+    drawn: Sequence[Drawn]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def dropped(self) -> Mapping[str, int]:
+        """Rows of the source that were not used, by sub-task and reason."""
+        return {f"{one.part.name}: {reason}": n for one in self.drawn for reason, n in one.part.dropped.items()}
+
+    @cached_property
+    def n_observes(self) -> int:
+        """Demonstrations adapted to over all episodes."""
+        return sum(len(episode.observes()) for episode in self.episodes())
+
+    @cached_property
+    def n_asks(self) -> int:
+        """Queries over all episodes."""
+        return sum(len(episode.asks()) for episode in self.episodes())
+
+    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:  # noqa: ARG002
+        """One episode a sub-task (see `readers.Task`)."""
+        for one in self.drawn:
+            name = one.part.name
+            pieces = [self._observe(name, item) for item in one.shown]
+            border = len(pieces) - self.settings.kept
+            asks = [
+                replace(self._ask(name, item, item.id), step=len(pieces), window=tuple(pieces[border:]))
+                for item in one.asked
+            ]
+            if asks:
+                key = f"{self.card.name}/{name}/{self.split}/seed{self.seed}"
+                yield Episode(key=key, steps=(*pieces[:border], *asks))
+
+    def _observe(self, part: str, item: Item) -> Observe:
+        return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=self.card.prompt.joiner)
+
+    def _ask(self, part: str, item: Item, key: str, template: str = "") -> Ask:
+        return replace(item.ask(key, template or self.settings.template, self.card.prompt.delimiter), part=part)
+
+    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
+        """Endless episodes of one sub-task each: `documents` demonstrations, then `questions` other rows of its pool.
+
+        A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
+        are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
+        """
+        assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
+        source = random.Random(f"training {self.card.name} {self.split} {seed}")
+        number = 0
+        while True:
+            part = source.choice([one.part for one in self.drawn])
+            if self.source == "mini":
+                fresh = {"demonstrations": documents, "queries": questions}
+                place = (self.card.splits[self.split].twin, source.getrandbits(48))
+                made = twin_part(self.card, part.name, place, {**self.arguments, **fresh}, _words(self))
+                shown, asked = made.draw(min(documents, len(made.pool)), 0)
+            else:
+                rows = source.sample(part.pool, min(len(part.pool), documents + questions))
+                border = max(0, len(rows) - questions)
+                shown, asked = tuple(rows[:border]), tuple(rows[border:])
+            pieces = [self._observe(part.name, item) for item in shown]
+            asks = [
+                replace(self._ask(part.name, item, f"{item.id}@{number}.{i}", "lm_eval"), step=len(pieces))
+                for i, item in enumerate(asked)
+            ]
+            name = f"{self.card.name}/{part.name}/{self.split}/training{seed}.{number}"
+            yield Episode(key=name, steps=(*pieces, *asks))
+            number += 1
+
+    def describe(self) -> dict[str, Json]:
+        """The task as JSON for a record; `digest` changes with any text shown or asked, or their order."""
+        texts = [text for episode in self.episodes() for step in episode.steps for text in _texts(step)]
+        return {
+            "task": self.card.name,
+            "reader": self.card.reader,
+            "title": self.card.title,
+            "arxiv": self.card.arxiv,
+            "licence": self.card.licence,
+            "source": self.source,
+            "split": self.split,
+            "seed": self.seed,
+            "limit": self.limit,
+            "protocol": self.settings.model_dump(),
+            "arguments": dict(self.arguments),
+            "parts": {one.part.name: len(one.asked) for one in self.drawn},
+            "observed": self.n_observes,
+            "questions": self.n_asks,
+            "dropped": dict(self.dropped),
+            "notes": list(self.notes),
+            "digest": fingerprint(*texts),
+        }
+
+
+def _texts(step: Observe | Ask) -> list[str]:
+    if isinstance(step, Observe):
+        return [step.text]
+    return [step.key, *(piece.text for piece in step.window), step.prompt, *step.heads, *step.options, str(step.gold)]
+
+
+def _words(task: Demonstrations) -> Words:
+    return Words(delimiter=task.card.prompt.delimiter, single_blank=task.settings.copa_single_blank)
+
+
+def read(card: Card, request: Request) -> Demonstrations:
+    """Bind a card of this reader to its data; see `readers.load`."""
+    settings, arguments = resolve(card, request, Settings)
+    if request.limit is not None and request.limit < 1:
+        raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
+    names, notes = _with_template(card, settings)
+    words = Words(delimiter=card.prompt.delimiter, single_blank=settings.copa_single_blank)
+    if request.source == "mini":
+        place = (card.splits[request.split].twin, request.seed)
+        found, left_out = [twin_part(card, name, place, arguments, words) for name in names], ""
+    else:
+        found, left_out = parts(card, request, names, settings.task != "all", words)
+    unpinned = any(part.label.endswith("@unpinned") for part in found)
+    notes += [left_out] * bool(left_out) + ["the hub data set is not pinned to a revision"] * unpinned
+    drawn = [Drawn(part=part, shown=shown, asked=asked) for part in found
+             for shown, asked in [part.draw(settings.shots, request.seed)]]  # fmt: skip
+    return Demonstrations(
+        card=card,
+        source=_label(request, [part.label for part in found]),
+        split=request.split,
+        seed=request.seed,
+        limit=request.limit,
+        settings=settings,
+        arguments=arguments,
+        drawn=_limited(drawn, request.limit),
+        notes=tuple(notes),
+    )
+
+
+def _label(request: Request, labels: Sequence[str]) -> str:
+    kind = labels[0].partition(":")[0]
+    return f"{kind}:{request.source}" if kind in ("folder", "file") else "+".join(dict.fromkeys(labels))
+
+
+def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]]:
+    """(sub-tasks that have the wanted words, notes); those that lack them are left out unless they were asked for."""
+    names = chosen(card, settings.task)
+    known = {template for part in card.parts.values() for template in part.templates}
+    if settings.template not in known:
+        raise UnknownName(f"template of task {card.name}", settings.template, sorted(known))
+    lacking = [name for name in names if settings.template not in card.parts[name].templates]
+    if lacking and settings.task != "all":
+        having = [name for name, part in card.parts.items() if settings.template in part.templates]
+        raise UserError(
+            f"template={settings.template} has no words for {', '.join(lacking)}.", f"It has for {', '.join(having)}."
+        )
+    note = f"template {settings.template} has no words for {', '.join(lacking)}, so left out"
+    return [name for name in names if name not in lacking], [note] if lacking else []
+
+
+def _limited(drawn: Sequence[Drawn], limit: int | None) -> list[Drawn]:
+    """At most `limit` queries, shared out evenly over the sub-tasks, evenly spaced over the rows of each."""
+    if limit is None:
+        return list(drawn)
+    shares = [limit * (i + 1) // len(drawn) - limit * i // len(drawn) for i in range(len(drawn))]
+    return [
+        replace(one, asked=tuple(one.asked[i * len(one.asked) // share] for i in range(share)))
+        if share < len(one.asked)
+        else one
+        for one, share in zip(drawn, shares, strict=True)
+    ]
