@@ -123,7 +123,7 @@ def token_counts(samples: Sequence[dict[str, Any]], lm: Any) -> tuple[int, int]:
     """Tokens that `hf` and we feed through the model, from the prompts themselves."""
     from ttabench.harness.splitting import common_cut
 
-    pairs = [list(argument.values()) for sample in samples for argument in sample["arguments"].values()]
+    pairs = [argument for sample in samples for argument in sample["arguments"]]
     cut = common_cut([context for context, *_ in pairs], "\n\n")
     start = len(lm.bos_ids)
     forwards = {context + continuation: lm.encode(context + continuation) for context, continuation, *_ in pairs}

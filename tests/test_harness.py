@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +23,6 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from tokenizers.processors import TemplateProcessing
 
-from tests.conftest import Command
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.errors import UnknownName, UserError
@@ -167,7 +168,7 @@ def test_different_demonstrations_are_read_one_by_one_with_a_warning(caplog: pyt
     model = adapted("icl", lm, prompts=Prompts(tasks=loaded))
     with caplog.at_level(logging.WARNING, logger="ttabench"):
         found = run(model, drawn)
-    different = {sample["arguments"]["gen_args_0"]["arg_0"].rsplit("\n\n", 1)[0] for sample in found["samples"]["toy"]}
+    different = {sample["arguments"][0][0].rsplit("\n\n", 1)[0] for sample in found["samples"]["toy"]}
     assert model.readings == len(different) > 1
     (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("ttabench")]
     assert "first_n" in said
@@ -184,7 +185,7 @@ def test_prompts_without_a_common_beginning_are_asked_whole(caplog: pytest.LogCa
     assert "split=delimiter" in caplog.text
 
 
-def test_evaluate_by_model_arguments(ttabench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluate_by_model_arguments() -> None:
     found = evaluate(
         model_args={"method": "icl", "model": str(NANO_FOLDER), "set.truncate": "left"}, tasks=[task()],
         task_manager=manager(), bootstrap_iters=0, limit=2,
@@ -215,15 +216,30 @@ def test_bad_model_arguments(arguments: str, told: str) -> None:
         AdaptedLM.create_from_arg_string(arguments)
 
 
-def test_the_command_refuses_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
-    monkeypatch.setattr(sys, "argv", ["lm-eval", "--model_args", "method=icll", "--tasks", "toy"])
+@pytest.mark.parametrize(
+    ("method", "asked", "told"),
+    [
+        ("icll", "away.yaml", "Unknown method 'icll'. Did you mean 'icl'?"),
+        ("none", "away.yaml", "could not be loaded"),
+        ("none", "toyy", "Tasks not found: toyy"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    method: str, asked: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     import lm_eval
 
-    monkeypatch.setattr(lm_eval, "simple_evaluate", lm_eval.simple_evaluate, raising=False)  # put back afterwards
+    away = {**TASK, **CHOICES, "task": "away", "dataset_path": "no-such-owner/no-such-data"}
+    (tmp_path / "away.yaml").write_text(json.dumps(away))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
+    monkeypatch.setattr(lm_eval, "simple_evaluate", None, raising=False)  # put back afterwards
+    monkeypatch.setattr(sys, "argv", ["lm-eval", "--model_args", f"method={method}", "--tasks", asked])
     assert command.main() == 2
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
-    assert errors == ["Error: Unknown method 'icll'. Did you mean 'icl'?"]
+    assert len(errors) == 1
+    assert told in errors[0]
 
 
 def test_sampling_is_refused() -> None:

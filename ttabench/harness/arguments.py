@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ttabench.architectures import NANO
 from ttabench.config import digest
 from ttabench.errors import UnknownName, UserError
 from ttabench.evaluation import Bases
@@ -44,8 +45,8 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     start = None
     if wanted.state is not None:
         start = load_state(wanted.state, resolved.belongs(lm), str(lm.device))
-    prompts = Prompts(**{key: str(given[key]) for key in ("split", "delimiter") if key in given})
-    info = {"model": NAME, **resolved.belongs(lm), "base": lm.name, "split": prompts.split}
+    prompts = Prompts(split=str(given.get("split", "auto")), delimiter=str(given.get("delimiter", "\n\n")))
+    info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split}
     info["state"] = digest(wanted.state) if wanted.state is not None else ""
     return {
         "method": method, "start": start, "batch_size": wanted.batch_size, "prompts": prompts, "info": info,
@@ -68,7 +69,6 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     size = str(given.get("batch_size", 32))
     if not size.isdecimal() or size == "0":
         raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more.")
-    text = {key: str(given[key]) for key in ("model", "checkpoint", "preset", "dtype") if key in given}
     return Wanted(
         method=str(given.get("method", "icl")),
         task=str(given.get("task", "")),
@@ -77,5 +77,8 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         random_weights=bool(given.get("random_weights", False)),
         device=device,
         batch_size=int(size),
-        **text,
+        model=str(given.get("model", NANO)),
+        checkpoint=str(given.get("checkpoint", "")),
+        preset=str(given.get("preset", "")),
+        dtype=str(given.get("dtype", "auto")),
     )

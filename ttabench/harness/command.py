@@ -70,7 +70,9 @@ def main() -> int:
         arguments = cli.parse_args()
         lm_eval.simple_evaluate = evaluate  # the name by which the command line finds it
         cli.execute(arguments)
-    except UserError as error:
+    except (UserError, ValueError) as error:
+        if not isinstance(error, UserError) and "Tasks not found" not in str(error):
+            raise
         print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0

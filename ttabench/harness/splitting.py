@@ -30,9 +30,8 @@ def common_cut(contexts: Sequence[str], delimiter: str) -> int:
 
 
 def _common(rows: Sequence[Sequence[object]]) -> int:
-    """How many elements all rows begin with; only the least and the greatest in order can differ first."""
-    low, high = min(rows), max(rows)
-    return next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    """How many elements all rows begin with."""
+    return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
 
 
 def pieces(prefix: str, delimiter: str) -> list[Observe]:
