@@ -29,3 +29,10 @@ def tests(session: nox.Session) -> None:
     """The test suite; arguments after -- go to pytest."""
     session.install(*CONSTRAINTS, "-e", ".[test]")
     session.run("pytest", *session.posargs, env={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"})
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Speed against lm-eval's own model, not run by default; arguments after -- go to results/bench_lm_eval.py."""
+    session.install(*CONSTRAINTS, "-e", ".")
+    session.run("python", "results/bench_lm_eval.py", *session.posargs, env={"HF_HUB_OFFLINE": "1"})

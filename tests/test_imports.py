@@ -16,11 +16,11 @@ LEVELS = (
     ("types", "errors", "environment", "architectures"),
     ("records", "metrics", "config", "cost", "store", "meter", "registry", "render", "progress", "mini"),
     ("lm", "hub", "patching", "stream", "deltas", "window", "attention"),
-    ("scoring", "generation", "layers", "answering"),
+    ("scoring", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
     ("runner", "training", "profiling", "states", "recording"),
-    ("resolving", "evaluation", "reading", "compare", "report", "sweep"),
-    ("cli", "options", "commands", "listing", "tables", "__main__"),
+    ("resolving", "evaluation", "reading", "compare", "report", "sweep", "harness"),
+    ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
 )
 RECIPES = ("mini.nano", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")
 """Modules of the miniature world that make and measure the nano model; they stand above what they use."""

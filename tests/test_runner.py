@@ -130,6 +130,28 @@ def answers(folder: RunFolder) -> dict[str, tuple[str, dict[str, float]]]:
     return {sample.key: (sample.prediction, sample.metrics) for sample in folder.samples}
 
 
+def test_a_run_out_of_memory_goes_on_with_smaller_batches(
+    lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ttabench import runner
+
+    whole = RunFolder(tmp_path, "whole")
+    run(Bench(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), whole)
+    answer, sizes = runner.answer, []
+
+    def narrow(lm: LM, patch: Patch, asks: list[Ask], beams: int) -> object:
+        sizes.append(len(asks))
+        if len(asks) > 1:
+            raise RuntimeError("CUDA out of memory")
+        return answer(lm, patch, asks, beams)
+
+    monkeypatch.setattr(runner, "answer", narrow)
+    halved = RunFolder(tmp_path, "halved")
+    run(Bench(lm=lm, method=icl(lm), metrics=METRICS, batch_size=4), FakeTask(stream()), halved)
+    assert max(sizes) > 1
+    assert answers(halved) == answers(whole)
+
+
 def test_answers_do_not_depend_on_the_batch_size(lm: LM, tmp_path: Path) -> None:
     folders = [RunFolder(tmp_path, f"r{size}") for size in (1, 4, 32)]
     for folder, size in zip(folders, (1, 4, 32), strict=True):

@@ -15,9 +15,10 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.patching import encoded, forward, read, select_rows, text_start
-from ttabench.scoring import choose, nll, rolling, token_logprobs
+from ttabench.scoring import choose, nll, rolling, score_options, token_logprobs
 from ttabench.stream import option_ids, pad, piece_ids, prompt_ids, target_ids, windows
 from ttabench.types import Ask, Observe, Patch
+from ttabench.window import Window
 
 ITEMS = [([65, 66, 67], [68, 69]), ([70], [71]), ([72, 73, 74, 75, 76, 77], [78, 79, 80]), ([81, 82], [83])]
 
@@ -77,6 +78,49 @@ def test_choosing_equals_scoring_every_option(lm: LM, rows: int, short: bool) ->
         alone = select_rows(patch, [index]) if rows > 1 else patch
         expected = torch.stack([by_hand(lm, alone, prompt, option).sum() for option in options])
         torch.testing.assert_close(sums, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_options_that_fork_from_one_prompt(lm: LM, rows: int) -> None:
+    items = [([65, 66, 67], [[73, 74], [75], [76, 77, 78]]), ([68], [[79], [80]]), ([69, 70], [[81, 82, 83, 84], [85]])]
+    patch = full_patch(lm, rows) if rows else Patch()
+    for index, ((prompt, options), scored) in enumerate(zip(items, score_options(lm, patch, items), strict=True)):
+        alone = encoded(lm, select_rows(patch, [index]) if rows > 1 else patch)
+        for option, found in zip(options, scored, strict=True):
+            torch.testing.assert_close(found.logprobs, by_hand(lm, alone, prompt, option), atol=1e-4, rtol=1e-4)
+            text = [*text_start(lm, alone), *prompt, *option]
+            likeliest = forward(lm, alone, torch.tensor([text]))[0][0].argmax(-1)[-len(option) - 1 : -1]
+            assert found.greedy == (likeliest.tolist() == option)
+
+
+def test_what_is_greedy() -> None:
+    lm = tiny_llama()
+    written = int(forward(lm, Patch(), torch.tensor([[*lm.bos_ids, 65]]))[0][0, -1].argmax())
+    ((best, other),) = score_options(lm, Patch(), [([65], [[written], [(written + 1) % 256]])])
+    assert (best.greedy, other.greedy) == (True, False)
+
+
+def test_a_prompt_is_read_once_for_all_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny_llama()
+    read: list[int] = []
+    feed, feed_forks = Window.feed, Window.feed_forks
+    monkeypatch.setattr(Window, "feed", lambda w, ids, mask=None: read.append(ids.numel()) or feed(w, ids, mask))
+    monkeypatch.setattr(
+        Window, "feed_forks", lambda w, ids, *more: read.append(ids.numel()) or feed_forks(w, ids, *more)
+    )
+    score_options(lm, Patch(), [(list(range(65, 75)), [[1], [2], [3]])])
+    score_options(lm, Patch(), [(list(range(65, 75)), [[1, 2], [3, 4]])])
+    assert read == [1 + 10, 1 + 10 + 2]
+
+
+def test_options_under_a_sliding_window_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny_llama()
+    items = [([65, 66, 67], [[73, 74], [75, 76]])]
+    expected = choose(lm, full_patch(lm, 1), items)[0]
+    patch = full_patch(lm, 1)
+    monkeypatch.setattr(lm.config, "sliding_window", 400, raising=False)
+    monkeypatch.setattr(Window, "feed_forks", None)
+    torch.testing.assert_close(choose(lm, patch, items)[0], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_an_empty_prompt() -> None:

@@ -164,13 +164,14 @@ def compare(
     runs: o.Runs = None,
     metric: o.Metric = "",
     form: o.Form = "table",
+    plot: o.Plot = None,
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:
     """Compare runs: quality beside cost, and a paired bootstrap of every difference."""
     from ttabench import commands
 
-    commands.compare(runs or [], metric, "json" if json else form, out)
+    commands.compare(runs or [], metric, "json" if json else form, out, plot)
 
 
 @app.command("list")

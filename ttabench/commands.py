@@ -201,16 +201,23 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     _show_result("adapted", result, showing, f"Ask it: {again}")
 
 
-def compare(runs: Sequence[str], metric: str, form: str, out: Path) -> None:
-    """`ttabench compare`: runs beside each other, and their differences."""
+def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:
+    """`ttabench compare`: runs beside each other, and their differences; drawn, too, where a picture is wanted."""
+    from ttabench import plots
     from ttabench.compare import compare as compare_runs
-    from ttabench.records import find_runs
+    from ttabench.records import find_runs, load_record
     from ttabench.tables import comparison_tables
 
     if form not in render.FORMATS:
         raise UnknownName("format", form, list(render.FORMATS))
     chosen = next(known for known in render.FORMATS if known == form)
-    render.show(comparison_tables(compare_runs(find_runs(runs, out), metric)), chosen)
+    if picture is not None:
+        plots.check_path(picture)
+    folders = find_runs(runs, out)
+    found = compare_runs(folders, metric)
+    if picture is not None:
+        plots.plot(found.entries, [load_record(folder) for folder in folders], picture)
+    render.show(comparison_tables(found), chosen)
 
 
 def profile(wanted: Wanted, load: Load, showing: Showing) -> None:

@@ -65,6 +65,7 @@ class RunConfig:
         task_options: the same for the task's protocol.
         inputs: digests of what is read ("rows" of the task, "checkpoint", "state", "model"), see `digest`.
         limit: at most that many queries are asked; None asks all.
+        batch_size: queries at once; 0 for as many as fit.
         ask_only: read none of the task's context, ask from the given state.
     """
 
@@ -91,8 +92,8 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise UserError(f"--limit {self.limit} asks nothing.", "Give a number of queries, 1 or more.")
-        if self.batch_size < 1:
-            raise UserError(f"--batch-size {self.batch_size} holds no query.", "Give 1 or more.")
+        if self.batch_size < 0:
+            raise UserError(f"--batch-size {self.batch_size} holds no query.", "Give 1 or more, or auto.")
         if not 0 <= self.seed < SEEDS:
             raise UserError(f"Seed {self.seed} is out of range.", f"Give a number from 0 to {SEEDS - 1}.")
         # whether it is there is seen when the model is loaded, which a stored run is not

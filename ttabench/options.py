@@ -35,6 +35,17 @@ def complete_task(incomplete: str) -> list[str]:
     return _starting(names(), incomplete)
 
 
+def batch_size(text: str) -> int:
+    """`--batch-size` as a number, 0 for auto.
+
+    Raises:
+        BadParameter: neither.
+    """
+    if text != "auto" and not (text.isdecimal() and int(text) > 0):
+        raise typer.BadParameter(f"{text!r} is neither a number of queries, 1 or more, nor auto.")
+    return 0 if text == "auto" else int(text)
+
+
 Method = Annotated[
     str,
     typer.Option("--method", "-m", help="How to adapt; see `list methods`.", autocompletion=complete_method,
@@ -99,13 +110,21 @@ Quiet = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.", rich_help_panel=HOW)]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=HOW)]
-BatchSize = Annotated[int, typer.Option(help="Queries answered together.", rich_help_panel=HOW)]
+BatchSize = Annotated[
+    int,
+    typer.Option(parser=batch_size, metavar="N|auto", rich_help_panel=HOW,
+                 help="Queries answered together; auto: as many as fit. Halved where memory does not suffice."),
+]  # fmt: skip
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Build the architecture with random weights.", rich_help_panel=RUN)
 ]
 Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
 Metric = Annotated[str, typer.Option(help="Metric compared. (default: the task's main one)", show_default=False)]
 Form = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(help="Also draw quality by step and by bytes of state: a .png or .svg file.", show_default=False),
+]
 Runs = Annotated[
     list[str] | None, typer.Argument(help="Runs: folders, globs, or (beginnings of) ids; none for all in --out.")
 ]

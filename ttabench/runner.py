@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 
 from ttabench.answering import answer
+from ttabench.batching import BatchSize, in_batches
 from ttabench.lm import LM
 from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod
@@ -61,6 +62,7 @@ class Bench:
     metrics: tuple[str, ...]
     """Names, computed for every query."""
     batch_size: int = 32
+    """Queries answered together, fewer where they do not fit into memory; `batching.AUTO` for as many as fit."""
     start: State | None = None
     """A state of one row that every episode begins with; by default an empty one."""
     ask_only: bool = False
@@ -73,6 +75,7 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
     Raises:
         UserError: the context or a query does not fit the model.
     """
+    size = BatchSize(bench.batch_size, bench.lm.device.type)
     counts = _Counts(tick, 0 if bench.ask_only else task.n_observes, task.n_asks)
     for episode in task.episodes(lambda text: len(bench.lm.encode(text))):
         asks = episode.asks()
@@ -81,7 +84,7 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
             counts.read(0 if bench.ask_only else len(episode.observes()))
             counts.asked(len(asks))
         else:
-            _EpisodeRun(bench, episode, sink, counts).run()
+            _EpisodeRun(bench, episode, sink, counts, size).run()
 
 
 class _Counts:
@@ -104,8 +107,8 @@ class _Counts:
 class _EpisodeRun:
     """One pass through one episode."""
 
-    def __init__(self, bench: Bench, episode: Episode, sink: Sink, counts: _Counts) -> None:
-        self.bench, self.episode, self.sink, self.counts = bench, episode, sink, counts
+    def __init__(self, bench: Bench, episode: Episode, sink: Sink, counts: _Counts, size: BatchSize) -> None:
+        self.bench, self.episode, self.sink, self.counts, self.size = bench, episode, sink, counts, size
         self.meter = Meter(bench.lm.device.type)
         self.state = bench.start if bench.start is not None else bench.method.begin(1)
         assert self.state.rows == 1, "an episode has one reader"
@@ -133,11 +136,14 @@ class _EpisodeRun:
         pending = [ask for ask in asks if not self.sink.answered(self.episode.key, ask.key)]
         self.counts.asked(len(asks) - len(pending))
         for _, group in groupby(pending, key=lambda ask: ask.window):
-            alike = list(group)
-            shared = self._shared_patch(alike)
-            for batch in _batches(self.bench.lm, alike, self.bench.batch_size):
-                self.sink.append(self._answer(batch, shared))
-                self.counts.asked(len(batch))
+            self._ask_under_one_window(list(group))
+
+    def _ask_under_one_window(self, asks: list[Ask]) -> None:
+        shared = self._shared_patch(asks)
+        for alike in _alike(self.bench.lm, asks):
+            for samples in in_batches(alike, self.size, lambda batch: self._answer(batch, shared)):
+                self.sink.append(samples)
+                self.counts.asked(len(samples))
 
     def _patch(self, asks: list[Ask]) -> Patch:
         """The encoded patch for queries of one window, which is read on top of what the method made."""
@@ -208,7 +214,7 @@ def _tokens_read(state: State) -> int | None:
     return int(read[0]) if read else None
 
 
-def _batches(lm: LM, asks: Sequence[Ask], size: int) -> Iterator[list[Ask]]:
+def _alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
     """Queries of one mode and one answer length together, prompts of like length side by side, the longest first.
 
     What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
@@ -216,6 +222,4 @@ def _batches(lm: LM, asks: Sequence[Ask], size: int) -> Iterator[list[Ask]]:
     lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many([ask.prompt for ask in asks]), strict=True)}
     ordered = sorted(asks, key=lambda ask: (ask.mode, ask.max_new_tokens, -lengths[ask.key], ask.key))
     for _, alike in groupby(ordered, key=lambda ask: (ask.mode, ask.max_new_tokens)):
-        group = list(alike)
-        for begin in range(0, len(group), size):
-            yield group[begin : begin + size]
+        yield list(alike)

@@ -2,35 +2,50 @@
 
     token_logprobs(lm, patch, [(prompt ids, target ids), ...])     one float32 tensor an item, one value a target token
     choose(lm, patch, [(prompt ids, [option ids, ...]), ...])      one float32 tensor an item, one sum an option
+    score_options(lm, patch, questions)                            the same with every token, and whether it was greedy
     rolling(lm, patch, book ids, window=1024, stride=512)          every token of a long text scored once
     nll(lm, patch, items)                                          differentiable sum and count
 
 A patch has 1 row, shared by all items, or one row an item. The text of an item starts with BOS unless the patch holds
 one. With an empty prompt and no BOS to predict it from, the first target token is not scored: one value fewer.
 Items of like length share a batch; results do not depend on the batch size beyond float noise. Logits are computed
-only at the positions that predict targets.
+only at the positions that predict targets. A prompt is read once for all its options, which fork from it in one row:
+
+    prompt  option 1  option 2        an option's tokens see the prompt and what stands before them in the option
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ttabench.lm import LM
-from ttabench.patching import check_fits, deltas_applied, encoded, patch_rows, read, select_rows, text_start
+from ttabench.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
 from ttabench.stream import pad, windows
 from ttabench.types import Patch
 from ttabench.window import Window
 
 Item = tuple[list[int], list[int]]
 """Prompt ids and target ids, without BOS."""
+Question = tuple[list[int], list[list[int]]]
+"""Prompt ids and the ids of each option, without BOS."""
 
 LOGITS_AT_ONCE = 2**26
 """Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A continuation under the model."""
+
+    logprobs: Tensor
+    """float32 on the CPU, one value (natural log) a token."""
+    greedy: bool
+    """Whether every token is the likeliest one at its place."""
 
 
 @torch.no_grad()
@@ -40,14 +55,8 @@ def token_logprobs(lm: LM, patch: Patch, items: Sequence[Item], batch_size: int 
     Raises:
         UserError: an item is longer than the model's positions.
     """
-    patch = encoded(lm, patch)
-    assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
-    results: list[Tensor] = [torch.empty(0)] * len(items)
-    for chosen in _batches([len(prompt) + len(target) for prompt, target in items], batch_size):
-        rows = select_rows(patch, chosen)
-        for index, values in zip(chosen, _logprobs(lm, rows, [items[i] for i in chosen]), strict=True):
-            results[index] = values.cpu()
-    return results
+    questions = [(prompt, [target]) for prompt, target in items]
+    return [values for ((values, _),) in _in_batches(lm, patch, questions, batch_size)]
 
 
 def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
@@ -59,41 +68,30 @@ def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
     Raises:
         UserError: an item is longer than the model's positions.
     """
-    values = _logprobs(lm, encoded(lm, patch), items)
+    found = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], _target_logprobs)
+    values = [value for (value,) in found]
     return -torch.cat(values).sum(), sum(len(value) for value in values)
 
 
 @torch.no_grad()
-def choose(
-    lm: LM, patch: Patch, items: Sequence[tuple[list[int], list[list[int]]]], batch_size: int = 32
-) -> list[Tensor]:
+def choose(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[Tensor]:
     """Summed log-probability of each option after its prompt, float32 on the CPU.
 
     Divide by the number of tokens or bytes of an option for length-normalised choices.
     """
-    patch = encoded(lm, patch)
-    results: list[Tensor] = [torch.empty(0)] * len(items)
-    for chosen in _batches([len(prompt) for prompt, _ in items], max(1, batch_size // 2)):
-        batch = [items[i] for i in chosen]
-        after, heads = _read_prompts(lm, select_rows(patch, chosen), [prompt for prompt, _ in batch])
-        flat = [(heads[row], option) for row, (_, options) in enumerate(batch) for option in options]
-        owners = [row for row, (_, options) in enumerate(batch) for _ in options]
-        values = token_logprobs(lm, select_rows(after, owners), flat, batch_size)
-        sums = iter([value.sum() for value in values])
-        for index, (_, options) in zip(chosen, batch, strict=True):
-            results[index] = torch.stack([next(sums) for _ in options])
-    return results
+    found = _in_batches(lm, patch, items, batch_size)
+    return [torch.stack([values.sum() for values, _ in options]) for options in found]
 
 
-def _read_prompts(lm: LM, patch: Patch, prompts: Sequence[list[int]]) -> tuple[Patch, list[list[int]]]:
-    """The patch extended by all of each prompt but its last token, and that token (it predicts the options)."""
-    shared = patch.prefix is not None and patch.prefix.keys_LBHPD[0].shape[0] == 1
-    if shared or max(map(len, prompts)) < 2:
-        # Reading prompts on a shared prefix would copy it for each of them; reading them once an option costs less.
-        return select_rows(patch, range(len(prompts))), list(prompts)
-    ids_BT, mask_BT = pad([prompt[:-1] for prompt in prompts], lm.pad_id, "right")
-    prefix = read(lm, patch, ids_BT, mask_BT)
-    return Patch(prefix=prefix, deltas=patch.deltas), [prompt[-1:] for prompt in prompts]
+@torch.no_grad()
+def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[list[Scored]]:
+    """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it.
+
+    Raises:
+        UserError: a prompt with its options is longer than the model's positions.
+    """
+    found = _in_batches(lm, patch, items, batch_size, _with_best)
+    return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in found]
 
 
 def rolling(lm: LM, patch: Patch, ids: Sequence[int], window: int, stride: int, batch_size: int = 8) -> Tensor:
@@ -115,6 +113,29 @@ def rolling(lm: LM, patch: Patch, ids: Sequence[int], window: int, stride: int, 
     return torch.cat([torch.empty(0), *token_logprobs(lm, patch, pairs, batch_size)])
 
 
+Read = Callable[[LM, Tensor, Tensor], Tensor]
+"""(lm, hidden_ND of the places that predict, targets_N) to one row of values a target."""
+
+
+def _in_batches(
+    lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read | None = None
+) -> list[list[tuple[Tensor, Tensor]]]:
+    """For each question and option (log-probabilities, best log-probabilities) of its tokens, on the CPU.
+
+    Without `read`, the best ones are empty.
+    """
+    patch = encoded(lm, patch)
+    assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
+    results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
+    lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
+    for chosen in _batches(lengths, batch_size):
+        found = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or _target_logprobs)
+        for index, options in zip(chosen, found, strict=True):
+            tables = [values.cpu() if values.ndim == 2 else values.cpu()[:, None] for values in options]
+            results[index] = [(table[:, 0], table[:, 1:].flatten()) for table in tables]
+    return results
+
+
 def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     """Indices in batches of like length, longest first: what does not fit fails at once."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
@@ -122,27 +143,89 @@ def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         yield order[begin : begin + size]
 
 
-def _logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
-    """One forward of right-padded rows under an encoded patch."""
+@dataclass(frozen=True)
+class _Row:
+    """A text and the options that fork from its end, in one row."""
+
+    owner: int
+    """Which question it is of."""
+    ids: list[int]
+    depths: list[int]
+    """Position of every token behind the prefix."""
+    branches: list[int]
+    """0 in the text, i in the i-th option."""
+    places: list[int]
+    """Which tokens predict the targets."""
+    targets: list[int]
+    counts: list[int]
+    """Targets of each option."""
+
+    @property
+    def forks(self) -> bool:
+        """Whether tokens of several options stand in it, so that causal attention would not keep them apart."""
+        return len(set(self.branches) - {0}) > 1
+
+
+def _row(owner: int, text: list[int], options: Sequence[list[int]]) -> _Row:
+    row = _Row(owner, list(text), list(range(len(text))), [0] * len(text), [], [], [])
+    last = [len(text) - 1] if text else []
+    for number, option in enumerate(options, start=1):
+        begin, read = len(row.ids), option[:-1]
+        row.ids.extend(read)
+        row.depths.extend(range(len(text), len(text) + len(read)))
+        row.branches.extend([number] * len(read))
+        scored = option if text else option[1:]
+        row.places.extend([*last, *range(begin, len(row.ids))] if option else [])
+        row.targets.extend(scored)
+        row.counts.append(len(scored))
+    return row
+
+
+def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list[list[Tensor]]:
+    """What `read` finds at every target of every option: one forward of right-padded rows under an encoded patch."""
     start = text_start(lm, patch)
-    texts = [start + prompt + target for prompt, target in items]
-    counts = [min(len(target), max(0, len(text) - 1)) for text, (_, target) in zip(texts, items, strict=True)]
-    ids_BT, _ = pad([text[:-1] for text in texts], lm.pad_id, "right")
+    if getattr(lm.config, "sliding_window", None) is None:
+        rows = [_row(owner, start + prompt, options) for owner, (prompt, options) in enumerate(items)]
+    else:  # which is counted in slots, and a fork has more slots than positions
+        rows = [_row(owner, start + prompt, [o]) for owner, (prompt, options) in enumerate(items) for o in options]
+        patch = select_rows(patch, [row.owner for row in rows])
+    counts = [count for row in rows for count in row.counts]
     if sum(counts) == 0:
-        return [torch.zeros(0)] * len(items)
-    check_fits(lm, patch.prefix, [len(text) - 1 for text in texts])
-    spans = [(row, len(text) - 1 - count, count) for row, (text, count) in enumerate(zip(texts, counts, strict=True))]
-    places = [row * ids_BT.shape[1] + begin + i for row, begin, count in spans for i in range(count)]
-    targets = chain.from_iterable(text[len(text) - count :] for text, count in zip(texts, counts, strict=True))
-    places_N, targets_N = torch.tensor(places, device=lm.device), torch.tensor(list(targets), device=lm.device)
-    # Padding stands behind the text, where causal attention never looks: no mask, and the kernel keeps its fast path.
-    with deltas_applied(lm, patch.deltas, len(items)):
-        hidden_BTD = Window(lm, patch.prefix, len(items), retain=False).feed(ids_BT.to(lm.device))
-        values_N = _target_logprobs(lm, hidden_BTD.flatten(0, 1).index_select(0, places_N), targets_N)
-    return list(torch.split(values_N, counts))
+        return [[torch.zeros(0)] * len(options) for _, options in items]
+    check_fits(lm, patch.prefix, [1 + max(row.depths, default=-1) for row in rows])
+    width = max(len(row.ids) for row in rows)
+    places_N = torch.tensor([i * width + place for i, row in enumerate(rows) for place in row.places], device=lm.device)
+    targets_N = torch.tensor([target for row in rows for target in row.targets], device=lm.device)
+    with deltas_applied(lm, patch.deltas, len(rows)):
+        hidden_BTD = _hidden(lm, patch, rows)
+        values = read(lm, hidden_BTD.flatten(0, 1).index_select(0, places_N), targets_N)
+    split = iter(torch.split(values, counts))
+    return [[next(split) for _ in options] for _, options in items]
+
+
+def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
+    ids_BT = pad([row.ids for row in rows], lm.pad_id, "right")[0].to(lm.device)
+    window = Window(lm, patch.prefix, len(rows), retain=False)
+    if not any(row.forks for row in rows):
+        # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.
+        return window.feed(ids_BT)
+    depths_BT = pad([row.depths for row in rows], 0, "right")[0].to(lm.device)
+    branches_BT = pad([row.branches for row in rows], 0, "right")[0].to(lm.device)
+    return window.feed_forks(ids_BT, depths_BT, branches_BT)
 
 
 def _target_logprobs(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    """Log-probabilities [N] of the targets."""
     size = len(hidden_ND) if torch.is_grad_enabled() else max(1, LOGITS_AT_ONCE // lm.vocab_size)
     parts = zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True)
     return torch.cat([-cross_entropy(lm.logits(h).float(), t, reduction="none") for h, t in parts])
+
+
+def _with_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    """Log-probabilities of the targets and of the likeliest tokens [N, 2]."""
+    size = max(1, LOGITS_AT_ONCE // lm.vocab_size)
+    found = []
+    for hidden, targets in zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True):
+        logprobs_NV = lm.logits(hidden).float().log_softmax(-1)
+        found.append(torch.stack([logprobs_NV.gather(1, targets[:, None])[:, 0], logprobs_NV.amax(1)], dim=1))
+    return torch.cat(found)

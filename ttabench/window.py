@@ -63,15 +63,42 @@ class Window:
         assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         positions_BT, total_B = self._positions(ids_BT, mask_BT)
         mask_BS = self._extended_mask(ids_BT, mask_BT)
+        hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
+        self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
+        return hidden_BTD
+
+    def feed_forks(self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor) -> Tensor:
+        """Read rows that fork: a token sees the text (branch 0) before it and what stands before it in its own branch.
+
+        Args:
+            ids_BT: a text, then its branches, one after the other.
+            depths_BT: positions behind the prefix; every branch goes on where the text ends.
+            branches_BT: 0 in the text and in padding behind everything, i in the i-th branch.
+
+        Returns:
+            last hidden states [B, T, D]. A window that forked is not continued.
+        """
+        rows, width = ids_BT.shape
+        slots = self._cache.get_seq_length()
+        held_BS = self._mask_BS
+        if held_BS is None:
+            held_BS = torch.ones(1, slots, dtype=torch.bool, device=ids_BT.device)
+        own_BTT = (branches_BT[:, None, :] == branches_BT[:, :, None]) | (branches_BT[:, None, :] == 0)
+        own_BTT = own_BTT & torch.ones(width, width, dtype=torch.bool, device=ids_BT.device).tril()
+        mask_BTS = torch.cat([held_BS[:, None].expand(rows, width, slots), own_BTT], dim=2)
+        positions_BT = (self._next_B[:, None] + depths_BT).clamp(0, self.lm.max_positions - 1)
+        return self._run(ids_BT, mask_BTS[:, None], positions_BT)
+
+    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor) -> Tensor:
+        """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
         with shared_prefix(self._shared):
             output = self.lm.decoder(
                 input_ids=ids_BT,
-                attention_mask=mask_BS,
+                attention_mask=mask,
                 position_ids=positions_BT,
                 past_key_values=self._cache,
                 use_cache=True,
             )
-        self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
         hidden_BTD: Tensor = output.last_hidden_state
         return hidden_BTD
 

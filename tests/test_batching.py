@@ -1,0 +1,64 @@
+"""Batches that shrink where memory does not suffice, and lose nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ttabench.batching import AUTO, START, BatchSize, in_batches, out_of_memory
+from ttabench.errors import UserError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        torch.cuda.OutOfMemoryError("CUDA out of memory."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."),
+    ],
+    ids=["python", "cuda", "cpu", "windows"],
+)
+def test_a_batch_that_does_not_fit_is_run_in_halves(error: Exception) -> None:
+    tried: list[int] = []
+
+    def work(batch: list[int]) -> list[int]:
+        tried.append(len(batch))
+        if len(batch) > 3:
+            raise error
+        return [row * 10 for row in batch]
+
+    size = BatchSize(8)
+    done = [row for batch in in_batches(range(10), size, work) for row in batch]
+    assert done == [row * 10 for row in range(10)]
+    assert tried == [8, 4, 2, 2, 2, 2, 2]
+    assert size.rows == 2
+    assert out_of_memory(error)
+
+
+def test_what_is_done_is_not_done_again() -> None:
+    tried: list[tuple[int, ...]] = []
+
+    def work(batch: list[int]) -> int:
+        tried.append(tuple(batch))
+        if len(batch) > 1 and max(batch) > 3:
+            raise MemoryError
+        return len(batch)
+
+    assert sum(in_batches(range(6), BatchSize(2), work)) == 6
+    assert tried == [(0, 1), (2, 3), (4, 5), (4,), (5,)]
+
+
+def test_other_errors_pass_and_one_row_is_the_users() -> None:
+    def fails(batch: list[int]) -> None:
+        raise RuntimeError("a bug")
+
+    def never_fits(batch: list[int]) -> None:
+        raise MemoryError
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(in_batches([1, 2], BatchSize(2), fails))
+    with pytest.raises(UserError, match="One query alone"):
+        list(in_batches([1, 2], BatchSize(2), never_fits))
+    assert BatchSize(AUTO, "cuda").rows == START["cuda"]
+    assert BatchSize(AUTO).rows == START["cpu"]

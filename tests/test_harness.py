@@ -1,0 +1,301 @@
+"""Methods as models of lm-eval: full context gives the numbers of lm-eval's own `hf`, and every prefix is read once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from datasets import Dataset
+from lm_eval.api.instance import Instance
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from tokenizers.processors import TemplateProcessing
+
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import tiny_method
+from ttabench.errors import UnknownName, UserError
+from ttabench.harness import AdaptedLM, command, evaluate
+from ttabench.harness.prompts import Prompts
+from ttabench.harness.splitting import common_cut, pieces, seam
+from ttabench.hub import NANO_FOLDER
+from ttabench.lm import LM, load
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
+MODELS: dict[str, Callable[[], LM]] = {"llama-gqa": tiny_llama, "gpt2": tiny_gpt2}
+ANIMALS = "wren newt moth crow toad lynx hare mole ibis crab".split()
+TASK: dict[str, Any] = {
+    "task": "toy",
+    "training_split": "train",
+    "test_split": "test",
+    "fewshot_split": "train",
+    "fewshot_config": {"sampler": "first_n"},
+    "num_fewshot": 3,
+    "doc_to_text": "Is a {{word}} a bird?",
+    "doc_to_target": "{{answer}}",
+    "metadata": {"version": 1.0},
+}
+CHOICES = {
+    "output_type": "multiple_choice",
+    "doc_to_target": "label",
+    "doc_to_choice": ["no", "yes, it is"],
+    "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+}
+WRITING = {
+    "output_type": "generate_until",
+    "generation_kwargs": {"until": ["\n"], "max_gen_toks": 6, "do_sample": False},
+    "metric_list": [{"metric": "exact_match"}],
+}
+
+
+def rows(**_: Any) -> dict[str, Dataset]:
+    made = [{"word": word, "label": i % 2, "answer": ["no", "yes, it is"][i % 2]} for i, word in enumerate(ANIMALS)]
+    return {"train": Dataset.from_list(made[:4]), "test": Dataset.from_list(made[4:])}
+
+
+def manager() -> TaskManager:
+    return TaskManager(include_defaults=False)
+
+
+def task(**changes: Any) -> dict[str, Any]:
+    return {**TASK, "custom_dataset": rows, **CHOICES, **changes}
+
+
+def hf(lm: LM, *, starts: bool = True) -> HFLM:
+    """lm-eval's own model, whose tokenizer begins texts with BOS, as ours do."""
+    tokenizer = deepcopy(lm.tokenizer)
+    if lm.bos_ids and starts:
+        bos = str(tokenizer.bos_token)
+        template = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, lm.bos_ids[0])])
+        tokenizer.backend_tokenizer.post_processor = template
+    return HFLM(pretrained=lm.model, tokenizer=tokenizer, batch_size=4)
+
+
+def adapted(name: str, lm: LM, **more: Any) -> AdaptedLM:
+    return AdaptedLM(tiny_method(name, lm), batch_size=4, **more)
+
+
+def run(model: Any, asked: dict[str, Any]) -> Any:
+    return simple_evaluate(model=model, tasks=[asked], task_manager=manager(), bootstrap_iters=0)
+
+
+def answers(results: Any) -> list[Any]:
+    samples = sorted(results["samples"]["toy"], key=lambda sample: sample["doc_id"])
+    return [answer for sample in samples for answer in sample["filtered_resps"]]
+
+
+@pytest.fixture(params=MODELS)
+def lm(request: pytest.FixtureRequest) -> LM:
+    return MODELS[request.param]()
+
+
+@pytest.mark.parametrize("shots", [0, 3])
+def test_full_context_gives_the_numbers_of_lm_evals_own_model(lm: LM, shots: int) -> None:
+    model = adapted("icl", lm)
+    ours, theirs = run(model, task(num_fewshot=shots)), run(hf(lm), task(num_fewshot=shots))
+    assert model.readings == (1 if shots else 0), "one prefix, read once"
+    assert len(answers(ours)) == 12
+    for (found, greedy), (expected, likeliest) in zip(answers(ours), answers(theirs), strict=True):
+        assert found == pytest.approx(expected, abs=1e-4)
+        assert greedy == likeliest
+    for metric in ("acc,none", "acc_norm,none"):
+        assert ours["results"]["toy"][metric] == theirs["results"]["toy"][metric]
+
+
+@pytest.mark.parametrize("split", ["delimiter", "none"])
+def test_full_context_does_not_depend_on_the_split(split: str) -> None:
+    lm = tiny_llama()
+    expected = [value for value, _ in answers(run(adapted("icl", lm), task()))]
+    found = [value for value, _ in answers(run(adapted("icl", lm, prompts=Prompts(split=split)), task()))]
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_generation_gives_the_texts_of_lm_evals_own_model(lm: LM) -> None:
+    ours, theirs = run(adapted("icl", lm), task(**WRITING)), run(hf(lm), task(**WRITING))
+    assert answers(ours) == answers(theirs)
+    assert any(answers(ours))
+
+
+def test_rolling_gives_the_sums_of_lm_evals_own_model(lm: LM) -> None:
+    texts = ["A wren sings.", "The newt, a small one, swims in the pond behind the house."]
+    requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts]
+    # which puts a BOS in front of its windows itself
+    expected = hf(lm, starts=False).loglikelihood_rolling(requests, disable_tqdm=True)
+    assert adapted("icl", lm).loglikelihood_rolling(requests) == pytest.approx(expected, abs=1e-3)
+
+
+def test_closed_book_with_demonstrations_is_the_base_model_without(lm: LM) -> None:
+    ours, theirs = run(adapted("none", lm), task()), run(hf(lm), task(num_fewshot=0))
+    assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
+
+
+def test_a_method_that_looks_at_the_question() -> None:
+    lm = tiny_llama()
+    one, many = adapted("mac", lm), adapted("mac", lm)
+    one.batch_size = 1
+    found, expected = run(many, task()), run(one, task())
+    assert many.readings == 1
+    assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(expected)], abs=1e-4)
+    closed = run(adapted("none", lm), task())
+    assert [v for v, _ in answers(found)] != pytest.approx([v for v, _ in answers(closed)], abs=1e-3)
+
+
+def test_answers_come_in_the_order_of_the_requests() -> None:
+    model = adapted("icl", tiny_llama())
+    shown = "a: 1\n\nb: 0\n\n"
+    asked = [(shown + f"{word}:", option) for word in ANIMALS[:4] for option in (" 0", " 1")] + [("", " alone")]
+    requests = [Instance("loglikelihood", {}, pair, 0, ("t", i, 1)) for i, pair in enumerate(asked)]
+    forward, backward = model.loglikelihood(requests), model.loglikelihood(requests[::-1])
+    assert [v for v, _ in forward] == pytest.approx([v for v, _ in backward[::-1]], abs=1e-5)
+    assert len({round(value, 3) for value, _ in forward}) == len(asked)
+
+
+def test_different_demonstrations_are_read_one_by_one_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    lm = tiny_llama()
+    drawn = task(fewshot_config={"sampler": "default"})
+    loaded = manager().load([drawn])["tasks"]
+    model = adapted("icl", lm, prompts=Prompts(tasks=loaded))
+    with caplog.at_level(logging.WARNING, logger="ttabench"):
+        found = run(model, drawn)
+    different = {sample["arguments"][0][0].rsplit("\n\n", 1)[0] for sample in found["samples"]["toy"]}
+    assert model.readings == len(different) > 1
+    (said,) = [record.getMessage() for record in caplog.records if record.name.startswith("ttabench")]
+    assert "first_n" in said
+    assert f"{len(different)} different" in said
+    assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(run(hf(lm), drawn))], abs=1e-4)
+
+
+def test_prompts_without_a_common_beginning_are_asked_whole(caplog: pytest.LogCaptureFixture) -> None:
+    model = adapted("icl", tiny_llama())
+    requests = [Instance("loglikelihood", {}, (f"{w}: 1\n\n{w} x:", " 0"), 0, ("t", 0, 1)) for w in ANIMALS[:3]]
+    with caplog.at_level(logging.WARNING, logger="ttabench"):
+        model.loglikelihood(requests)
+    assert model.readings == 0
+    assert "split=delimiter" in caplog.text
+
+
+def test_evaluate_by_model_arguments() -> None:
+    found = evaluate(
+        model_args={"method": "icl", "model": str(NANO_FOLDER), "set.truncate": "left"}, tasks=[task()],
+        task_manager=manager(), bootstrap_iters=0, limit=2,
+    )  # fmt: skip
+    assert found["config"]["model"] == "ttabench"
+    assert found["config"]["method"] == "icl"
+    assert found["config"]["settings"]["truncate"] == "left"
+    assert re.fullmatch("[0-9a-f]{64}", found["config"]["fingerprint"])
+    hub = {**TASK, **CHOICES, "task": "away", "dataset_path": "no-such-owner/no-such-data"}
+    with pytest.raises(UserError, match="could not be loaded"):
+        evaluate(model_args="method=none", tasks=[hub], task_manager=manager())
+    with pytest.raises(UserError, match="not a registered task"):
+        evaluate(model_args="method=none", tasks=["toyy"], task_manager=manager())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("method=icll", "Did you mean 'icl'"),
+        ("metod=icl", "Did you mean 'method'"),
+        ("method=icl,set.truncat=left", "Did you mean 'truncate'"),
+        ("method=icl,split=nonne", "Did you mean 'none'"),
+        ("method=icl,batch_size=many", "batch_size"),
+    ],
+)
+def test_bad_model_arguments(arguments: str, told: str) -> None:
+    with pytest.raises(UserError, match=re.escape(told)):
+        AdaptedLM.create_from_arg_string(arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "asked", "told"),
+    [
+        ("icll", "away.yaml", "Unknown method 'icll'. Did you mean 'icl'?"),
+        ("none", "away.yaml", "could not be loaded"),
+        ("none", "toyy", "Tasks not found: toyy"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    method: str, asked: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    import lm_eval
+
+    away = {**TASK, **CHOICES, "task": "away", "dataset_path": "no-such-owner/no-such-data"}
+    (tmp_path / "away.yaml").write_text(json.dumps(away))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
+    monkeypatch.setattr(lm_eval, "simple_evaluate", None, raising=False)  # put back afterwards
+    monkeypatch.setattr(sys, "argv", ["lm-eval", "--model_args", f"method={method}", "--tasks", asked])
+    assert command.main() == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert told in errors[0]
+
+
+def test_sampling_is_refused() -> None:
+    requests = [Instance("generate_until", {}, ("a", {"do_sample": True, "temperature": 1.0}), 0, ("t", 0, 1))]
+    with pytest.raises(UserError, match="do_sample"):
+        adapted("icl", tiny_llama()).generate_until(requests)
+
+
+def test_where_a_prompt_is_cut() -> None:
+    assert common_cut(["a\n\nb\n\nc", "a\n\nb\n\nd"], "\n\n") == 6
+    assert common_cut(["a\n\nb", "b\n\nb"], "\n\n") == 0
+    assert common_cut([], "\n\n") == 0
+    for text in ("a\n\nb\n\n", "a\n\nb", "\n\na\n\n\n\nb\n\n", "a", "\n\n"):
+        assert "".join(piece.text + piece.joiner for piece in pieces(text, "\n\n")) == text
+    assert [piece.text for piece in pieces("a\n\nb\n\n", "\n\n")] == ["a", "b"]
+
+
+class _Words(LM):
+    """A tokenizer in which a full stop takes the line breaks after it along."""
+
+    name = "words"
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:  # noqa: ARG002
+        words = re.findall(r"\.\n*|\w+|\n|.", text)
+        self.seen += [word for word in words if word not in self.seen]
+        return [self.seen.index(word) for word in words]
+
+    def encode_many(self, texts: Any, max_tokens: int | None = None) -> list[list[int]]:  # noqa: ARG002
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Any) -> str:
+        return "".join(self.seen[i] for i in ids)
+
+
+@pytest.mark.parametrize("prefix", ["a b\n\nc d\n\n", "a b.\n\nc d.\n\n", "a b.\n\nc d\n\n", "a.\n\n"])
+@pytest.mark.parametrize("make", [load, _Words], ids=["nano", "full stops"])
+def test_a_seam_keeps_the_tokens_of_the_whole(make: Callable[[], LM], prefix: str) -> None:
+    lm = make()
+    contexts = [prefix + query for query in ("e f:", "g:", " h")]
+    found = seam(lm, prefix, "\n\n", contexts)
+    read = [token for piece in found.pieces for token in lm.encode(piece.text + piece.joiner)]
+    for context in contexts:
+        assert read + lm.encode(context[found.anchor :])[len(found.anchor_ids) :] == lm.encode(context)
+        assert context.startswith("".join(piece.text + piece.joiner for piece in found.pieces))
+
+
+def test_a_tokenizer_without_a_seam_is_refused() -> None:
+    class OneToken(_Words):
+        def encode(self, text: str, max_tokens: int | None = None) -> list[int]:  # noqa: ARG002
+            self.seen += [] if text in self.seen else [text]
+            return [self.seen.index(text)]
+
+    with pytest.raises(UserError, match="split=none"):
+        seam(OneToken(), "a\n\n", "\n\n", ["a\n\nb"])
+    with pytest.raises(UnknownName):
+        Prompts(split="half")

@@ -1,0 +1,77 @@
+"""Batches that fit: rows go through together, and where memory does not suffice half as many do.
+
+    for samples in in_batches(asks, BatchSize(64), answer):     # 64, 64, out of memory, 32, 32 ...
+
+What is done stays done; a batch that failed is run again in halves. Results do not depend on the size.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+
+from ttabench.errors import UserError
+
+AUTO = 0
+"""Stands for a size that is found: the largest one that fits, from `START` downwards."""
+START = {"cpu": 64, "cuda": 1024}
+"""A CPU gains nothing from more rows, and runs out of memory without a word; a GPU says so."""
+SIGNS = ("out of memory", "not enough memory", "can't allocate memory")
+
+Row = TypeVar("Row")
+Done = TypeVar("Done")
+
+
+class BatchSize:
+    """How many rows go together, for as long as they fit.
+
+    Args:
+        wanted: rows; `AUTO` to find out.
+        device: torch device type, where `AUTO` begins.
+    """
+
+    def __init__(self, wanted: int, device: str = "cpu") -> None:
+        self.rows = wanted if wanted != AUTO else START.get(device, START["cpu"])
+        assert self.rows > 0, f"a batch of {self.rows} rows"
+
+
+def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]], Done]) -> Iterator[Done]:
+    """Do the work on all rows, batch by batch; the size shrinks where it must and stays there.
+
+    Raises:
+        UserError: one row alone does not fit.
+    """
+    begin = 0
+    while begin < len(rows):
+        batch = list(rows[begin : begin + size.rows])
+        failed = False
+        try:
+            done = work(batch)
+        except (RuntimeError, MemoryError) as error:
+            failed = out_of_memory(error)
+            if not failed:
+                raise
+        if failed:  # out of the handler, so that what the traceback holds is free again
+            _halve(size, len(batch))
+            continue
+        yield done
+        begin += len(batch)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether this is a GPU or a CPU that ran out of memory."""
+    known = isinstance(error, MemoryError | torch.cuda.OutOfMemoryError)
+    return known or (isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS))
+
+
+def _halve(size: BatchSize, failed: int) -> None:
+    if failed == 1:
+        mend = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
+        raise UserError("One query alone does not fit into memory.", mend)
+    size.rows = failed // 2
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,19 @@
+"""Every method as a model of lm-evaluation-harness (lm-eval 0.4.13): any of its tasks runs under any method.
+
+    python -m ttabench.harness --model_args method=icl,model=nano --tasks copa --num_fewshot 10
+    evaluate(model_args={"method": "mac", "set.hierarchy": 16}, tasks=["copa"])
+    lm_eval.simple_evaluate(model="ttabench", model_args="method=icl", tasks=...)    after `import ttabench.harness`
+
+The `lm_eval` command looks for models in its own package only, so the first line is that command with this package
+imported. Demonstrations are read as context, once for all documents that share them; what follows is the query (see
+`splitting`). Under `icl` the log-likelihoods are those of `--model hf`, where its tokenizer begins texts with BOS as
+ours do.
+
+Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoint), state, random_weights, dtype,
+device; `set.KEY=VALUE` for a setting of the method; `split` and `delimiter`, see `prompts.Prompts`.
+"""
+
+from ttabench.harness.command import evaluate
+from ttabench.harness.model import AdaptedLM
+
+__all__ = ["AdaptedLM", "evaluate"]

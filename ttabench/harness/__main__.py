@@ -1,0 +1,7 @@
+"""`python -m ttabench.harness`: lm-eval's command line under a method."""
+
+import sys
+
+from ttabench.harness.command import main
+
+sys.exit(main())

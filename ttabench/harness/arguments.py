@@ -1,0 +1,84 @@
+"""Model arguments of lm-eval (`method=icl,model=nano,set.truncate=left`) as a method on a base model."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ttabench.architectures import NANO
+from ttabench.config import digest
+from ttabench.errors import UnknownName, UserError
+from ttabench.evaluation import Bases
+from ttabench.harness.prompts import Prompts
+from ttabench.resolving import Wanted, adapter
+from ttabench.states import load_state
+
+NAME = "ttabench"
+ARGUMENTS = ("method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device")
+HERE = ("batch_size", "split", "delimiter")
+
+log = logging.getLogger(__name__)
+
+
+def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """What an `AdaptedLM` is made of.
+
+    Args:
+        given: model arguments; lm-eval has turned some of the texts into numbers.
+        more: what lm-eval adds of its own: batch size, device.
+
+    Raises:
+        UserError: an unknown argument, method, model, setting ...
+    """
+    given = {**{key: value for key, value in more.items() if value is not None}, **given}
+    given.pop("max_batch_size", None)
+    wanted = _wanted(given)
+    resolved = adapter(wanted)
+    lm = Bases().get(wanted)
+    method = resolved.build(lm)
+    if method.trainable and resolved.checkpoint is None:
+        log.warning("%s has no checkpoint here: its modules are untrained", wanted.method)
+    start = None
+    if wanted.state is not None:
+        start = load_state(wanted.state, resolved.belongs(lm), str(lm.device))
+    prompts = Prompts(split=str(given.get("split", "auto")), delimiter=str(given.get("delimiter", "\n\n")))
+    info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split}
+    info["state"] = digest(wanted.state) if wanted.state is not None else ""
+    return {
+        "method": method, "start": start, "batch_size": wanted.batch_size, "prompts": prompts, "info": info,
+    }  # fmt: skip
+
+
+def _wanted(given: Mapping[str, Any]) -> Wanted:
+    """Model arguments as the request they are. lm-eval has turned some of the texts into numbers.
+
+    Raises:
+        UserError: an argument nobody knows.
+    """
+    settings = tuple(f"{key[4:]}={value}" for key, value in given.items() if key.startswith("set."))
+    for key in given:
+        if key not in (*ARGUMENTS, *HERE) and not key.startswith("set."):
+            raise UnknownName("model argument", key, [*ARGUMENTS, *HERE, "set.KEY"])
+    device = str(given.get("device", "auto"))
+    if device == "cuda:0" and not torch.cuda.is_available():
+        device = "auto"  # lm-eval's command line says so where nobody did
+    size = str(given.get("batch_size", 32))
+    if not size.isdecimal() or size == "0":
+        raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more.")
+    return Wanted(
+        method=str(given.get("method", "icl")),
+        task=str(given.get("task", "")),
+        settings=settings,
+        state=Path(str(given["state"])) if given.get("state") else None,
+        random_weights=bool(given.get("random_weights", False)),
+        device=device,
+        batch_size=int(size),
+        model=str(given.get("model", NANO)),
+        checkpoint=str(given.get("checkpoint", "")),
+        preset=str(given.get("preset", "")),
+        dtype=str(given.get("dtype", "auto")),
+    )
