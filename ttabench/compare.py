@@ -195,7 +195,7 @@ def _entry(label: str, records: Sequence[RunRecord], metric: str) -> Entry:
 def _by_step(records: Sequence[RunRecord], metric: str) -> dict[int, tuple[float, float | None, int]]:
     rows: dict[int, list[Row]] = {}
     for row in (row for record in records for row in record.rows):
-        if row.metric == metric and row.step is not None:
+        if row.metric == metric and row.step is not None and row.part is None:
             rows.setdefault(row.step, []).append(row)
     return {step: pooled(rows[step]) for step in sorted(rows)}
 

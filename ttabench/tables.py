@@ -40,7 +40,7 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
             data.append({**row.model_dump(), **record.cost})
     if several:
         for metric in (row.metric for row in _shown(first) if row.step is None and row.part is None):
-            alike = [row for record, _ in runs if (row := record.value(metric)) is not None]
+            alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
             value, stderr, n = pooled(alike)
             rows.append(("all", metric, plus_minus(value, stderr, scale(metric)), str(n), "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)

@@ -195,8 +195,10 @@ def _letters(part: SubTask, raw: RawRow) -> _Shaped:
     question, choices = _cell(part, raw, "question"), raw.values.get("choices")
     if isinstance(question, dict):
         question, choices = question.get("stem"), question.get("choices")
-    if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
-        choices = {key: [choice.get(key) for choice in choices] for key in ("text", "label")}
+    if isinstance(choices, list):
+        nested = [choice for choice in choices if isinstance(choice, dict)]
+        if len(nested) == len(choices):
+            choices = {key: [choice.get(key) for choice in nested] for key in ("text", "label")}
     texts, letters = (choices.get(key) if isinstance(choices, dict) else None for key in ("text", "label"))
     if not isinstance(texts, list) or not isinstance(letters, list) or not texts or len(texts) != len(letters):
         raise malformed(raw.place, "options are missing, or not as many as their letters")
