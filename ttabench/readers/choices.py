@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ttabench.errors import UserError
 from ttabench.readers.cards import SubTask, brief
@@ -192,14 +193,16 @@ def _pair(part: SubTask, raw: RawRow) -> _Shaped:
 
 def _letters(part: SubTask, raw: RawRow) -> _Shaped:
     """Choices under letters or figures: in columns of lists as the hub has them, or nested as they were published."""
-    question, choices = _cell(part, raw, "question"), raw.values.get("choices")
+    question: Any = _cell(part, raw, "question")
+    choices: Any = raw.values.get("choices")
     if isinstance(question, dict):
-        question, choices = question.get("stem"), question.get("choices")
+        choices, question = question.get("choices"), question.get("stem")
     if isinstance(choices, list):
         nested = [choice for choice in choices if isinstance(choice, dict)]
         if len(nested) == len(choices):
             choices = {key: [choice.get(key) for choice in nested] for key in ("text", "label")}
-    texts, letters = (choices.get(key) if isinstance(choices, dict) else None for key in ("text", "label"))
+    columns = choices if isinstance(choices, dict) else {}
+    texts, letters = columns.get("text"), columns.get("label")
     if not isinstance(texts, list) or not isinstance(letters, list) or not texts or len(texts) != len(letters):
         raise malformed(raw.place, "options are missing, or not as many as their letters")
     options = tuple(text_of(raw.place, "an option", text) for text in texts)
