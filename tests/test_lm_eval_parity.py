@@ -46,7 +46,7 @@ def theirs(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]
     task = ConfigurableTask(config=config)
     asked = []
     for number, document in enumerate(task.eval_docs):
-        context = task.fewshot_context(document, SHOTS if name != "winogrande" else 0)
+        context = task.fewshot_context(document, SHOTS)
         found = task.construct_requests(document, context, metadata=(name, number, 1))
         asked.append([request.args for request in found])
     return asked
@@ -55,7 +55,7 @@ def theirs(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]
 def ours(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
     table = Table(rows=[RawRow(f"row {i}", row) for i, row in enumerate(rows)], label="", where="rows")
     items, _ = choices.parse(sub_task(name), table)
-    shown = "".join(f"{item.shown}\n\n" for item in items[: SHOTS if name != "winogrande" else 0])
+    shown = "".join(f"{item.shown}\n\n" for item in items[:SHOTS])
     return [pairs(shown, item.ask("q", "lm_eval", " ")) for item in items]
 
 
@@ -85,7 +85,6 @@ def test_published_rows_too(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_winogrande_demonstrations_hold_the_right_name() -> None:
-    """lm-eval joins them so: `choices[index] + " " + target` (its own few-shot path for several contexts fails)."""
     row = {"sentence": "Ann beat Bo, so _ was sad.", "option1": "Ann", "option2": "Bo", "answer": "2"}
     (item,), _ = choices.parse(sub_task("winogrande"), Table(rows=[RawRow("r", dict(row))], label="", where="r"))
     assert item.shown == "Ann beat Bo, so Bo was sad."
