@@ -105,7 +105,7 @@ def overview() -> str:
             part = share(found["none"][0], found["icl"][0], found["mac"][0]) if whole else "(window)"
             lines.append(f"| {task} | {count} | {' | '.join(cells)} | {part} |")
     legend = (
-        f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens, no ceiling."
+        f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens."
     )
     return "\n".join(lines) + f"\n\n{legend}\n"
 
