@@ -104,10 +104,10 @@ def overview() -> str:
             whole = count <= FITS
             part = share(found["none"][0], found["icl"][0], found["mac"][0]) if whole else "(window)"
             lines.append(f"| {task} | {count} | {' | '.join(cells)} | {part} |")
-    return (
-        "\n".join(lines)
-        + f"\n\nF1 in per cent ± standard error, three seeds. (window): icl holds the newest {TOKENS:,} tokens only, and is no ceiling.\n"
+    legend = (
+        f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens."
     )
+    return "\n".join(lines) + f"\n\n{legend}\n"
 
 
 def write_tables() -> None:

@@ -47,8 +47,8 @@ _CACHE: list[LM] = []
 
 def test_it_answers_about_unseen_entities_from_its_context_alone(lm: LM) -> None:
     with torch.no_grad():
-        assert figures.answering(lm, "streamingqa", 0, 1) <= 15
-        assert figures.answering(lm, "streamingqa", 4, 8) >= 85
+        assert figures.answering(lm, "streamingqa", 0, 1, "test") <= 15
+        assert figures.answering(lm, "streamingqa", 4, 8, "test") >= 85
 
 
 def test_its_card_tells_the_training_and_the_figures_that_were_measured() -> None:
