@@ -35,12 +35,13 @@ def complete_task(incomplete: str) -> list[str]:
     return _starting(names(), incomplete)
 
 
-def batch_size(text: str) -> int:
-    """`--batch-size` as a number, 0 for auto.
+def batch_size(typed: str | int) -> int:
+    """`--batch-size` (a text, or the default) as a number, 0 for auto.
 
     Raises:
         BadParameter: neither.
     """
+    text = str(typed)
     if text != "auto" and not (text.isdecimal() and int(text) > 0):
         raise typer.BadParameter(f"{text!r} is neither a number of queries, 1 or more, nor auto.")
     return 0 if text == "auto" else int(text)

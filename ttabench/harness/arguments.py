@@ -34,7 +34,8 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: an unknown argument, method, model, setting ...
     """
-    given = {**{key: value for key, value in more.items() if value is not None}, **given}
+    named = {key: "none" if value is None else value for key, value in given.items()}  # lm-eval reads `none` as None
+    given = {**{key: value for key, value in more.items() if value is not None}, **named}
     given.pop("max_batch_size", None)
     wanted = _wanted(given)
     resolved = adapter(wanted)
