@@ -46,9 +46,29 @@ def reductions(documents: int) -> list[list[str]]:
     return [["--method", *chosen, *stream("streamingqa", documents)] for chosen in (["mac"], *capped)]
 
 
+def demonstrations(task: str, options: list[str], recent: int) -> list[list[str]]:
+    """Nothing, everything, and a fifth of the keys and values by each rule (`recent` is that fifth in tokens)."""
+    chosen = [
+        ["none"],
+        ["icl"],
+        ["snapkv", "--preset", "streamadapter"],
+        ["h2o", "--preset", "streamadapter"],
+        ["window", "--set", f"recent={recent}"],
+    ]
+    return [["--method", *words, "--task", task, *options] for words in chosen]
+
+
+def shots(count: int) -> list[str]:
+    """Demonstrations in front of the queries."""
+    return ["--task-set", f"shots={count}"]
+
+
 SUITES: dict[str, list[list[str]]] = {
     **{f"{task}-{n}": online(task, n) for task, lengths in LENGTHS.items() for n in lengths},
     **{f"reductions-{n}": reductions(n) for n in LENGTHS["streamingqa"][1:]},
+    "superglue-shots": [["--method", "icl", "--task", "superglue", *shots(k)] for k in (0, 1, 3, 5, 10, 20, 30)],
+    "superglue-30": demonstrations("superglue", shots(30), 160),
+    "metaicl": demonstrations("metaicl", [], 48),
     "retention": [
         ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
     ],
@@ -104,9 +124,7 @@ def overview() -> str:
             whole = count <= FITS
             part = share(found["none"][0], found["icl"][0], found["mac"][0]) if whole else "(window)"
             lines.append(f"| {task} | {count} | {' | '.join(cells)} | {part} |")
-    legend = (
-        f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens."
-    )
+    legend = f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens."
     return "\n".join(lines) + f"\n\n{legend}\n"
 
 
