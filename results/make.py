@@ -73,7 +73,7 @@ SUITES: dict[str, list[list[str]]] = {
         ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
     ],
 }
-IN_README = ("streamingqa-16", "squad_seq-16")
+IN_README = ("streamingqa-16", "squad_seq-16", "superglue-30")
 
 
 def ttabench(*words: str) -> str:
