@@ -211,7 +211,7 @@ def test_published_files(name: str, source: str, asks: dict[str, int]) -> None:
     [
         ({"task": "boolqq"}, "Unknown sub-task of superglue 'boolqq'. Did you mean 'boolq'?"),
         ({"task": ","}, "names no sub-task"),
-        ({"shots": "33"}, "shots=33 demonstrations of boolq are more than the 32 rows"),
+        ({"shots": "97"}, "shots=97 demonstrations of boolq are more than the 96 rows"),
         ({"shots": "-1"}, "shots: Input should be greater than or equal to 0"),
         ({"ratio": "1.5"}, "ratio: Input should be less than or equal to 1"),
         ({"template": "othr"}, "Unknown template of task superglue 'othr'. Did you mean 'other'?"),
