@@ -8,7 +8,8 @@ from itertools import combinations, pairwise
 import pytest
 
 from ttabench.mini import books, corpus, demonstrations, dialogue, profiles, qa
-from ttabench.mini.world import CATEGORIES, KINDS, RELATIONS, SPLITS, entities, name_pieces, rng
+from ttabench.mini.relations import RELATIONS
+from ttabench.mini.world import CATEGORIES, KINDS, SPLITS, entities, name_pieces, rng
 
 QA = {"streamingqa": qa.streamingqa, "squad_seq": qa.squad_seq, "archivalqa": qa.archivalqa}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from ttabench.mini.world import RELATIONS, Fact, draw_entities, facts, rng
+from ttabench.mini.relations import RELATIONS
+from ttabench.mini.world import Fact, draw_entities, facts, rng
 
 Row = dict[str, object]
 _FILLERS = (

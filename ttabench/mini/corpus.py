@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from ttabench.mini import books, demonstrations, dialogue, profiles, qa
-from ttabench.mini.world import CATEGORIES, LABEL_WORDS, RELATIONS, entities
+from ttabench.mini.relations import RELATIONS
+from ttabench.mini.world import CATEGORIES, LABEL_WORDS, entities
 
 END = "\0"
 

@@ -22,8 +22,8 @@ from pydantic import Field
 from ttabench.errors import UnknownName, UserError
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.choices import Item
+from ttabench.readers.description import describe
 from ttabench.readers.options import ProtocolSettings, resolve
-from ttabench.readers.qa_rows import fingerprint
 from ttabench.readers.sources import Request
 from ttabench.readers.subtasks import Part, Words, chosen, parts, twin_part
 from ttabench.types import Ask, Episode, Json, Observe
@@ -142,25 +142,12 @@ class Demonstrations:
     def describe(self) -> dict[str, Json]:
         """The task as JSON for a record; `digest` changes with any text shown or asked, or their order."""
         texts = [text for episode in self.episodes() for step in episode.steps for text in _texts(step)]
-        return {
-            "task": self.card.name,
-            "reader": self.card.reader,
-            "title": self.card.title,
-            "arxiv": self.card.arxiv,
-            "licence": self.card.licence,
-            "source": self.source,
-            "split": self.split,
-            "seed": self.seed,
-            "limit": self.limit,
-            "protocol": self.settings.model_dump(),
-            "arguments": dict(self.arguments),
+        counts = {
             "parts": {one.part.name: len(one.asked) for one in self.drawn},
             "observed": self.n_observes,
             "questions": self.n_asks,
-            "dropped": dict(self.dropped),
-            "notes": list(self.notes),
-            "digest": fingerprint(*texts),
         }
+        return describe(self, counts, texts)
 
 
 def _texts(step: Observe | Ask) -> list[str]:

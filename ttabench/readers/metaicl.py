@@ -23,9 +23,9 @@ from pydantic import BeforeValidator, Field
 
 from ttabench.errors import UserError
 from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.description import describe
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.options import ProtocolSettings, resolve
-from ttabench.readers.qa_rows import fingerprint
 from ttabench.readers.sources import Request
 from ttabench.types import Ask, Episode, Json, Observe, Step
 
@@ -161,25 +161,12 @@ class MetaIcl:
     def describe(self) -> dict[str, Json]:
         """The task as JSON for a record; `digest` changes with any text shown or asked, or their order."""
         texts = [text for episode in self.episodes() for step in episode.steps for text in _texts(step)]
-        return {
-            "task": self.card.name,
-            "reader": self.card.reader,
-            "title": self.card.title,
-            "arxiv": self.card.arxiv,
-            "licence": self.card.licence,
-            "source": self.source,
-            "split": self.split,
-            "seed": self.seed,
-            "limit": self.limit,
-            "protocol": self.settings.model_dump(mode="json"),
-            "arguments": dict(self.arguments),
+        counts = {
             "parts": {task.name: len(task.asked) for task in self.tasks},
             "observed": self.n_observes,
             "questions": self.n_asks,
-            "dropped": dict(self.dropped),
-            "notes": list(self.notes),
-            "digest": fingerprint(*texts),
         }
+        return describe(self, counts, texts)
 
 
 def _texts(step: Step) -> list[str]:

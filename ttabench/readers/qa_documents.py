@@ -15,8 +15,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from ttabench.errors import UserError
+from ttabench.readers.description import fingerprint
 from ttabench.readers.options import ProtocolSettings
-from ttabench.readers.qa_rows import QARow, fingerprint
+from ttabench.readers.qa_rows import QARow
 
 
 def _all_is_none(value: object) -> object:

@@ -13,7 +13,6 @@ one that does not have the right shape is an error that names file and line.
 from __future__ import annotations
 
 import ast
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from datetime import UTC, date, datetime
 
 from ttabench.errors import UserError
 from ttabench.readers.cards import Card, brief
+from ttabench.readers.description import fingerprint
 from ttabench.readers.formats import RawRow, malformed
 from ttabench.readers.sources import Table, articles
 
@@ -50,11 +50,6 @@ class QARow:
     def target(self) -> str:
         """The shortest answer (the first of them), which is what the papers train on and score against."""
         return min(self.answers, key=len)
-
-
-def fingerprint(*parts: str) -> str:
-    """16 hex digits that identify texts."""
-    return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()[:16]
 
 
 def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow], dict[str, int]]:

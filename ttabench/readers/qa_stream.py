@@ -22,9 +22,10 @@ from itertools import pairwise
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import empty_golds, text_metric
 from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.description import describe
 from ttabench.readers.options import resolve
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of
-from ttabench.readers.qa_rows import QARow, fingerprint, parse
+from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
 from ttabench.types import Ask, Episode, Json, Observe, Step
 
@@ -173,25 +174,8 @@ class QAStream:
         """The task as JSON for a record; `digest` changes with any text, question or answer used, or their order."""
         parts = [document.text for document in self.documents]
         parts += [part for row in self.asked for part in (row.id, row.question, *row.answers, *row.answers_additional)]
-        return {
-            "task": self.card.name,
-            "reader": self.card.reader,
-            "title": self.card.title,
-            "arxiv": self.card.arxiv,
-            "licence": self.card.licence,
-            "source": self.source,
-            "split": self.split,
-            "seed": self.seed,
-            "limit": self.limit,
-            "protocol": self.settings.model_dump(),
-            "arguments": dict(self.arguments),
-            "rows": len(self.rows),
-            "documents": len(self.documents),
-            "questions": len(self.asked),
-            "dropped": dict(self.dropped),
-            "notes": list(self.notes),
-            "digest": fingerprint(*parts),
-        }
+        counts = {"rows": len(self.rows), "documents": len(self.documents), "questions": len(self.asked)}
+        return describe(self, counts, parts)
 
 
 def read(card: Card, request: Request) -> QAStream:
