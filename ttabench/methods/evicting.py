@@ -50,11 +50,14 @@ class EvictingMethod(BaseMethod[SettingsT]):
     """State: the kept keys and values, their places in the text, and how many tokens were read."""
 
     rotary: Rotary | None
+    chunk: int | None
+    """Tokens after which it evicts at the latest."""
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         super().__init__(lm, settings)
         moving = settings.positions == "cache" or (settings.positions == "auto" and rotates(lm))
         self.rotary = Rotary(lm) if moving else None
+        self.chunk = settings.chunk
 
     def adapt(self, state: State, chunk: Sequence[Observe]) -> State:
         """Read one more piece per row.
@@ -86,7 +89,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
     def _parts(self, rows: Sequence[list[int]], start: list[int]) -> Iterator[list[list[int]]]:
         """Rows cut into parts of at most `chunk` tokens, the parts of a row of like length."""
         texts = [start + row for row in rows]
-        size = self.settings.chunk or max(1, *map(len, texts))
+        size = self.chunk or max(1, *map(len, texts))
         counts = [-(-len(text) // size) for text in texts]
         for number in range(max(counts)):
             yield [

@@ -74,7 +74,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             self.rotary = None
             return
         self.width = settings.recent + (settings.evict == "after")
-        self.block = settings.chunk or BLOCK
+        self.chunk = settings.chunk or BLOCK
         if self.rotary is not None:
             room = lm.max_positions - settings.n_sink - settings.recent
             if room < 1:
@@ -82,16 +82,12 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
                     f"{settings.n_sink} sinks and {settings.recent} recent tokens fill all {lm.max_positions} positions"
                 )
                 raise UserError(f"{what} of {lm.name}.", "Use --set recent=N with a smaller N.")
-            self.block = min(self.block, room)
+            self.chunk = min(self.chunk, room)
 
     def _read(self, kept: Kept | None, ids_BT: Tensor, mask_BT: Tensor) -> Kept:
         if self.settings.mode == "postprefill":
             return self._cut(extended(self.lm, kept, ids_BT, mask_BT, None))
-        for begin in range(0, ids_BT.shape[1], self.block):
-            part = slice(begin, begin + self.block)
-            kept, _ = self.stream(kept, ids_BT[:, part], mask_BT[:, part])
-        assert kept is not None, "a stream of no tokens"
-        return kept
+        return self.stream(kept, ids_BT, mask_BT)[0]
 
     @torch.no_grad()
     def stream(self, kept: Kept | None, ids_BT: Tensor, mask_BT: Tensor) -> tuple[Kept, Tensor]:
