@@ -24,6 +24,7 @@ METHODS: Mapping[str, str] = {
     "snapkv": "ttabench.methods.snapkv:SnapKV",
     "h2o": "ttabench.methods.h2o:H2O",
     "mac": "ttabench.methods.mac:Mac",
+    "streamadapter": "ttabench.methods.streamadapter:StreamAdapter",
 }
 
 

@@ -1,0 +1,305 @@
+"""StreamAdapter: its equations two ways, streams cut anywhere, both ways to read, sizes and gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
+from ttabench.architectures import ARCHITECTURES
+from ttabench.layers.chunk_state import ChunkMapper, absorbed
+from ttabench.lm import LM
+from ttabench.methods.base import training_item
+from ttabench.methods.streamadapter import StreamAdapter
+from ttabench.methods.streamadapter_presets import StreamAdapterSettings
+from ttabench.patching import encoded, forward, text_start
+from ttabench.scoring import token_logprobs
+from ttabench.types import Episode, LowRank, Patch, State
+
+TINY = StreamAdapterSettings(queries=4, down=4, chunk=8)
+CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def taught(lm: LM, **changes: Any) -> StreamAdapter:
+    """An adapter whose deltas and gates are not zero."""
+    method = StreamAdapter(lm, replace(TINY, **changes))
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(1)
+        for name, parameter in method.modules().named_parameters():
+            if "outputs" in name or "gate" in name:
+                parameter.normal_(std=0.1)
+    return method
+
+
+def read(method: StreamAdapter, *texts: str, at_once: bool = False) -> State:
+    state = method.begin(1)
+    if at_once:
+        return method.adapt_many(state, [[piece] for piece in observes(*texts)])
+    for piece in observes(*texts):
+        state = method.adapt(state, [piece])
+    return state
+
+
+@torch.no_grad()
+def logits(lm: LM, patch: Patch, text: str = PROMPTS[0]) -> Tensor:
+    patch = encoded(lm, patch)
+    ids = torch.tensor([[*text_start(lm, patch), *lm.encode(text)]])
+    return forward(lm, patch, ids)[0][0, -len(lm.encode(text)) :]
+
+
+def lowranks(patch: Patch) -> list[Tensor]:
+    deltas = [delta for delta in patch.deltas.values() if isinstance(delta, LowRank)]
+    assert len(deltas) == len(patch.deltas)
+    return [each.b_BOR @ each.a_BRI for each in deltas]
+
+
+def mapper(seed: int = 0, heads: int = 2) -> ChunkMapper:
+    torch.manual_seed(seed)
+    made = ChunkMapper([(6, 10), (10, 6)], heads=heads, head_dim=4, queries=3, down=5, temperature=16.0)
+    with torch.no_grad():
+        made.gate.normal_()
+        made.gate_bias.normal_()
+    return made
+
+
+def by_hand(made: ChunkMapper, keys_HSD: Tensor, values_HSD: Tensor, chunk: int) -> Tensor:
+    """Equations 4 to 8 as they stand in the paper: one map, one head, one query, one chunk at a time, [M, R, E]."""
+    maps, heads, queries, size = made.queries.shape
+    states = []
+    for m in range(maps):
+        h = None
+        for begin in range(0, keys_HSD.shape[1], chunk):
+            part = slice(begin, begin + chunk)
+            rows = []
+            for r in range(queries):
+                cells = []
+                for head in range(heads):
+                    weights = (keys_HSD[head, part] @ made.queries[m, head, r] / size**0.5).softmax(0)
+                    cells.append(weights @ (values_HSD[head, part] @ made.down[m, 0]))
+                rows.append(torch.cat(cells))
+            summary = torch.stack(rows)
+            gate = torch.sigmoid(summary @ made.gate[m] + made.gate_bias[m]) ** (1 / 16)
+            h = summary if h is None else gate[:, None] * h + summary
+        assert h is not None
+        states.append(h)
+    return torch.stack(states)
+
+
+@pytest.mark.parametrize("slots", [8, 24, 27, 3])
+def test_states_are_those_of_the_equations(slots: int) -> None:
+    made, chunk = mapper(), 8
+    keys, values = torch.randn(2, 2, slots, 4), torch.randn(2, 2, slots, 4)
+    whole = slots // chunk * chunk
+    h = torch.zeros(2, *made.shape)
+    if whole:
+        h = absorbed(h, *made.summaries(keys[:, :, :whole], values[:, :, :whole], chunk))
+    if slots > whole:
+        rest = torch.ones(2, slots - whole, dtype=torch.bool)
+        h = absorbed(h, *made.remainder(keys[:, :, whole:], values[:, :, whole:], rest))
+    for row in range(2):
+        torch.testing.assert_close(h[row], by_hand(made, keys[row], values[row], chunk), **CLOSE)
+
+
+def test_deltas_are_those_of_the_equations() -> None:
+    made = mapper()
+    with torch.no_grad():
+        for outer in made.outputs:
+            outer.normal_()
+    h = torch.randn(1, *made.shape)
+    for index, (features_in, features_out) in enumerate([(6, 10), (10, 6)]):
+        x = torch.randn(features_in)
+        delta = made.deltas(h)[index]
+        wanted = x @ made.inputs[index] @ h[0, index].T @ made.outputs[index]
+        assert wanted.shape == (features_out,)
+        torch.testing.assert_close(x @ delta.a_BRI[0].T @ delta.b_BOR[0].T, wanted, **CLOSE)
+
+
+def test_one_chunk_does_not_see_the_gates() -> None:
+    made, other = mapper(), mapper()
+    with torch.no_grad():
+        other.gate_bias.fill_(-50.0)
+    keys, values, zero = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 8, 4), torch.zeros(1, *made.shape)
+    one = absorbed(zero, *made.summaries(keys, values, 8))
+    torch.testing.assert_close(one, absorbed(zero, *other.summaries(keys, values, 8)))
+    torch.testing.assert_close(one, made.summaries(keys, values, 8)[0][:, 0])
+
+
+@pytest.mark.parametrize(("bias", "wanted"), [(1e4, "sum"), (-1e4, "last")])
+def test_gates_at_their_ends(bias: float, wanted: str) -> None:
+    """Open gates add chunks up; shut ones leave the last."""
+    made = mapper()
+    with torch.no_grad():
+        made.gate.zero_()
+        made.gate_bias.fill_(bias)
+    summary, log_gate = made.summaries(torch.randn(1, 2, 24, 4), torch.randn(1, 2, 24, 4), 8)
+    h = absorbed(torch.zeros(1, *made.shape), summary, log_gate)
+    torch.testing.assert_close(h, summary.sum(1) if wanted == "sum" else summary[:, -1], **CLOSE)
+
+
+@pytest.mark.parametrize("window", [None, 16])
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_recurrent_equals_parallel(make: Any, window: int | None) -> None:
+    lm = make()
+    text = " ".join(TEXTS) * 3
+    patches = [
+        taught(lm, window=window, stride=8, mapping=mapping).patch(
+            read(taught(lm, window=window, stride=8, mapping=mapping), text), asks(*PROMPTS)
+        )
+        for mapping in ("recurrent", "parallel")
+    ]
+    for one, other in zip(*map(lowranks, patches), strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.sampled_from([None, 16]))
+def test_a_stream_may_be_cut_anywhere(cuts: list[int], window: int | None) -> None:
+    """One reading of the whole text equals readings of its parts, whatever their lengths."""
+    method = taught(tiny_llama(), window=window, stride=8, keep_cache=True)
+    text = ("".join(TEXTS) * 3)[: sum(cuts)]
+    borders = [sum(cuts[:i]) for i in range(len(cuts) + 1)]
+    state = method.begin(1)
+    for begin, end in pairwise(borders):
+        state = method.adapt(state, [replace(observes(text[begin:end])[0], joiner="")])
+    whole = method.adapt(method.begin(1), [replace(observes(text)[0], joiner="")])
+    one, other = (method.patch(each, asks(PROMPTS[0])) for each in (state, whole))
+    for ours, theirs in zip(lowranks(one), lowranks(other), strict=True):
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+    torch.testing.assert_close(logits(method.lm, one), logits(method.lm, other), atol=1e-4, rtol=1e-4)
+
+
+def test_texts_read_together_are_one_text_and_leave_a_state_of_one_size() -> None:
+    method = taught(tiny_llama())
+    whole = method.adapt(method.begin(1), [replace(observes("\n\n".join(TEXTS))[0])])
+    together = read(method, *TEXTS, at_once=True)
+    for one, other in zip(lowranks(method.patch(whole, asks(PROMPTS[0]))),
+                          lowranks(method.patch(together, asks(PROMPTS[0]))), strict=True):  # fmt: skip
+        torch.testing.assert_close(one, other, **CLOSE)
+    assert read(method, *TEXTS).nbytes == together.nbytes == read(method, TEXTS[0]).nbytes
+
+
+@pytest.mark.parametrize("changes", [{}, {"keep_cache": True}])
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_a_row_alone_equals_the_row_in_a_batch(make: Any, changes: dict[str, Any]) -> None:
+    method = taught(make(), **changes)
+    first, second = [TEXTS[0], "Gulls.", TEXTS[2] + TEXTS[3]], ["Terns!", TEXTS[1] + TEXTS[1], TEXTS[0]]
+    state = method.adapt(method.adapt(method.begin(3), observes(*first)), observes(*second))
+    together = lowranks(method.patch(state, asks(*PROMPTS)))
+    for row in range(3):
+        alone = lowranks(method.patch(read(method, first[row], second[row]), asks(PROMPTS[row])))
+        for one, other in zip(together, alone, strict=True):
+            torch.testing.assert_close(one[row], other[0], **CLOSE)
+
+
+def test_untaught_deltas_are_zero_and_stay_out_of_the_way() -> None:
+    lm = tiny_llama()
+    method = StreamAdapter(lm, TINY)
+    torch.testing.assert_close(logits(lm, method.patch(read(method, *TEXTS), asks(*PROMPTS))), logits(lm, Patch()))
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+@pytest.mark.parametrize("window", [None, 16])
+def test_merged_equals_hooked(make: Any, window: int | None) -> None:
+    lm = make()
+    hooked, merged = (taught(lm, window=window, stride=8, merge=merge) for merge in (False, True))
+    state = read(hooked, *TEXTS)
+    ours, theirs = logits(lm, merged.patch(state, asks(*PROMPTS))), logits(lm, hooked.patch(state, asks(*PROMPTS)))
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert float((theirs - logits(lm, Patch())).abs().max()) > 1e-2
+
+
+def test_window_keeps_the_newest_tokens_and_maps_the_others() -> None:
+    """The weights after the second eviction, followed by hand: what leaves is read under the weights then in force."""
+    lm = tiny_llama()
+    method = taught(lm, window=16, stride=8)
+    ids = lm.encode(TEXTS[0])[:26]
+    state = method.adapt(method.begin(1), [replace(observes(lm.decode(ids))[0], joiner="")])
+    assert state.tensors["lengths"].tolist() == [26 - 2 * 8]
+    assert state.tensors["tokens"][0, :10].tolist() == ids[16:]
+    networks, h = method.networks, method.networks.empty(1)["h"]
+    for begin in (0, 8):
+        start, _ = len(lm.bos_ids), None
+        text = torch.tensor([[*lm.bos_ids, *ids[begin : begin + 16]]])
+        with torch.no_grad():
+            _, window = forward(lm, Patch(deltas=networks.deltas(h)), text)
+            seen = window.prefix()
+            part = slice(start, start + 8)
+            h = networks.advanced(h, [k[:, :, part] for k in seen.keys_LBHPD],
+                                  [v[:, :, part] for v in seen.values_LBHPD], torch.tensor([1]))  # fmt: skip
+    torch.testing.assert_close(state.tensors["h"], h, **CLOSE)
+
+
+def test_window_that_is_not_full_is_the_base_model_on_its_tokens() -> None:
+    lm = tiny_llama()
+    method = taught(lm, window=64, stride=8)
+    patch = method.patch(read(method, "Ada lives here."), asks(PROMPTS[0]))
+    plain = Patch(tokens_BT=torch.tensor([lm.encode("Ada lives here.\n\n")]))
+    torch.testing.assert_close(logits(lm, patch), logits(lm, plain), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("queries", "share"), [(16, 4.99), (32, 5.55), (64, 6.66), (128, 8.81)])
+def test_parameters_on_tinyllama_are_the_papers(queries: int, share: float) -> None:
+    """Table 6: learnable parameters as a share of all, counted on the mappers themselves."""
+    config = ARCHITECTURES["tinyllama-1.1b"].config
+    hidden, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    heads, size = config["num_key_value_heads"], config["hidden_size"] // config["num_attention_heads"]
+    wide = heads * size
+    sizes = [(hidden, hidden), (hidden, wide), (hidden, wide), (hidden, hidden), (hidden, inner), (hidden, inner),
+             (inner, hidden)]  # fmt: skip
+    with torch.device("meta"):
+        made = ChunkMapper(sizes, heads=heads, head_dim=size, queries=queries, down=32, temperature=16.0)
+    new, base = layers * sum(p.numel() for p in made.parameters()), 1_100_048_384
+    assert round(100 * new / (base + new), 2) == pytest.approx(share, abs=0.011)
+    assert new == {16: 57_736_602, 32: 64_675_226, 64: 78_552_474, 128: 106_306_970}[queries]
+
+
+def test_gradients_stop_at_the_window_before_unless_asked() -> None:
+    """Both give the same loss; followed through the stream, the first window's queries get a larger part."""
+    grads = {}
+    for bptt in ("detach", "full"):
+        method = taught(tiny_llama(), window=16, stride=8, bptt=bptt)
+        episode = Episode(key="book", steps=(*observes("".join(TEXTS)[:40]), *asks(PROMPTS[0])))
+        loss = method.loss_parts([episode])["answer"]
+        loss.backward()  # type: ignore[no-untyped-call]
+        grads[bptt] = loss.item(), method.networks.mappers[0].queries.grad
+    assert grads["detach"][0] == pytest.approx(grads["full"][0])
+    assert not torch.allclose(grads["detach"][1], grads["full"][1])
+
+
+def test_training_in_a_batch_equals_use() -> None:
+    """The loss of a batch of episodes is what `adapt` and `patch` give, one episode at a time."""
+    lm = tiny_llama()
+    method = taught(lm)
+    episodes = [
+        Episode(key="a", steps=(*observes(*TEXTS), *asks(*PROMPTS[:2]))),
+        Episode(key="b", steps=(*observes(TEXTS[3], "Short."), *asks(PROMPTS[2]))),
+    ]
+    summed, count = 0.0, 0
+    for episode in episodes:
+        state = method.adapt_many(method.begin(1), [[piece] for piece in episode.observes()])
+        items = [training_item(lm, ask) for ask in episode.asks()]
+        values = token_logprobs(lm, method.patch(state, episode.asks()), items)
+        summed, count = summed - sum(float(each.sum()) for each in values), count + sum(map(len, values))
+    assert method.loss_parts(episodes)["answer"].item() == pytest.approx(summed / count, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"window": 16, "stride": 16}, "larger than the stride 16, got 16"),
+        ({"window": 32, "stride": 12, "chunk": 8}, "whole chunks of 8, got 12"),
+        ({"queries": 0}, "queries must be at least 1, got 0"),
+        ({"temperature": 0.0}, "positive, got 0.0"),
+    ],
+)
+def test_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        StreamAdapterSettings(**changes)

@@ -1,0 +1,204 @@
+"""StreamAdapter: the keys and values of a context, summarised chunk by chunk, become weight deltas of the frozen LM.
+
+    adapt   h_i = alpha_i h_{i-1} + S_i for every chunk of C tokens, at every linear map      a state of fixed size
+    patch   W' = W + W1 h^T W2, and the tokens that still stand in the window
+
+Paper: Muhtar et al., "StreamAdapter: Efficient Test Time Adaptation from Contextual Streams", arXiv 2411.09289. No code
+was published; the equations are in `layers/chunk_state`. h starts at 0 and the first chunk adds S_0 (read literally,
+the paper's h_0 = 0 would lose it). The token that begins a text, BOS, is the same for every text and not mapped.
+
+Two ways to read (`window`):
+
+    None    demonstrations: the base model reads all, all of it is mapped; tokens that fill no chunk are a short last
+            one when asked. What a task keeps in the window (its `ratio`) is read by the adapted weights.
+    1024    books: whenever 1,024 tokens stand in the window, the oldest `stride` of them are mapped, as the weights in
+            force see them, and leave; the others are read again by the new weights. A token's keys and values depend
+            on what stands before it, so only those that leave are read: one forward a token.
+
+Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ttabench.config import Recipe
+from ttabench.lm import LM
+from ttabench.methods.base import BaseMethod, training_item
+from ttabench.methods.streamadapter_networks import StreamAdapterNetworks
+from ttabench.methods.streamadapter_presets import PRESETS, RECIPES, StreamAdapterSettings
+from ttabench.patching import BLOCK, check_fits, deltas_applied, select_rows
+from ttabench.scoring import nll
+from ttabench.stream import pad, piece_ids
+from ttabench.types import Ask, Delta, Dense, Episode, Growth, LowRank, Observe, Patch, Prefix, State
+from ttabench.window import Window
+
+
+class StreamAdapter(BaseMethod[StreamAdapterSettings]):
+    """StreamAdapter. State: `h` [L, B, M, R, E]; the unfinished chunk's keys and values, or the window's tokens."""
+
+    name = "streamadapter"
+    summary = "chunks of the key/value cache, summarised into weight deltas"
+    paper = "2411.09289"
+    Settings = StreamAdapterSettings
+    presets: ClassVar[Mapping[str, StreamAdapterSettings]] = PRESETS
+    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
+    growth: Growth = "constant"
+    trainable = True
+
+    def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
+        super().__init__(lm, settings)
+        self.growth = "linear" if settings.keep_cache and settings.window is None else "constant"
+        self.networks = StreamAdapterNetworks(lm, settings)
+        self._learning = False
+
+    def modules(self) -> nn.ModuleDict:
+        """mappers, one a layer."""
+        return nn.ModuleDict(dict(self.networks.named_children()))
+
+    def adapt(self, state: State, chunk: Sequence[Observe]) -> State:
+        """Read one more piece per row."""
+        return self.adapt_many(state, [chunk])
+
+    def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read all pieces of a row as one text; without a window its later pieces see the earlier ones.
+
+        Raises:
+            UserError: without a window, the text is longer than the model's positions.
+        """
+        rows = [[i for chunk in chunks for i in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
+        read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
+        with torch.set_grad_enabled(self._learning):
+            tensors = self._whole(state, rows) if self.settings.window is None else self._windows(state, rows)
+        return State(state.rows, tensors, {"tokens_read": read})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """Deltas of every adapted linear map, with the tokens of the window."""
+        if "h" not in state.tensors:
+            return Patch()
+        with torch.set_grad_enabled(self._learning):
+            hooked = self.networks.deltas(self.networks.flushed(state.tensors))
+            deltas: Mapping[str, Delta] = hooked
+            if self.settings.merge and state.rows == 1:
+                deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
+        if "tokens" not in state.tensors:
+            return Patch(deltas=deltas)
+        lengths_B1, width = state.tensors["lengths"][:, None], int(state.tensors["lengths"].max())
+        mask_BT = torch.arange(width, device=lengths_B1.device) < lengths_B1
+        return Patch(tokens_BT=state.tensors["tokens"][:, :width], tokens_mask_BT=mask_BT, deltas=deltas)
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Mean negative log-likelihood of the answers under the deltas.
+
+        Demonstrations are read in one batch by the base model (no gradient), mapped, and the queries answered by the
+        adapted weights: two forwards, one backward. With a window, each query follows what was read before it.
+        """
+        self._learning = torch.is_grad_enabled()
+        try:
+            asks = [episode.asks() for episode in episodes]
+            read_first = all(isinstance(step, Ask) for e, each in zip(episodes, asks, strict=True)
+                             for step in e.steps[len(e.steps) - len(each) :])  # fmt: skip
+            if self.settings.window is not None or not read_first:
+                return super().loss_parts(episodes)
+            rows = [[i for piece in e.observes() for i in piece_ids(self.lm, piece)] for e in episodes]
+            state = State(len(rows), self._whole(self.begin(len(rows)), rows))
+            owners = [row for row, each in enumerate(asks) for _ in each]
+            patch = select_rows(self.patch(state, []), owners)
+            summed, tokens = nll(self.lm, patch, [training_item(self.lm, ask) for each in asks for ask in each])
+            return {"answer": summed / tokens}
+        finally:
+            self._learning = False
+
+    def _merged(self, name: str, delta: LowRank) -> Dense:
+        """The delta as a matrix, in the layout of the map's own weight."""
+        change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
+        return Dense(change_OI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_OI.T)
+
+    # everything into the weights
+
+    def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
+        held = _cache(state)
+        start = [] if held is not None else list(self.lm.bos_ids)
+        ids_BT, mask_BT = (
+            each.to(self.lm.device) for each in pad([start + row for row in rows], self.lm.pad_id, "right")
+        )
+        check_fits(self.lm, held, mask_BT.sum(1))
+        whole, tokens = self._forward(held, ids_BT, mask_BT), ids_BT.shape[1]
+        new = slice(whole.keys_LBHPD[0].shape[2] - tokens + len(start), None)
+        tensors = self.networks.absorbed(
+            self._before(state),
+            [keys[:, :, new] for keys in whole.keys_LBHPD],
+            [values[:, :, new] for values in whole.values_LBHPD],
+            mask_BT[:, len(start) :],
+        )
+        if not self.settings.keep_cache:
+            return tensors
+        cache = {
+            "keys": torch.stack(whole.keys_LBHPD),
+            "values": torch.stack(whole.values_LBHPD),
+            "next": whole.next_position_B,
+        }
+        return {**tensors, **cache, **({} if whole.mask_BP is None else {"mask": whole.mask_BP})}
+
+    def _before(self, state: State) -> dict[str, Tensor]:
+        names = ("h", "tail", "tail_keys", "tail_values")
+        found = {name: state.tensors[name] for name in names if name in state.tensors}
+        return found or self.networks.empty(state.rows)
+
+    @torch.no_grad()
+    def _forward(self, held: Prefix | None, ids_BT: Tensor, mask_BT: Tensor) -> Prefix:
+        """Everything read so far, as the base model sees it."""
+        window = Window(self.lm, held, ids_BT.shape[0], room=ids_BT.shape[1])
+        padded = not bool(mask_BT.all())
+        for begin in range(0, ids_BT.shape[1], BLOCK):
+            part = slice(begin, begin + BLOCK)
+            window.feed(ids_BT[:, part], mask_BT[:, part] if padded else None)
+        return window.prefix()
+
+    # what leaves the window
+
+    def _windows(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
+        assert self.settings.window is not None
+        window, stride = self.settings.window, self.settings.stride
+        h_LBMRE = self._before(state)["h"]
+        rows = [[*old, *new] for old, new in zip(_held(state), rows_new, strict=True)]
+        while leaving := [row for row, ids in enumerate(rows) if len(ids) >= window]:
+            index_N = torch.tensor(leaving, device=h_LBMRE.device)
+            moved = self._evicted(h_LBMRE.index_select(1, index_N), [rows[row][:stride] for row in leaving])
+            h_LBMRE = moved if len(leaving) == len(rows) else h_LBMRE.index_copy(1, index_N, moved)
+            rows = [ids[stride:] if row in leaving else ids for row, ids in enumerate(rows)]
+        lengths_B = torch.tensor([len(ids) for ids in rows], device=h_LBMRE.device)
+        tokens_BT = pad([*rows, [0] * (window - 1)], self.lm.pad_id, "right")[0][:-1]
+        return {"h": h_LBMRE, "tokens": tokens_BT.to(h_LBMRE.device), "lengths": lengths_B}
+
+    def _evicted(self, h_LBMRE: Tensor, rows: list[list[int]]) -> Tensor:
+        """The state after these tokens, as the weights in force see them, have gone into it."""
+        if self.settings.bptt == "detach":
+            h_LBMRE = h_LBMRE.detach()
+        start, device = list(self.lm.bos_ids), self.lm.device
+        ids_BT = torch.tensor([start + row for row in rows], device=device)
+        with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
+            seen = self._forward(None, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
+        keys, values = ([each[:, :, len(start) :] for each in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD))
+        full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
+        return self.networks.advanced(h_LBMRE, keys, values, full_B)
+
+
+def _cache(state: State) -> Prefix | None:
+    tensors = state.tensors
+    if "keys" not in tensors:
+        return None
+    keys, values = tuple(tensors["keys"].unbind(0)), tuple(tensors["values"].unbind(0))
+    return Prefix(keys, values, tensors["next"], tensors.get("mask"), holds_bos=True)
+
+
+def _held(state: State) -> list[list[int]]:
+    """Token ids in each row's window."""
+    if "tokens" not in state.tensors:
+        return [[] for _ in range(state.rows)]
+    pairs = zip(state.tensors["tokens"], state.tensors["lengths"].tolist(), strict=True)
+    return [row[:length].tolist() for row, length in pairs]

@@ -1,0 +1,80 @@
+"""Settings of `streamadapter` and the presets of the paper and of the nano model.
+
+Paper: Muhtar et al., arXiv 2411.09289, section 4 and appendix B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ttabench.config import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamAdapterSettings:
+    """Settings of `streamadapter`; the defaults are the paper's (TinyLlama-1.1B)."""
+
+    queries: int = 16
+    """Learned queries of every linear map: the rank of its delta."""
+    down: int = 32
+    """Channels each key/value head's values are projected to (d')."""
+    chunk: int = 128
+    """Tokens of a chunk."""
+    temperature: float = 16.0
+    """tau: the gate is sigmoid(...) ** (1 / tau)."""
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of the adapted linear maps; none means every one inside the layers."""
+    share_heads: bool = True
+    """One down-projection for all heads of a linear map; the paper's parameter counts come out so."""
+    window: int | None = None
+    """Sliding window: so many tokens stand in the window, and what leaves it goes into the weights. None: everything
+    that is read goes into the weights."""
+    stride: int = 512
+    """Tokens that leave a full window together; whole chunks."""
+    keep_cache: bool = False
+    """Without a window: pieces that arrive in later calls attend to those read before, and the state grows with them.
+    False: what arrives together is one text, and only h and the tokens of an unfinished chunk are kept."""
+    mapping: Literal["recurrent", "parallel"] = "recurrent"
+    """A few chunks at a time, in flat memory, or all states at once, as the paper does; the same numbers."""
+    merge: bool = False
+    """Add the deltas to the weights, so that decoding is that of the base model."""
+    bptt: Literal["detach", "full"] = "detach"
+    """Whether training follows the state through the windows before."""
+    seed: int = 0
+    """Of initial weights."""
+
+    def __post_init__(self) -> None:
+        for field in ("queries", "down", "chunk", "stride"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {self.temperature}")
+        if self.window is None:
+            return
+        if self.window <= self.stride:
+            raise ValueError(f"window must be larger than the stride {self.stride}, got {self.window}")
+        if self.stride % self.chunk:
+            raise ValueError(f"stride must be whole chunks of {self.chunk}, got {self.stride}")
+
+
+_BOOK = {"window": 1024, "stride": 512}
+
+PRESETS: Mapping[str, StreamAdapterSettings] = {
+    "nano": StreamAdapterSettings(down=16, chunk=64),
+    "nano-book": StreamAdapterSettings(down=16, chunk=64, window=1024),
+    "tinyllama-1.1b": StreamAdapterSettings(),
+    "tinyllama-1.1b-book": StreamAdapterSettings(window=1024),
+    "llama-3-8b": StreamAdapterSettings(),
+    "llama-3-8b-book": StreamAdapterSettings(window=1024),
+    "phi-3-medium": StreamAdapterSettings(queries=48),
+    "phi-3-medium-book": StreamAdapterSettings(queries=48, window=1024),
+}
+
+RECIPES: Mapping[str, Recipe] = {
+    "tinyllama-1.1b": Recipe(documents=(30,), batch_documents=480, lr=5e-5, warmup=100, schedule="cosine", beta2=0.95),
+    "llama-3-8b": Recipe(documents=(60,), batch_documents=240, lr=2e-5, warmup=500, schedule="cosine", beta2=0.95),
+    "phi-3-medium": Recipe(documents=(60,), batch_documents=120, lr=1e-5, warmup=800, schedule="cosine", beta2=0.95),
+}
+"""The paper trains for 3 epochs of its tasks: set `--steps` for the data at hand."""
