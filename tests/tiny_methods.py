@@ -7,10 +7,12 @@ from typing import Any
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.h2o import H2OSettings
+from ttabench.methods.lora import LoraSettings
 from ttabench.methods.mac import Mac
 from ttabench.methods.mac_presets import MacSettings
 from ttabench.methods.snapkv import SnapKVSettings
 from ttabench.methods.streamadapter_presets import StreamAdapterSettings
+from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.window import WindowSettings
 from ttabench.registry import METHODS, resolve
 from ttabench.types import Ask, Episode, Observe
@@ -30,6 +32,8 @@ TINY: dict[str, Any] = {
     "window": WindowSettings(n_sink=2, recent=10),
     "snapkv": SnapKVSettings(budget=16, window=4, join=False),
     "h2o": H2OSettings(heavy=8, recent=8, join=False),
+    "lora": LoraSettings(rank=2),
+    "templora": TempLoraSettings(rank=2, prefix=8, lr=1e-2, schedule="constant"),
     "streamadapter": StreamAdapterSettings(queries=4, down=4, chunk=4, window=16, stride=8),
 }
 """Settings by method; the others run with their defaults."""

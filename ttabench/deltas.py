@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import dropout, linear
 
 from ttabench.lm import LM
 from ttabench.types import Delta, Dense, LowRank
@@ -49,6 +49,8 @@ def _hook(delta: LowRank, rows: int) -> Hook:
 
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         x, a, b = args[0], a_BRI.to(output.dtype), b_BOR.to(output.dtype)
+        if delta.dropout:
+            x = dropout(x, delta.dropout)
         if shared:
             return output + linear(linear(x, a[0]), b[0])
         x_BTI = x.reshape(rows, -1, x.shape[-1])  # OPT flattens rows and tokens before its feed-forward

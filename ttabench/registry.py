@@ -24,6 +24,8 @@ METHODS: Mapping[str, str] = {
     "snapkv": "ttabench.methods.snapkv:SnapKV",
     "h2o": "ttabench.methods.h2o:H2O",
     "mac": "ttabench.methods.mac:Mac",
+    "lora": "ttabench.methods.lora:Lora",
+    "templora": "ttabench.methods.templora:TempLora",
     "streamadapter": "ttabench.methods.streamadapter:StreamAdapter",
 }
 

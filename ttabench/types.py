@@ -133,6 +133,8 @@ class LowRank:
     """[B, R, in]; B may be 1."""
     b_BOR: Tensor
     """[B, out, R]; B may be 1. Any scale is already inside."""
+    dropout: float = 0.0
+    """Share of x that is zeroed before it meets the factors: while they are trained, never in use."""
 
 
 @dataclass(frozen=True)

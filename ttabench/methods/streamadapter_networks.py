@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ttabench.errors import UserError
 from ttabench.layers.chunk_state import ChunkMapper, absorbed
+from ttabench.layers.lora import target_names
 from ttabench.lm import LM
 from ttabench.methods.streamadapter_presets import StreamAdapterSettings
 from ttabench.types import LowRank
@@ -158,12 +158,7 @@ def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
 
 def _by_layer(lm: LM, targets: Sequence[str]) -> list[list[str]]:
     """Adapted linear maps of each decoder layer, in model order."""
-    named = lm.linear_names()
-    known = sorted({name.rpartition(".")[2] for name in named})
-    missing = [target for target in targets if target not in known]
-    if missing:
-        raise UserError(f"{lm.name} has no linear map {missing[0]!r}.", f"It has {', '.join(known)}.")
+    named = target_names(lm, targets)
     each = len(named) // lm.layers
     assert each * lm.layers == len(named), f"{lm.name}: layers differ in their linear maps"
-    layers = [named[begin : begin + each] for begin in range(0, len(named), each)]
-    return [[name for name in names if not targets or name.rpartition(".")[2] in targets] for names in layers]
+    return [named[begin : begin + each] for begin in range(0, len(named), each)]

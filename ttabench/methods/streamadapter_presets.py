@@ -73,7 +73,17 @@ PRESETS: Mapping[str, StreamAdapterSettings] = {
 }
 
 RECIPES: Mapping[str, Recipe] = {
-    "nano": Recipe(documents=(30,), questions=4, batch_documents=240, steps=2000, lr=1e-3, warmup=50, schedule="cosine", clip=1.0, beta2=0.98),
+    "nano": Recipe(
+        documents=(30,),
+        questions=4,
+        batch_documents=240,
+        steps=2000,
+        lr=1e-3,
+        warmup=50,
+        schedule="cosine",
+        clip=1.0,
+        beta2=0.98,
+    ),
     "tinyllama-1.1b": Recipe(documents=(30,), batch_documents=480, lr=5e-5, warmup=100, schedule="cosine", beta2=0.95),
     "llama-3-8b": Recipe(documents=(60,), batch_documents=240, lr=2e-5, warmup=500, schedule="cosine", beta2=0.95),
     "phi-3-medium": Recipe(documents=(60,), batch_documents=120, lr=1e-5, warmup=800, schedule="cosine", beta2=0.95),

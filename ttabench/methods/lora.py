@@ -1,0 +1,81 @@
+"""LoRA: low-rank weight deltas trained once on a task's training split; nothing is adapted at test time.
+
+    ttabench train --method lora --task superglue     then     ttabench eval --method lora --task superglue
+
+Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.09289): every linear map, r = alpha = 64.
+Training prompts have no demonstrations, whatever a training episode shows. What a task keeps in the window (its
+`ratio`) is read by the adapted weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from ttabench.config import Recipe
+from ttabench.layers import lora
+from ttabench.lm import LM
+from ttabench.methods.base import BaseMethod, training_item
+from ttabench.scoring import nll
+from ttabench.types import Ask, Episode, Observe, Patch, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings(lora.LoraShape):
+    """Settings of `lora`; the defaults are those of StreamAdapter's comparison."""
+
+
+class Lora(BaseMethod[LoraSettings]):
+    """Trained low-rank deltas. State: empty."""
+
+    name = "lora"
+    summary = "low-rank weight deltas, trained once on the task"
+    paper = "2106.09685"
+    Settings = LoraSettings
+    presets: ClassVar[Mapping[str, LoraSettings]] = {
+        "nano": LoraSettings(rank=16, alpha=16.0),
+        "tinyllama-1.1b": LoraSettings(),
+        "llama-3-8b": LoraSettings(),
+        "phi-3-medium": LoraSettings(),
+    }
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "tinyllama-1.1b": Recipe(
+            documents=(1,), batch_documents=16, lr=1e-4, warmup=100, schedule="cosine", beta2=0.95
+        ),
+        "llama-3-8b": Recipe(documents=(1,), batch_documents=8, lr=8e-5, warmup=300, schedule="cosine", beta2=0.95),
+        "phi-3-medium": Recipe(documents=(1,), batch_documents=4, lr=5e-5, warmup=500, schedule="cosine", beta2=0.95),
+    }
+    trainable = True
+
+    def __init__(self, lm: LM, settings: LoraSettings) -> None:
+        super().__init__(lm, settings)
+        started = lora.started(lm, settings)
+        self.names = list(started)
+        self.a = nn.ParameterList(a_RI for a_RI, _ in started.values())
+        self.b = nn.ParameterList(b_OR for _, b_OR in started.values())
+
+    def modules(self) -> nn.ModuleDict:
+        """a and b, one of each a linear map."""
+        return nn.ModuleDict({"a": self.a, "b": self.b})
+
+    def adapt(self, state: State, chunk: Sequence[Observe]) -> State:  # noqa: ARG002  # the contract's arguments
+        """Nothing: what it knows it learned before."""
+        return state
+
+    def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:  # noqa: ARG002
+        """Nothing."""
+        return state
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The trained deltas."""
+        pairs = zip(self.a, self.b, strict=True)
+        return Patch(deltas=lora.deltas(dict(zip(self.names, pairs, strict=True)), self.settings))
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Mean negative log-likelihood of the answers, asked without any context, all in one batch."""
+        asks = [ask for episode in episodes for ask in episode.asks()]
+        summed, tokens = nll(self.lm, self.patch(State(1), []), [training_item(self.lm, ask) for ask in asks])
+        return {"answer": summed / tokens}
