@@ -183,7 +183,10 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan) -> 
 def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None:
     """`ttabench adapt`: read files, write the state."""
     from ttabench.environment import seed_everything
+    from ttabench.peft_export import exportable, save_lora
+    from ttabench.runner import READ_AT_ONCE
     from ttabench.states import save_state
+    from ttabench.types import Patch
 
     pieces = pieces_of(reading)
     resolved = adapter(wanted)
@@ -192,11 +195,15 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     method = resolved.build(lm)
     state = method.begin(1)
     with render.progress(showing.talking) as tick:
-        for number, piece in enumerate(pieces, start=1):
-            state = method.adapt_many(state, [[piece]])
-            tick("read", number, len(pieces))
+        for begin in range(0, len(pieces), READ_AT_ONCE):
+            block = pieces[begin : begin + READ_AT_ONCE]
+            state = method.adapt_many(state, [[piece] for piece in block])
+            tick("read", begin + len(block), len(pieces))
     folder = save_state(out, state, resolved.belongs(lm))
     result = {"method": wanted.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder)}
+    patch = Patch() if method.looks_at_question else method.patch(state, [])
+    if exportable(patch):
+        result["peft"] = str(save_lora(lm, patch, folder / "peft"))
     again = f"ttabench eval --method {wanted.method} --model {wanted.model} --state {folder} --ask-only"
     _show_result("adapted", result, showing, f"Ask it: {again}")
 

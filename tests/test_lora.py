@@ -1,0 +1,212 @@
+"""LoRA and TempLoRA: starts, steps by hand, order of scoring and training, resets, storing, and peft's own loader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import Command
+from tests.test_streamadapter import logits, taught
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
+from ttabench.layers import lora
+from ttabench.lm import LM
+from ttabench.methods.lora import Lora, LoraSettings
+from ttabench.methods.templora import TempLora, TempLoraSettings
+from ttabench.peft_export import exportable, save_lora
+from ttabench.scoring import nll, token_logprobs
+from ttabench.states import load_state, save_state
+from ttabench.types import Patch, State
+
+TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
+
+
+def read(method: TempLora, *texts: str) -> State:
+    state = method.begin(1)
+    for piece in observes(*texts):
+        state = method.adapt(state, [piece])
+    return state
+
+
+def score(lm: LM, patch: Patch, text: str) -> Tensor:
+    return token_logprobs(lm, patch, [([], lm.encode(text))])[0]
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_fresh_factors_are_the_base_model(make: Any) -> None:
+    lm = make()
+    assert torch.equal(score(lm, Lora(lm, LoraSettings(rank=2)).patch(State(1), []), TEXTS[0]),
+                       score(lm, Patch(), TEXTS[0]))  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 0}, {"lr": 0.0}])
+def test_without_steps_or_rate_it_is_the_base_model(changes: dict[str, Any]) -> None:
+    lm = tiny_llama()
+    method = TempLora(lm, replace(TINY, prefix=0, **changes))
+    torch.testing.assert_close(score(lm, method.patch(read(method, *TEXTS), []), PROMPTS[0]),
+                               score(lm, Patch(), PROMPTS[0]))  # fmt: skip
+
+
+def test_training_on_a_text_makes_it_likelier() -> None:
+    lm = tiny_llama()
+    method = TempLora(lm, replace(TINY, prefix=0, epochs=8))
+    patch = method.patch(read(method, TEXTS[0]), [])
+    assert float(score(lm, patch, TEXTS[0]).mean()) > float(score(lm, Patch(), TEXTS[0]).mean()) + 0.1
+
+
+def test_first_step_is_adams_by_hand() -> None:
+    """g / (|g| + eps) times the rate, from the clipped gradient: Adam's first step, bias corrections cancelling."""
+    lm = tiny_llama()
+    settings = replace(TINY, epochs=1, clip=0.5)
+    method = TempLora(lm, settings)
+    factors = {name: tuple(each.clone().requires_grad_(True) for each in pair) for name, pair in method.start.items()}
+    ids = lm.encode(TEXTS[0] + "\n\n")
+    summed, count = nll(lm, Patch(deltas=lora.deltas(factors, settings)), [([], ids)])  # type: ignore[arg-type]
+    (summed / count).backward()  # type: ignore[no-untyped-call]
+    grads = [each.grad for pair in factors.values() for each in pair]
+    norm = torch.cat([grad.flatten() for grad in grads if grad is not None]).norm()
+    assert float(norm) > settings.clip
+    state = read(method, TEXTS[0])
+    for name, (a, b) in method._factors(state.tensors["factors"][0]).items():
+        for after, before in zip((a, b), factors[name], strict=True):
+            grad = before.grad * settings.clip / norm
+            wanted = before - settings.lr * grad / (grad.abs() + settings.eps)
+            torch.testing.assert_close(after, wanted, atol=1e-5, rtol=1e-4)
+
+
+def test_what_comes_later_changes_nothing_before() -> None:
+    """Score, then adapt: an edited unit leaves the scores of all units before it, and its own context, as they were."""
+    lm = tiny_llama()
+    method = TempLora(lm, TINY)
+
+    def scores(units: list[str]) -> list[Tensor]:
+        state, found = method.begin(1), []
+        for unit in units:
+            found.append(score(lm, method.patch(state, []), unit))
+            state = method.adapt(state, observes(unit))
+        return found
+
+    first, edited = scores([*TEXTS]), scores([*TEXTS[:2], "Something else altogether.", TEXTS[3]])
+    assert all(torch.equal(first[i], edited[i]) for i in (0, 1))
+    assert not torch.equal(first[3], edited[3])
+
+
+def test_a_new_reader_knows_nothing_of_the_one_before() -> None:
+    method = TempLora(tiny_llama(), replace(TINY, dropout=0.1))
+    read(method, *TEXTS)
+    again, alone = read(method, TEXTS[3]), read(TempLora(tiny_llama(), replace(TINY, dropout=0.1)), TEXTS[3])
+    assert all(torch.equal(again.tensors[name], alone.tensors[name]) for name in alone.tensors)
+
+
+def test_a_stored_state_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    """Moments, counters and the randomness of dropout are in the state."""
+    method = TempLora(tiny_llama(), replace(TINY, dropout=0.2, schedule="units2"))
+    state = read(method, *TEXTS[:2])
+    save_state(tmp_path, state, {"method": "templora"})
+    loaded = load_state(tmp_path, {"method": "templora"})
+    ours, theirs = (method.adapt(each, observes(TEXTS[2])).tensors for each in (state, loaded))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_warm_up_skips_the_first_unit_as_released() -> None:
+    method = TempLora(tiny_llama(), replace(TINY, schedule="units2"))
+    assert method._rates([0, 0, 1, 1, 2], 0) == [0.0, 0.0, 0.005, 0.005, 0.01]
+    assert method._rates([0, 1], 2) == [0.01, 0.01]
+
+
+def test_one_cycle_rises_to_its_largest_rate_and_falls() -> None:
+    method = TempLora(tiny_llama(), replace(TINY, schedule="onecycle"))
+    rates = method._rates(list(range(20)), 0)
+    assert max(rates) == pytest.approx(0.01)
+    assert 0 < rates.index(max(rates)) < 19
+    assert rates[-1] < rates[0] < max(rates) / 10
+    assert method._rates([0], 0)[0] > 0
+
+
+def test_epochs_go_over_all_pieces() -> None:
+    method = TempLora(tiny_llama(), replace(TINY, by="epoch", epochs=3, prefix=0))
+    order = [tuple(item[1]) for _, item in method._lessons([], [[1, 2], [3]], 0)]
+    assert order == [(1, 2), (3,)] * 3
+    by_unit = TempLora(tiny_llama(), replace(TINY, epochs=2, prefix=1))
+    assert [item for _, item in by_unit._lessons([9], [[1, 2], [3]], 0)] == [([9], [1, 2])] * 2 + [([2], [3])] * 2
+
+
+def test_lora_learns_what_it_is_trained_on_and_ignores_what_it_reads() -> None:
+    lm = tiny_llama()
+    method = Lora(lm, LoraSettings(rank=4))
+    optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
+    losses = []
+    for _ in range(12):
+        loss = method.loss_parts([episode("a")])["answer"]
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.2
+    state = method.adapt(method.begin(1), observes(TEXTS[0]))
+    assert state.nbytes == 0
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+@pytest.mark.parametrize("which", ["templora", "streamadapter", "lora"])
+def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    lm = make()
+    if which == "templora":
+        method = TempLora(lm, replace(TINY, prefix=0))
+        patch = method.patch(read(method, *TEXTS), [])
+    elif which == "lora":
+        trained = Lora(lm, LoraSettings(rank=2, alpha=6.0))
+        with torch.no_grad():
+            for parameter in trained.modules().parameters():
+                parameter.normal_(std=0.1)
+        patch = trained.patch(State(1), [])
+    else:
+        adapter = taught(lm)
+        patch = adapter.patch(adapter.adapt(adapter.begin(1), observes(" ".join(TEXTS))), asks(PROMPTS[0]))
+    ours = logits(lm, patch)
+    save_lora(lm, patch, tmp_path)
+    base = make()
+    base.model.set_attn_implementation("sdpa")
+    loaded = PeftModel.from_pretrained(base.model, tmp_path)
+    ids = torch.tensor([[*lm.bos_ids, *lm.encode(PROMPTS[0])]])
+    with torch.no_grad():
+        theirs = loaded(input_ids=ids).logits[0, len(lm.bos_ids) :]
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    assert float((ours - logits(lm, Patch())).abs().max()) > 1e-2
+
+
+def test_adapt_writes_a_peft_folder(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("\n\n".join(TEXTS))
+    ran = ttabench("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=0", "--model", tiny_base,
+                   "--context", text, "--out", tmp_path / "mine", "--json")  # fmt: skip
+    folder = Path(ran.json()["peft"])
+    assert (folder / "adapter_config.json").exists()
+    assert (folder / "adapter_model.safetensors").exists()
+    ran = ttabench("adapt", "--method", "icl", "--model", tiny_base, "--context", text, "--out", tmp_path / "his",
+                   "--json")  # fmt: skip
+    assert "peft" not in ran.json()
+
+
+def test_what_is_no_lora_is_not_exported() -> None:
+    adapter = taught(tiny_llama(), merge=True)
+    state = adapter.adapt(adapter.begin(1), observes(TEXTS[0]))
+    assert not exportable(adapter.patch(state, asks(PROMPTS[0])))
+    assert not exportable(Patch())
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [({"rank": 0}, "rank must be at least 1, got 0"), ({"dropout": 1.0}, "got 1.0"), ({"epochs": -1}, "got -1"),
+     ({"lr": -1.0}, "got -1.0")],
+)  # fmt: skip
+def test_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        replace(TINY, **changes)
