@@ -16,7 +16,7 @@ LEVELS = (
     ("types", "errors", "environment", "architectures"),
     ("records", "metrics", "config", "cost", "store", "meter", "registry", "render", "progress", "mini"),
     ("lm", "hub", "patching", "stream", "deltas", "window", "attention"),
-    ("scoring", "generation", "layers", "answering", "batching"),
+    ("scoring", "forcing", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
     ("runner", "training", "profiling", "states", "recording"),
     ("resolving", "evaluation", "reading", "compare", "report", "sweep", "harness"),

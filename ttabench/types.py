@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from ttabench.attention import Call
     from ttabench.lm import LM
 
 Growth: TypeAlias = Literal["none", "constant", "linear"]
@@ -118,11 +119,38 @@ class Prefix:
     """bool [B, P], false where a slot is padding; None when every slot counts."""
     holds_bos: bool = False
     """True when the prefix was made by reading text that starts with the BOS token (set by `patching`)."""
+    eviction: Eviction | None = None
+    """Which slots go as text is read on top (H2O); None: all stay."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
         return sum(t.numel() * t.element_size() for t in (*self.keys_LBHPD, *self.values_LBHPD))
+
+
+class Eviction(Protocol):
+    """What a prefix forgets while text is read on top of it: a value that goes where the prefix goes."""
+
+    def step(self, mask_BT: Tensor) -> EvictionStep:
+        """Watch the next tokens being read, of as many rows as this has; false where a row is padded."""
+        ...
+
+    def select(self, rows_N: Tensor) -> Eviction:
+        """That of these rows, in this order; one row serves any number."""
+        ...
+
+
+class EvictionStep(Protocol):
+    """One reading under an `Eviction`."""
+
+    def __call__(self, call: Call) -> None:
+        """Sees the attention of one layer."""
+        ...
+
+    def left(self, whole: Prefix, *, evict: bool) -> Prefix:
+        """What is left of the prefix with the tokens just read behind it, with its eviction; all of it for now if not
+        `evict`."""
+        ...
 
 
 @dataclass(frozen=True)

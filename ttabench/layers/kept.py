@@ -68,6 +68,18 @@ class Kept:
         mask_BP = None if bool(valid_BP.all()) else valid_BP
         return Prefix(tuple(keys.unbind(0)), tuple(self.values.unbind(0)), following_B, mask_BP, holds_bos=True)
 
+    def select(self, rows_N: Tensor) -> Kept:
+        """These rows, in this order; one row serves any number without a copy."""
+
+        def pick(tensor: Tensor, dim: int) -> Tensor:
+            if tensor.shape[dim] > 1:
+                return tensor.index_select(dim, rows_N)
+            return tensor.expand(*tensor.shape[:dim], len(rows_N), *tensor.shape[dim + 1 :])
+
+        keys, values, index = (pick(each, 1) for each in (self.keys, self.values, self.index))
+        scores = None if self.scores is None else pick(self.scores, 1)
+        return Kept(keys, values, index, pick(self.next, 0), scores)
+
     def take(self, slots_LBHP: Tensor) -> Kept:
         """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere."""
         held = self.index.shape[-1]
@@ -140,17 +152,17 @@ def extended(
         for begin in range(0, tokens, BLOCK):
             part = slice(begin, begin + BLOCK)
             window.feed(ids_BT[:, part], mask_BT[:, part] if padded else None)
-    return joined(kept, window, start, mask_BT, rotary)
+    return joined(kept, window.prefix(), mask_BT, rotary)
 
 
-def joined(kept: Kept | None, window: Window, start: Prefix | None, mask_BT: Tensor, rotary: Rotary | None) -> Kept:
-    """What was kept, and behind it the text that a window has read on top of it."""
-    tokens, whole = mask_BT.shape[1], window.prefix()
+def joined(kept: Kept | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> Kept:
+    """What was kept, and behind it the text at the end of a prefix, read on top of it."""
+    tokens = mask_BT.shape[1]
     keys = torch.stack([layer[:, :, -tokens:] for layer in whole.keys_LBHPD])
     values = torch.stack([layer[:, :, -tokens:] for layer in whole.values_LBHPD])
     steps_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
-        first_B1 = 0 if start is None else start.next_position_B[:, None]
+        first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
         keys = rotary.unrotate(keys, (first_B1 + steps_BT).clamp(min=0))
     read_B = mask_BT.sum(1) if kept is None else kept.next + mask_BT.sum(1)
     index_BT = (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()

@@ -109,7 +109,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
         with watched(self._band(kept, mask_BT)):
             hidden_BTD = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
-        return self._cut(joined(kept, window, start, mask_BT, self.rotary)), hidden_BTD
+        return self._cut(joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
 
     def _band(self, kept: Kept | None, mask_BT: Tensor) -> Band:
         steps_BT = mask_BT.long().cumsum(1) - 1
