@@ -87,6 +87,11 @@ def watched(watcher: Watcher | None) -> Iterator[None]:
         _watcher.reset(token)
 
 
+def is_watched() -> bool:
+    """Whether somebody watches; windows made now keep their prefix where watchers see it."""
+    return _watcher.get() is not None
+
+
 def forward(
     module: nn.Module,
     query: Tensor,

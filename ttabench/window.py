@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.attention import NAME, Shared, shared_prefix, watched
+from ttabench.attention import NAME, Shared, is_watched, shared_prefix, watched
 from ttabench.lm import LM
 from ttabench.types import Eviction, Prefix
 
@@ -64,12 +64,12 @@ class Window:
     def _lendable(self, pairs: list[tuple[Tensor, Tensor]]) -> list[Shared] | None:
         """One prefix for several rows stays one (`attention`), unless someone chose another attention for the model.
 
-        Nor where every row evicts slots of its own.
+        Nor where every row evicts slots of its own, or somebody watches.
         """
         config = self.lm.model.config
         if not pairs or self.rows == 1 or pairs[0][0].shape[0] > 1 or config._attn_implementation != NAME:
             return None
-        if self._eviction is not None:
+        if self._eviction is not None or is_watched():
             return None
         all_seen = self._mask_BS is None and getattr(config, "sliding_window", None) is None
         return [Shared(keys, values, all_seen) for keys, values in pairs]

@@ -12,7 +12,7 @@ Shape letters: L layers · B rows · H key/value heads · P slots kept · T toke
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -81,7 +81,7 @@ class Kept:
         return Kept(keys, values, index, pick(self.next, 0), scores)
 
     def take(self, slots_LBHP: Tensor) -> Kept:
-        """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere."""
+        """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere. One row gives to many."""
         held = self.index.shape[-1]
         if slots_LBHP.shape[-1] == held and bool((slots_LBHP == torch.arange(held, device=slots_LBHP.device)).all()):
             return self
@@ -89,7 +89,7 @@ class Kept:
         index = _gathered(self.index, chosen_LBHP).masked_fill(slots_LBHP < 0, -1)
         scores = None if self.scores is None else _gathered(self.scores, chosen_LBHP)
         keys, values = (_gathered(both, chosen_LBHP) for both in (self.keys, self.values))
-        return replace(self, keys=keys, values=values, index=index, scores=scores)
+        return Kept(keys, values, index, self.next.expand(keys.shape[1]), scores)
 
 
 def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
