@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.test_eviction import call, dense_sums, fixture, needs_fixtures
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
+from ttabench.cost import Workload, estimate, shape_from
 from ttabench.generation import generate
 from ttabench.layers.eviction import ColumnSums, grouped
 from ttabench.layers.kept import Kept
@@ -236,3 +237,19 @@ def test_without_a_prompt_the_first_token_stands_for_it() -> None:
     for values, item in zip(found, items, strict=True):
         torch.testing.assert_close(values, token_logprobs(lm, patch, [item])[0], **NOISE)
     torch.testing.assert_close(found[0], token_logprobs(lm, patch, [([1], [2, 3])])[0], **NOISE)
+
+
+def test_what_is_written_under_a_budget_costs_the_same_for_every_token() -> None:
+    shape = shape_from(tiny_llama().config.to_dict(), "llama")
+
+    def ask(new_tokens: int, *, evict_decode: bool) -> int:
+        work = Workload(pieces=10, piece_tokens=50, prompt_tokens=20, new_tokens=new_tokens)
+        cost = estimate("h2o", vars(H2OSettings(evict_decode=evict_decode)), shape, work)
+        assert cost is not None
+        return cost.ask_flops
+
+    fixed, growing = (
+        [ask(n + 1, evict_decode=value) - ask(n, evict_decode=value) for n in (1, 100)] for value in (True, False)
+    )
+    assert fixed[0] == fixed[1]
+    assert growing[0] < growing[1]

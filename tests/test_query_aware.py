@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tests import test_contract as contract
 from tests.test_kv_methods import logits, read
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
+from ttabench.cost import Workload, estimate, shape_from
 from ttabench.errors import UserError
 from ttabench.layers.kept import Kept
 from ttabench.lm import LM
@@ -120,8 +120,14 @@ def test_a_question_without_room_is_the_users_error() -> None:
         method.patch(state, asks("Is this too long?"))
 
 
-def test_the_full_cache_grows_by_every_token() -> None:
-    method = SnapKV(tiny_llama(), SMALL)
-    sizes = [read(method, *TEXTS[:count]).nbytes for count in (1, 2, 3)]
-    one, other = (after - before for before, after in pairwise(sizes))
-    assert one == other > 0
+def test_bytes_are_as_computed() -> None:
+    lm = tiny_llama()
+    state = read(SnapKV(lm, SMALL), *TEXTS)
+    work = Workload(pieces=1, piece_tokens=int(state.tensors["next"]), prompt_tokens=10, new_tokens=1)
+    shape = shape_from(lm.config.to_dict(), "llama")
+    aware, plain = (estimate("snapkv", vars(replace(SMALL, query_aware=value)), shape, work) for value in (True, False))
+    assert aware is not None
+    assert plain is not None
+    assert state.nbytes - state.tensors["next"].nbytes == aware.state_bytes > plain.state_bytes
+    assert aware.ask_flops > plain.ask_flops + shape.forward(work.prompt_tokens, work.piece_tokens)
+    assert aware.adapt_flops < plain.adapt_flops

@@ -235,17 +235,40 @@ def _evicting(shape: Shape, work: Workload, kept: int, watching: int, slot_bytes
 
 
 def _snapkv(settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:
-    """SnapKV (arXiv 2404.14469): the window's attention once more; 4 bytes of index a slot and head."""
+    """SnapKV (arXiv 2404.14469): the window's attention once more; 4 bytes of index a slot and head.
+
+    query_aware: a full cache with one index for all heads; every query is read on it once before it is asked.
+    """
     tokens = work.pieces * work.piece_tokens
     kept, window = (_amount(settings[key], tokens) for key in ("budget", "window"))
-    return _evicting(shape, work, kept, min(window, tokens) * tokens, 4)
+    if not settings["query_aware"]:
+        return _evicting(shape, work, kept, min(window, tokens) * tokens, 4)
+    watching = min(window, work.prompt_tokens) * (tokens + work.prompt_tokens)
+    looking = shape.forward(work.prompt_tokens, tokens) + 2 * shape.layers * shape.heads * shape.head_dim * watching
+    return Cost(
+        parameters=shape.parameters,
+        adapt_flops=shape.forward(tokens),
+        ask_flops=looking + _answer(shape, work, min(kept, tokens)),
+        state_bytes=shape.cache_bytes(tokens, work.value_bytes) + 4 * tokens,
+    )
 
 
 def _h2o(settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:
-    """H2O (arXiv 2306.14048): all attention once more; index and score, 8 bytes a slot and head."""
-    tokens = work.pieces * work.piece_tokens
-    kept = sum(_amount(settings[key], tokens) for key in ("heavy", "recent"))
-    return _evicting(shape, work, kept, tokens * (tokens + 1) // 2, 8)
+    """H2O (arXiv 2306.14048): all attention once more; index and score, 8 bytes a slot and head.
+
+    evict_decode: a token of the answer attends to what is kept of context and prompt, and that once more.
+    """
+    tokens, prompt = work.pieces * work.piece_tokens, work.prompt_tokens
+    kept, budget = (
+        min(sum(_amount(settings[key], read) for key in ("heavy", "recent")), read)
+        for read in (tokens, tokens + prompt)
+    )
+    cost = _evicting(shape, work, kept, tokens * (tokens + 1) // 2, 8)
+    if not settings["evict_decode"]:
+        return cost
+    watching = prompt * kept + prompt * (prompt + 1) // 2 + work.new_tokens * (budget + 1)
+    read = shape.forward(prompt, kept) + work.new_tokens * shape.forward(1, budget) + shape.head(work.new_tokens)
+    return replace(cost, ask_flops=read + 2 * shape.layers * shape.heads * shape.head_dim * watching)
 
 
 def _window(settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:

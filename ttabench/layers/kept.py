@@ -12,6 +12,7 @@ Shape letters: L layers · B rows · H key/value heads · P slots kept · T toke
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -93,12 +94,16 @@ class Kept:
 
 
 def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
-    """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side."""
-    front = [max(sizes) for sizes in zip(source_LBHS.shape[:3], slots_LBHP.shape[:3], strict=True)]
-    tail = source_LBHS.shape[4:]
-    source = source_LBHS.expand(*front, *source_LBHS.shape[3:])
-    slots = slots_LBHP.expand(*front, -1)
-    return source.gather(3, slots.view(*slots.shape, *(1,) * len(tail)).expand(*slots.shape, *tail))
+    """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side.
+
+    Slots are picked as rows of a table: several times as fast as a `gather`, which has an index for every number.
+    """
+    *own, held = source_LBHS.shape[:4]
+    front = [max(sizes) for sizes in zip(own, slots_LBHP.shape[:3], strict=True)]
+    first_LBH1 = torch.arange(math.prod(own), device=slots_LBHP.device).view(*own, 1) * held
+    rows_N = (first_LBH1 + slots_LBHP).expand(*front, -1).flatten()
+    table = source_LBHS.reshape(-1, *source_LBHS.shape[4:])
+    return table.index_select(0, rows_N).view(*front, -1, *source_LBHS.shape[4:])
 
 
 def check_room(lm: LM, kept: Kept | None, mask_BT: Tensor, rotary: Rotary | None) -> None:
