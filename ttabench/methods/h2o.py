@@ -11,8 +11,8 @@ group. Each query evicts from a copy of its own, so queries never meet and askin
 context's keys with another then, and every token of an answer is a step. Measured with nano on one CPU core, 32 queries
 at once: choosing an answer takes 2.3 times as long as with `evict_decode=false`, writing one 4 times.
 
-Not offered: the mask that the released code lays over lm-eval's texts. It is drawn from the attention of the whole text,
-its answer included, so that nothing could be read before a query is known, and nothing is saved.
+Not offered: the mask that the released code lays over lm-eval's texts. It is drawn from the attention of all of a text,
+its answer included: nothing can be read before a query is known, and nothing is saved.
 """
 
 from __future__ import annotations
