@@ -9,7 +9,7 @@ Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its
 travel with their slots: what was evicted is lost, what stays goes on counting. Sums are raw, over all query heads of a
 group. Each query evicts from a copy of its own, so queries never meet and asking changes nothing; no row shares the
 context's keys with another then, and every token of an answer is a step. Measured with nano on one CPU core, 32 queries
-at once: choosing an answer takes 2.3 times as long as with `evict_decode=false`, writing one 4 times.
+at once: choosing an answer takes about twice as long as with `evict_decode=false`, writing one three to four times.
 
 Not offered: the mask that the released code lays over lm-eval's texts. It is drawn from the attention of all of a text,
 its answer included: nothing can be read before a query is known, and nothing is saved.
