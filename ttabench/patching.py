@@ -184,6 +184,7 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
             values_LBHPD=tuple(pick(values) for values in prefix.values_LBHPD),
             next_position_B=pick(prefix.next_position_B),
             mask_BP=None if prefix.mask_BP is None else pick(prefix.mask_BP),
+            hidden_LBHP=None if prefix.hidden_LBHP is None else tuple(pick(hidden) for hidden in prefix.hidden_LBHP),
         )
     return Patch(
         tokens_BT=None if patch.tokens_BT is None else pick(patch.tokens_BT),

@@ -118,6 +118,8 @@ class Prefix:
     """bool [B, P], false where a slot is padding; None when every slot counts."""
     holds_bos: bool = False
     """True when the prefix was made by reading text that starts with the BOS token (set by `patching`)."""
+    hidden_LBHP: tuple[Tensor, ...] | None = None
+    """One bool [B, H, P] a layer, true where a head does not see a slot that others may; None when all see all."""
 
     @property
     def nbytes(self) -> int:
