@@ -128,11 +128,8 @@ class _EpisodeRun:
 
     def _check_reads_once(self) -> None:
         method, reads = self.bench.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
-        times = sum(reading for reading, _ in reads)
-        if method.reads_once and not self.bench.ask_only and times > 1:
-            what = (
-                f"{method.name} compresses one text, once, and this task reads on {times - 1} times after a question."
-            )
+        if method.reads_once and not self.bench.ask_only and sum(reading for reading, _ in reads) > 1:
+            what = f"{method.name} compresses one text, once, but this task reads on after a question."
             raise UserError(what, "Ask after the last piece only (metaicl: --task-set steps=16), or use snapkv.")
 
     def _read(self, pieces: list[Observe]) -> None:

@@ -14,11 +14,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, get_args, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from ttabench.errors import UnknownName, UserError
 from ttabench.registry import assignments, parse_value
-from ttabench.types import Json
 
 INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 termcolor==3.3.0"
 """kvpress asks for an older transformers, so its dependencies cannot be resolved; these are what importing it takes."""
@@ -95,51 +94,62 @@ def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
 
     Raises:
         UserError: an unknown press or argument (with the closest one); a value of another type, or one the press
-            refuses; a press missing between brackets, or too many of them.
+            refuses; a press or an argument missing, or presses that it does not wrap.
     """
-    if wanted.name not in known:
-        raise UnknownName("press", wanted.name, sorted(known))
-    cls = known[wanted.name]
+    cls = class_of(wanted, known)
+    taken = [spec for spec in inspect.signature(cls).parameters.values() if not spec.name.startswith("_")]
     hints = get_type_hints(cls.__init__)
-    free = [name for name in inspect.signature(cls).parameters if not name.startswith("_")]
-    places = {name: hints[name] for name in free if _takes_a_press(hints[name], tuple(known.values()))}
-    given = _placed(wanted, places, [build(press, known) for press in wanted.wrapped])
+    places = [spec.name for spec in taken if _takes_a_press(hints[spec.name], tuple(known.values()))]
+    plain = [spec.name for spec in taken if spec.name not in places]
+    presses = [build(press, known) for press in wanted.wrapped]
+    listed = len(places) == 1 and get_origin(hints[places[0]]) is list
+    if len(presses) > len(places) and not listed:
+        takes = f"wraps {len(places)} press" if places else "wraps no other press"
+        raise UserError(f"{wanted.name} {takes}, got {len(presses)}.", "Write the press alone, or one in its brackets.")
+    given: dict[str, Any] = {places[0]: presses} if listed and presses else dict(zip(places, presses, strict=False))
     for key, text in wanted.arguments.items():
-        plain = [name for name in free if name not in places]
         if key not in plain:
-            if not plain:
-                raise UserError(f"{wanted.name} takes no arguments, got {key}={text}.", "Leave it out.")
-            raise UnknownName(f"argument of {wanted.name}", key, plain)
+            _refuse_argument(wanted, key, plain)
         given[key] = parse_value(text, hints[key], f"{key} of {wanted.name}")
+    needless = [s.name for s in taken if not (s.default is s.empty or (s.name in places and s.default is None))]
+    missing = [s.name for s in taken if s.name not in given and s.name not in needless]
+    if missing:
+        example = "(SnapKVPress)" if missing[0] in places else f"?{missing[0]}=..."
+        raise UserError(f"{wanted.name} needs its {missing[0]}.", f"Write 'kvpress:{wanted.name}{example}'.")
     try:
         return cls(**given)
     except (AssertionError, TypeError, ValueError) as error:
         raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", "See kvpress's documentation.") from None
 
 
+def class_of(wanted: Press, known: Mapping[str, type[Any]]) -> type[Any]:
+    """The class of a press.
+
+    Raises:
+        UnknownName: kvpress has no such press; the message names the closest one.
+    """
+    if wanted.name not in known:
+        raise UnknownName("press", wanted.name, sorted(known))
+    return known[wanted.name]
+
+
+def _refuse_argument(wanted: Press, key: str, plain: list[str]) -> NoReturn:
+    if not plain:
+        raise UserError(f"{wanted.name} takes no arguments, got {key}={wanted.arguments[key]}.", "Leave it out.")
+    raise UnknownName(f"argument of {wanted.name}", key, plain)
+
+
 def _takes_a_press(hint: Any, presses: Sequence[type[Any]]) -> bool:
     """Whether an annotation is a press, may be one, or is a list of them."""
     if isinstance(hint, type) and not get_args(hint):
-        return any(issubclass(press, hint) for press in presses) and hint is not object
+        return any(issubclass(press, hint) for press in presses)
     return any(_takes_a_press(part, presses) for part in get_args(hint))
 
 
-def _placed(wanted: Press, places: Mapping[str, Any], presses: list[Any]) -> dict[str, Json]:
-    """Wrapped presses as arguments: all of them where a list is taken, else one a place."""
-    if len(places) == 1 and getattr(next(iter(places.values())), "__origin__", None) is list:
-        return {next(iter(places)): presses}
-    if len(presses) > len(places):
-        takes = f"wraps {len(places)} press" if places else "wraps no other press"
-        raise UserError(f"{wanted.name} {takes}, got {len(presses)}.", "Write one press for each it wraps.")
-    if places and not presses and wanted.name != "LUKVPress":
-        raise UserError(f"{wanted.name} wraps a press.", f"Write 'kvpress:{wanted.name}(SnapKVPress)'.")
-    return dict(zip(places, presses, strict=False))
-
-
-def passes_of_its_own(press: Any) -> bool:
+def passes_of_its_own(cls: type[Any]) -> bool:
     """Whether a press replaces the one pass of `BasePress.__call__`, to read several times or evict while decoding."""
-    base = next(cls for cls in reversed(type(press).__mro__) if "__call__" in vars(cls))
-    return type(press).__call__ is not base.__call__
+    base = next(parent for parent in reversed(cls.__mro__) if "__call__" in vars(parent))
+    return vars(base)["__call__"] is not cls.__call__
 
 
 def takes_a_budget(press: Any) -> bool:
@@ -147,6 +157,6 @@ def takes_a_budget(press: Any) -> bool:
     try:
         before = press.compression_ratio
         press.compression_ratio = before
-    except (AttributeError, AssertionError):
+    except (AttributeError, AssertionError, ValueError):  # so presses say that they cannot
         return False
     return isinstance(before, int | float)

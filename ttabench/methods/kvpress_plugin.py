@@ -28,10 +28,20 @@ from ttabench.errors import UserError
 from ttabench.layers.eviction import Amount, check_amount, tokens_of
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod, NoSettings
-from ttabench.methods.kvpress_names import Press, build, known_presses, parse, passes_of_its_own, takes_a_budget
+from ttabench.methods.kvpress_names import (
+    Press,
+    build,
+    class_of,
+    known_presses,
+    parse,
+    passes_of_its_own,
+    takes_a_budget,
+)
 from ttabench.stream import piece_ids
 from ttabench.types import Ask, Growth, Json, Observe, Patch, Prefix, State
 
+MOVING = {"KeyRerotationPress"}
+"""Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it (so in kvpress)."""
 EAGER = {"ObservedAttentionPress"}
 """Presses that read attention weights, which only eager attention hands out, all T x T of them."""
 HIDING = {"AdaKVPress", "CriticalAdaKVPress", "DMSPress", "DuoAttentionPress", "LUKVPress"}
@@ -73,12 +83,13 @@ class KvPress(BaseMethod[Any]):
         """
         wanted = parse(text)
         known = known_presses()
-        press = build(wanted, known)
-        if passes_of_its_own(press):
-            what = f"{wanted.name} reads a text several times or evicts while decoding,"
-            raise UserError(f"{what} and only presses of one pass are offered.", "Use kvpress's own pipeline for it.")
+        for each in wanted.all():
+            if passes_of_its_own(class_of(each, known)):
+                what = f"{each.name} reads a text several times or evicts while decoding,"
+                mend = "Choose another, or use kvpress's own pipeline."
+                raise UserError(f"{what} and only presses of one pass are offered.", mend)
         body: dict[str, Any] = {"name": f"kvpress:{text}", "wanted": wanted, "known": known}
-        if not takes_a_budget(press):
+        if not takes_a_budget(build(wanted, known)):
             return type("KvPress", (cls,), {**body, "Settings": NoSettings, "presets": {}})
         for each in wanted.all():
             if "compression_ratio" in each.arguments:
@@ -117,10 +128,12 @@ class KvPress(BaseMethod[Any]):
                 f"{what} It cannot read on.", "Show it everything at once, or use --method snapkv or window."
             )
         rows = [[i for chunk in chunks for i in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
-        layers = [self._compressed([*self.lm.bos_ids, *ids]) for ids in rows]
-        meta = {"tokens_read": [len(ids) for ids in rows]}
-        lengths = [len(self.lm.bos_ids) + len(ids) for ids in rows]
-        return State(state.rows, _stacked(layers, torch.tensor(lengths, device=self.lm.device)), meta)
+        texts = [[*self.lm.bos_ids, *ids] for ids in rows]
+        left = [self._compressed(ids) for ids in texts]
+        moved = self.wanted.name in MOVING
+        following = [row["keys"].shape[2] if moved else len(ids) for row, ids in zip(left, texts, strict=True)]
+        tensors = _stacked(left, torch.tensor(following, device=self.lm.device))
+        return State(state.rows, tensors, {"tokens_read": [len(ids) for ids in rows]})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The compressed cache as a prefix."""
@@ -154,8 +167,10 @@ class KvPress(BaseMethod[Any]):
             raise
         except Exception as error:  # whatever a press of another package raises, it refuses this text
             told = " ".join(str(error).split()) or type(error).__name__
-            what = f"{self.wanted.name} cannot compress these {total} tokens: {told[:200]}."
-            raise UserError(what, "Change its arguments, as in 'kvpress:SnapKVPress?window_size=16'.") from error
+            what = f"{self.wanted.name} cannot compress these {total} tokens ({told[:200].rstrip('.')})."
+            raise UserError(
+                what, "Give it other arguments (?key=value), more text, or choose another press."
+            ) from error
         return self._measured(cache, hidden, total)
 
     def _measured(self, cache: DynamicCache, hidden: list[Tensor | None], total: int) -> dict[str, Tensor]:
