@@ -193,7 +193,7 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     method = resolved.build(lm)
     state = method.begin(1)
     with render.progress(showing.talking) as tick:
-        size = len(pieces) if method.reads_once else 1
+        size = max(1, len(pieces)) if method.reads_once else 1
         for begin in range(0, len(pieces), size):
             state = method.adapt_many(state, [[piece] for piece in pieces[begin : begin + size]])
             tick("read", begin + size, len(pieces))

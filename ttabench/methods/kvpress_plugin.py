@@ -27,21 +27,13 @@ from transformers.cache_utils import DynamicCache
 from ttabench.errors import UserError
 from ttabench.layers.eviction import Amount, check_amount, tokens_of
 from ttabench.lm import LM
+from ttabench.methods import kvpress_names as presses
 from ttabench.methods.base import BaseMethod, NoSettings
-from ttabench.methods.kvpress_names import (
-    Press,
-    build,
-    class_of,
-    known_presses,
-    parse,
-    passes_of_its_own,
-    takes_a_budget,
-)
 from ttabench.stream import piece_ids
 from ttabench.types import Ask, Growth, Json, Observe, Patch, Prefix, State
 
 MOVING = {"KeyRerotationPress"}
-"""Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it (so in kvpress)."""
+"""Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it, as in kvpress."""
 EAGER = {"ObservedAttentionPress"}
 """Presses that read attention weights, which only eager attention hands out, all T x T of them."""
 HIDING = {"AdaKVPress", "CriticalAdaKVPress", "DMSPress", "DuoAttentionPress", "LUKVPress"}
@@ -69,7 +61,7 @@ class KvPress(BaseMethod[Any]):
     presets: ClassVar[Mapping[str, Any]] = {"nano": KvPressSettings(budget=256)}
     growth: Growth = "constant"
     reads_once = True
-    wanted: ClassVar[Press]
+    wanted: ClassVar[presses.Press]
     known: ClassVar[Mapping[str, type[Any]]] = {}
     """Classes of presses by name."""
 
@@ -81,15 +73,15 @@ class KvPress(BaseMethod[Any]):
             UserError: whatever `kvpress_names` refuses; a press that reads a text several times or evicts while
                 decoding; a ratio beside a budget.
         """
-        wanted = parse(text)
-        known = known_presses()
+        wanted = presses.parse(text)
+        known = presses.known_presses()
         for each in wanted.all():
-            if passes_of_its_own(class_of(each, known)):
+            if presses.passes_of_its_own(presses.class_of(each, known)):
                 what = f"{each.name} reads a text several times or evicts while decoding,"
                 mend = "Choose another, or use kvpress's own pipeline."
                 raise UserError(f"{what} and only presses of one pass are offered.", mend)
         body: dict[str, Any] = {"name": f"kvpress:{text}", "wanted": wanted, "known": known}
-        if not takes_a_budget(build(wanted, known)):
+        if not presses.takes_a_budget(presses.build(wanted, known)):
             return type("KvPress", (cls,), {**body, "Settings": NoSettings, "presets": {}})
         for each in wanted.all():
             if "compression_ratio" in each.arguments:
@@ -154,7 +146,7 @@ class KvPress(BaseMethod[Any]):
         if total > self.lm.max_positions:
             what = f"A context of {total} tokens exceeds the {self.lm.max_positions} positions of {self.lm.name}."
             raise UserError(what, "Read less (--task-set documents=N) or give a --model with more positions.")
-        press = build(self.wanted, self.known)  # a new one for every text: presses remember
+        press = presses.build(self.wanted, self.known)  # a new one for every text: presses remember
         if self.budget is not None:
             press.compression_ratio = removed_share(int(tokens_of(self.budget, torch.tensor([total]))), total)
         cache = DynamicCache()
