@@ -6,7 +6,8 @@ sums of values are added. It is Hydragen (arXiv 2402.05099, section 3) with one 
     32 questions, 8 heads, on 1,500 tokens of context: keys [1, H, 1500, D] are read once, not written and read 32 times
 
 Registered with transformers under `NAME`, where it is sdpa until a window lends it a shared prefix, or until somebody
-watches: `watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel.
+watches: `watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel; or
+until heads are kept from seeing slots that other heads see (`heads_blinded`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -53,6 +55,19 @@ def shared_prefix(layers: Sequence[Shared] | None) -> Iterator[None]:
         yield
     finally:
         _lent.reset(token)
+
+
+_blind: ContextVar[Sequence[Tensor] | None] = ContextVar("heads_blinded", default=None)
+
+
+@contextmanager
+def heads_blinded(layers: Sequence[Tensor] | None) -> Iterator[None]:
+    """Hide slots from single heads in the block: one bool [B or 1, H, P] a layer, true where head h misses slot p."""
+    token = _blind.set(layers)
+    try:
+        yield
+    finally:
+        _blind.reset(token)
 
 
 @dataclass(frozen=True)
@@ -98,10 +113,11 @@ def forward(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    **options: Any,  # the interface of transformers: dropout, scaling, is_causal, sliding_window ...
+    dropout: float = 0.0,  # by position where kvpress has wrapped all attention functions
+    **options: Any,  # the interface of transformers: scaling, is_causal, sliding_window ...
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
-    lent, watcher = _lent.get(), _watcher.get()
+    lent, watcher, blind = _lent.get(), _watcher.get(), _blind.get()
     if watcher is not None:
         assert lent is None, "a shared prefix is not shown to watchers"
         assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
@@ -110,8 +126,15 @@ def forward(
         answered = watcher(Call(module.layer_idx, query, key, value, attention_mask, scale))
         if answered is not None:
             return answered, None
+    if blind is not None:
+        assert lent is None, "a prefix with hidden slots is not lent"
+        assert watcher is None, "hidden slots are not shown to watchers"
+        assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
+        attention_mask = _seen_by_heads(blind[module.layer_idx], query, key, attention_mask)
     if lent is None:
-        out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        out: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, **options
+        )
         return out
     assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
     shared, scaling = lent[module.layer_idx], options.get("scaling")
@@ -126,6 +149,15 @@ def forward(
     masks = [attention_mask if attention_mask is None or len(attention_mask) == 1 else attention_mask[p] for p in parts]
     found = [_attend(query[p], (key[p], value[p]), shared, mask) for p, mask in zip(parts, masks, strict=True)]
     return (found[0] if len(found) == 1 else torch.cat(found)), None
+
+
+def _seen_by_heads(hidden_BHP: Tensor, query: Tensor, key: Tensor, mask_B1TS: Tensor | None) -> Tensor:
+    """The mask bool [B, N, T, S] of query heads whose key/value head misses some of the first P slots."""
+    tokens, slots = query.shape[2], key.shape[2]
+    if mask_B1TS is None:
+        mask_B1TS = torch.ones(1, 1, tokens, slots, dtype=torch.bool, device=key.device).tril(slots - tokens)
+    hidden_BHS = pad(hidden_BHP, (0, slots - hidden_BHP.shape[2]))
+    return mask_B1TS & ~hidden_BHS.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[:, :, None]
 
 
 def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask_B1TS: Tensor | None) -> Tensor:

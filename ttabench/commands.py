@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ttabench import cost, registry, render
@@ -192,12 +193,13 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     method = resolved.build(lm)
     state = method.begin(1)
     with render.progress(showing.talking) as tick:
-        for number, piece in enumerate(pieces, start=1):
-            state = method.adapt_many(state, [[piece]])
-            tick("read", number, len(pieces))
+        size = max(1, len(pieces)) if method.reads_once else 1
+        for begin in range(0, len(pieces), size):
+            state = method.adapt_many(state, [[piece] for piece in pieces[begin : begin + size]])
+            tick("read", begin + size, len(pieces))
     folder = save_state(out, state, resolved.belongs(lm))
     result = {"method": wanted.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder)}
-    again = f"ttabench eval --method {wanted.method} --model {wanted.model} --state {folder} --ask-only"
+    again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder} --ask-only"
     _show_result("adapted", result, showing, f"Ask it: {again}")
 
 

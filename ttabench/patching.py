@@ -187,6 +187,7 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
             next_position_B=pick(prefix.next_position_B),
             mask_BP=None if prefix.mask_BP is None else pick(prefix.mask_BP),
             eviction=eviction.select(index_N.to(prefix.next_position_B.device)) if eviction and own else eviction,
+            hidden_LBHP=None if prefix.hidden_LBHP is None else tuple(pick(hidden) for hidden in prefix.hidden_LBHP),
         )
     return Patch(
         tokens_BT=None if patch.tokens_BT is None else pick(patch.tokens_BT),

@@ -36,7 +36,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         rows=tuple(tidy_rows(plan, folder.samples)),
         cost=total_cost(folder.costs, folder.samples),
         dropped=dict(plan.task.dropped),
-        notes=(*notes(plan, lm), *_truncations(folder.costs)),
+        notes=(*notes(plan, lm), *_truncations(folder.costs), *label_notes(method)),
         versions=environment.versions(),
         hardware=environment.hardware(),
         determinism=environment.determinism(),
@@ -52,6 +52,15 @@ def notes(plan: Plan, lm: LM) -> list[str]:
     return found
 
 
+def label_notes(method: BaseMethod[Any]) -> list[str]:
+    """What a method says about how it did its work, in one note."""
+    told = ", ".join(
+        f"{name} {'yes' if value is True else 'no' if value is False else value}"
+        for name, value in method.labels().items()
+    )
+    return [f"{method.name}: {told.replace('_', ' ')}"] if told else []
+
+
 def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:
     return {
         "name": method.name,
@@ -62,6 +71,7 @@ def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:
         "preset": plan.adapter.preset,
         "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
         "training": dict(plan.adapter.training),
+        **({"labels": labels} if (labels := method.labels()) else {}),
     }
 
 

@@ -18,6 +18,7 @@ import torch
 
 from ttabench.answering import answer
 from ttabench.batching import BatchSize, in_batches
+from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod
@@ -73,7 +74,7 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
     """Run all episodes of a task; what the sink has finished already is not run again.
 
     Raises:
-        UserError: the context or a query does not fit the model.
+        UserError: the context or a query does not fit the model, or the task does not fit the method.
     """
     size = BatchSize(bench.batch_size, bench.lm.device.type)
     counts = _Counts(tick, 0 if bench.ask_only else task.n_observes, task.n_asks)
@@ -117,6 +118,7 @@ class _EpisodeRun:
 
     def run(self) -> None:
         """Read and ask, in the order of the steps, and store what it cost."""
+        self._check_reads_once()
         for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
             if asking:
                 self._ask([step for step in steps if isinstance(step, Ask)])
@@ -124,9 +126,16 @@ class _EpisodeRun:
                 self._read([step for step in steps if isinstance(step, Observe)])
         self.sink.end_episode(self._cost())
 
+    def _check_reads_once(self) -> None:
+        method, reads = self.bench.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
+        if method.reads_once and not self.bench.ask_only and sum(reading for reading, _ in reads) > 1:
+            what = f"{method.name} compresses one text, once, but this task reads on after a question."
+            raise UserError(what, "Ask after the last piece only (metaicl: --task-set steps=16), or use snapkv.")
+
     def _read(self, pieces: list[Observe]) -> None:
-        for begin in range(0, len(pieces), READ_AT_ONCE):
-            block = pieces[begin : begin + READ_AT_ONCE]
+        size = len(pieces) if self.bench.method.reads_once else READ_AT_ONCE
+        for begin in range(0, len(pieces), size):
+            block = pieces[begin : begin + size]
             with self.meter.phase("adapt"):
                 self.state = self.bench.method.adapt_many(self.state, [[piece] for piece in block])
             self.pieces += len(block)

@@ -121,6 +121,8 @@ class Prefix:
     """True when the prefix was made by reading text that starts with the BOS token (set by `patching`)."""
     eviction: Eviction | None = None
     """Which slots go as text is read on top (H2O); None: all stay."""
+    hidden_LBHP: tuple[Tensor, ...] | None = None
+    """One bool [B, H, P] a layer, true where a head does not see a slot that others may; None when all see all."""
 
     @property
     def nbytes(self) -> int:

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.attention import NAME, Shared, is_watched, shared_prefix, watched
+from ttabench.attention import NAME, Shared, heads_blinded, is_watched, shared_prefix, watched
 from ttabench.lm import LM
 from ttabench.types import Eviction, Prefix
 
@@ -43,6 +44,8 @@ class Window:
         assert len(pairs) in (0, lm.layers), f"prefix of {len(pairs)} layers on a model of {lm.layers}"
         self._mask_BS = None if prefix is None or prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
         self._evict, self._eviction = evict, self._eviction_of(prefix)
+        hidden = None if prefix is None else prefix.hidden_LBHP
+        self._hidden = None if hidden is None else [each.to(lm.device) for each in hidden]
         self._shared = self._lendable(pairs)
         slots = pairs[0][0].shape[2] if self._shared else 0
         own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
@@ -67,6 +70,9 @@ class Window:
         Nor where every row evicts slots of its own, or somebody watches.
         """
         config = self.lm.model.config
+        if self._hidden is not None:
+            assert config._attn_implementation == NAME, "no other attention hides slots from single heads"
+            return None
         if not pairs or self.rows == 1 or pairs[0][0].shape[0] > 1 or config._attn_implementation != NAME:
             return None
         if self._eviction is not None or is_watched():
@@ -124,7 +130,7 @@ class Window:
 
     def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
-        with shared_prefix(self._shared):
+        with shared_prefix(self._shared), heads_blinded(self._hidden):
             output = self.lm.decoder(
                 input_ids=ids_BT,
                 attention_mask=mask,
@@ -161,14 +167,21 @@ class Window:
             keys = [_joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
             values = [_joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
         mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
-        next_B = self._next_B.expand(self.rows)
-        return Prefix(tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, self._eviction)
+        next_B, hidden = self._next_B.expand(self.rows), None
+        if self._hidden is not None:
+            more = keys[0].shape[2] - self._hidden[0].shape[2]
+            hidden = tuple(pad(each, (0, more)).expand(self.rows, -1, -1) for each in self._hidden)
+        return Prefix(
+            tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, eviction=self._eviction, hidden_LBHP=hidden
+        )
 
     def select(self, rows_N: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken several times (beams)."""
         for layer in self._layers:
             layer.select(rows_N)
         self.rows = len(rows_N)
+        if self._hidden is not None and len(self._hidden[0]) > 1:
+            self._hidden = [each.index_select(0, rows_N) for each in self._hidden]
         if self._mask_BS is not None and self._mask_BS.shape[0] > 1:
             self._mask_BS = self._mask_BS.index_select(0, rows_N)
         if self._next_B.shape[0] > 1:

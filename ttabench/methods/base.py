@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ttabench.config import Recipe
 from ttabench.scoring import nll
 from ttabench.stream import prompt_ids, target_ids
-from ttabench.types import Ask, Episode, Growth, Observe, Patch, State
+from ttabench.types import Ask, Episode, Growth, Json, Observe, Patch, State
 
 if TYPE_CHECKING:
     from ttabench.lm import LM
@@ -55,6 +55,8 @@ class BaseMethod(Generic[SettingsT]):
     growth: Growth = "none"
     looks_at_question: bool = False
     trainable: bool = False
+    reads_once: bool = False
+    """Whether everything must be shown in one `adapt_many`, so that no task may ask in between (kvpress)."""
     num_beams: int = 1
     """Beams of generation, where the paper searches rather than decoding greedily."""
 
@@ -79,6 +81,10 @@ class BaseMethod(Generic[SettingsT]):
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The patch for these queries, see `ttabench.types.Method.patch`."""
         raise NotImplementedError
+
+    def labels(self) -> dict[str, Json]:
+        """What readers of a record should know about how the method did its work, once it has read something."""
+        return {}
 
     def modules(self) -> nn.ModuleDict:
         """What is trained and saved."""
