@@ -81,7 +81,7 @@ def test_other_words_are_for_queries_only() -> None:
         assert all("\nQuestion:" in piece.text for piece in episode.observes())
         assert not any("\nQuestion:" in ask.prompt for ask in episode.asks())
     ask = next(load("piqa", options={**SMALL, "template": "other"}).episodes()).asks()[0]
-    assert ask.prompt.startswith("Answer the question: What")
+    assert ask.prompt.startswith("Answer the question: With ")
 
 
 def test_copa_has_two_blanks_unless_one_is_wanted() -> None:
