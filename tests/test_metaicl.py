@@ -269,20 +269,36 @@ def test_quirks_of_the_released_code(tmp_path: Path) -> None:
     assert blanks == {"quarel": "", "poem_sentiment": "Output:"}
 
 
-def test_the_released_choice_and_lower_case() -> None:
+def test_the_choice_of_the_released_code() -> None:
     class Scored:
         logprobs = (-4.0, -5.0)
         tokens = (1, 2)
         blank: tuple[float, ...] = ()
 
-    ask = Ask(prompt="?", key="q", mode="choose", options=(" a", " b c"), answers=("New York",), gold=1)
+    ask = Ask(prompt="?", key="q", mode="choose", options=(" a", " b c"), gold=1)
     assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_mean"]("", ask, Scored()) == 1.0
     Scored.blank = (-4.0, -1.0)
     assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_pmi"]("", ask, Scored()) == 0.0
-    assert METRICS["em_lower"](" new york ", ask) == 1.0
-    assert METRICS["em_lower"]("the new york", ask) == 0.0
 
 
 def test_blanks_around_a_row_and_repeated_options_are_taken_away() -> None:
     (found,), _ = parse([RawRow("r", row(0, input=" in ", output="yes ", options=[" no", "yes ", "yes"]))])
     assert (found.input, found.output, found.options) == ("in", "yes", ("no", "yes"))
+
+
+@pytest.mark.parametrize("source", ["mini", "metaicl"])
+@pytest.mark.parametrize("limit", [200, 700])
+def test_no_window_is_longer_than_the_limit(source: str, limit: int) -> None:
+    options = {"max_tokens": limit, "max_example_tokens": 150, "steps": "1,16"}
+    task = load("metaicl", source=source if source == "mini" else shared(source), options=options)
+    cut = 0
+    for episode in task.episodes(len):
+        read = shown = 0
+        for step in episode.steps:
+            if isinstance(step, Observe):
+                assert len(step.text) <= 150
+                read, shown = read + len(step.text + step.joiner), shown + 1
+            else:
+                assert read + len(step.prompt) + max(map(len, step.options)) <= limit
+                cut += shown < step.step
+    assert cut
