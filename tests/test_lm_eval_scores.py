@@ -1,4 +1,7 @@
-"""Reader, runner and scoring give, document by document, the numbers of lm-evaluation-harness's own evaluation."""
+"""Reader, runner and scoring give, document by document, the numbers of lm-evaluation-harness's own evaluation.
+
+The tokenizer has a token a byte, so that it does not matter that we tokenise demonstrations apart.
+"""
 
 from __future__ import annotations
 
