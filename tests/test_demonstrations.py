@@ -263,7 +263,7 @@ def test_bad_rows(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
             "no list of end",
         ),
         ("winogrande", {"sentence": "s", "option1": "a", "option2": "b", "answer": "1"}, "the sentence has no blank"),
-        ("winogrande", {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "label 2 is none of its 2"),
+        ("winogrande", {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "answer 3 is neither 1 nor 2"),
     ],
 )
 def test_bad_rows_of_other_shapes(name: str, row: dict[str, Any], expected: str) -> None:
