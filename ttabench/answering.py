@@ -56,20 +56,21 @@ def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> lis
 
 
 def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    options = [option_ids(lm, ask) for ask in asks]
-    heads = [ask.heads or ("",) for ask in asks]
+    """Blanks that end what is read are scored with the option, as lm-evaluation-harness does (`acc_norm` sees it)."""
     assert all(len(ask.heads) in (0, len(ask.options)) for ask in asks), "one head an option, or none"
-    owners = [row for row, each in enumerate(heads) for _ in each]
+    texts = [[ask.prompt + head for head in ask.heads or ("",)] for ask in asks]
+    options = [_after_blanks(lm, row, ask.options) for row, ask in zip(texts, asks, strict=True)]
+    owners = [row for row, each in enumerate(texts) for _ in each]
     after = [
-        (lm.encode(ask.prompt + head), [options[row][number]] if ask.heads else options[row])
-        for row, ask in enumerate(asks)
-        for number, head in enumerate(heads[row])
+        (lm.encode(text.rstrip()), [options[row][number]] if asks[row].heads else options[row])
+        for row, each in enumerate(texts)
+        for number, text in enumerate(each)
     ]
     found = choose(lm, select_rows(patch, owners), after, batch_size=len(asks))
     sums: list[list[float]] = [[] for _ in asks]
     for row, values in zip(owners, found, strict=True):
         sums[row] += values.tolist()
-    blanks = _blanks(lm, patch, asks, options)
+    blanks = _blanks(lm, patch, asks)
     return [
         Answer(
             prediction=ask.options[max(range(len(each)), key=each.__getitem__)].strip(),
@@ -81,13 +82,20 @@ def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     ]
 
 
-def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask], options: list[list[list[int]]]) -> list[tuple[float, ...]]:
+def _after_blanks(lm: LM, texts: Sequence[str], options: Sequence[str]) -> list[list[int]]:
+    """Ids of each option, with the blanks at the end of the text it follows: of its own text, or of the only one."""
+    blanks = [text[len(text.rstrip()) :] for text in texts]
+    each = blanks if len(blanks) == len(options) else blanks * len(options)
+    return [lm.encode(blank + option) for blank, option in zip(each, options, strict=True)]
+
+
+def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]]:
     """What the options are worth without the question: adapted weights, but nothing else in the window."""
     rows = [row for row, ask in enumerate(asks) if ask.blank]
     if not rows:
         return [() for _ in asks]
     bare = select_rows(Patch(deltas=patch.deltas), rows)
-    items = [(lm.encode(asks[row].blank), options[row]) for row in rows]
+    items = [(lm.encode(asks[row].blank), option_ids(lm, asks[row])) for row in rows]
     values = iter(choose(lm, bare, items, batch_size=len(asks)))
     return [tuple(next(values).tolist()) if ask.blank else () for ask in asks]
 

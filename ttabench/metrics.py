@@ -89,6 +89,14 @@ def choice(worth: Callable[[Scored, Ask], Sequence[float]]) -> Callable[[Scored,
     return right
 
 
+def _per_token(scored: Scored, _: Ask) -> list[float]:
+    return [value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]
+
+
+def _without_question(scored: Scored, _: Ask) -> list[float]:
+    return [value - bare for value, bare in zip(scored.logprobs, scored.blank, strict=True)]
+
+
 def _per_character(scored: Scored, ask: Ask) -> list[float]:
     lengths = [len(option.removeprefix(ask.delimiter)) for option in ask.options]
     return [value / max(1, length) for value, length in zip(scored.logprobs, lengths, strict=True)]
@@ -126,6 +134,11 @@ METRICS: dict[str, Metric] = {
             function=lambda prediction, ask: exact(prediction, _target(ask)),
         ),
         Metric(
+            name="em_lower",
+            summary="the same text as the target answer but for case (Generative Adapter on MetaICL)",
+            function=lambda prediction, ask: float(prediction.strip().lower() == _target(ask).strip().lower()),
+        ),
+        Metric(
             name="em_prefix",
             summary="prediction cut to the length of the target answer: the 'EM' of CaMeLS and MAC; can exceed F1",
             function=lambda prediction, ask: prefix_exact(prediction, _target(ask)),
@@ -153,12 +166,17 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="acc_mean",
             summary="the same with sums divided by the tokens of the option",
-            of_choice=choice(lambda scored, _: [v / n for v, n in zip(scored.logprobs, scored.tokens, strict=True)]),
+            of_choice=choice(_per_token),
         ),
         Metric(
             name="acc_pmi",
             summary="the same with what the option is worth without the question subtracted",
-            of_choice=choice(lambda scored, _: [v - b for v, b in zip(scored.logprobs, scored.blank, strict=True)]),
+            of_choice=choice(_without_question),
+        ),
+        Metric(
+            name="acc_ccm",
+            summary="acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own code)",
+            of_choice=choice(lambda scored, _: (_without_question if scored.blank else _per_token)(scored, _)),
         ),
     )
 }

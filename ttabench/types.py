@@ -64,7 +64,7 @@ class Ask:
     """Stands between prompt and answer: the training target is `delimiter + answer`."""
     max_new_tokens: int = 16
     step: int = 0
-    """How many pieces were observed before this query (column `step` of the results)."""
+    """How many pieces were observed before this query, or were to be where not all fit (column `step` of results)."""
     about: str = ""
     """Key of the `Observe` that holds the answer, where the source says so (retention, training pairs)."""
 

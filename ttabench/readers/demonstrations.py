@@ -7,6 +7,10 @@ The demonstrations of a sub-task are drawn once a seed, uniformly and without re
 method; with one seed fewer are the first of more, so a curve over `shots` nests. Of them the oldest `ratio` are adapted
 to, the rest stand in the window in front of every query whatever the method does (arXiv 2411.09289, Table 9), read once
 for all queries. Under full context (`icl`) every ratio gives the same text and so the same answers.
+
+Texts are lm-evaluation-harness's, character by character. Tokens are too, and so every score, unless a tokenizer merges
+across the end of a demonstration ("\\n\\n" before a letter in GPT-2's, nano's): pieces of a stream are tokenised apart.
+`python -m ttabench.harness` scores the very tokens of lm-evaluation-harness.
 """
 
 from __future__ import annotations
