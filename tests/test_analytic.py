@@ -65,6 +65,12 @@ def test_settings_and_number_format_count() -> None:
     assert plain["state_floats"] == 4 * changed["state_floats"]
 
 
+def test_settings_may_be_texts() -> None:
+    texts = {"h2o": {"heavy": "0.25", "recent": "8", "join": "false", "chunk": "none"}}
+    values = {"h2o": {"heavy": 0.25, "recent": 8, "join": False, "chunk": None}}
+    assert table("gpt2", ["h2o"], [512], AnalyticLoad(), texts) == table("gpt2", ["h2o"], [512], AnalyticLoad(), values)
+
+
 def test_a_folder_is_a_model_too(tmp_path: Path) -> None:
     tiny_llama().config.save_pretrained(tmp_path)
     (row,) = table(str(tmp_path), ["icl"], [100], AnalyticLoad())
@@ -80,6 +86,9 @@ def test_a_folder_is_a_model_too(tmp_path: Path) -> None:
         (("nano", ["icl"], [8, 0]), "A context of 0 tokens is none."),
         (("nano", ["icl"], [8], {"mca": {}}), "Unknown method 'mca'."),
         (("nano", ["h2o"], [8], {"h2o": {"haevy": 1}}), "Unknown setting in the cost of h2o 'haevy'. Did you mean"),
+        (("nano", ["mac"], [8], {"mac": {"hierarchy": 1}}), "Setting hierarchy of mac is 1. Give 2 or more."),
+        (("nano", ["ccm"], [8], {"ccm": {"comp_tokens": "few"}}), "Setting comp_tokens of ccm takes int, got 'few'."),
+        (("nano", ["ccm"], [8], {"ccm": {"update": "mean"}}), "Setting update of ccm takes 'concat' or 'merge', got"),
         (("nano", ["mac"], [8], {"mac": {"amortiser": "t6"}}), "The cost of mac with amortiser=t6"),
     ],
 )

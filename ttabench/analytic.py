@@ -74,11 +74,12 @@ def table(
         methods: names of `cost.FORMULAS`; `implemented` says whether ttabench can run them.
         lengths: tokens of context, BOS not counted.
         load: everything else about what is read and asked.
-        settings: by method, what differs from its defaults (and its preset of the model's name).
+        settings: by method, what differs from its defaults (and its preset of the model's name), values or texts; only
+            what a cost depends on.
 
     Raises:
         UnknownName: a model, method or setting that is not known; the message names the closest one.
-        UserError: a length below 1, or a setting that names something unknown.
+        UserError: a length below 1, or a setting that is no such value or names something unknown.
     """
     shape = cost.shape_of(model)
     if shape is None:
@@ -92,7 +93,7 @@ def table(
             raise UserError(f"A context of {length} tokens is none.", "Give 1 or more.")
     found = []
     for name in dict.fromkeys(methods):
-        chosen = cost.settings_of(name, model, changes.get(name, {}))
+        chosen = cost.overlaid(name, cost.FORMULAS[name], model, changes.get(name, {}))
         for length in lengths:
             work = load.workload(length)
             ahead = {"model": model, "method": name, "implemented": name in METHODS, "context_tokens": length}

@@ -16,9 +16,8 @@ from ttabench.cost.cached import h2o, icl, none, snapkv, window
 from ttabench.cost.compressed import break_even_tokens, ccm, compressive, gisting
 from ttabench.cost.load import BYTES, Cost, Formula, Settings, Workload, workload
 from ttabench.cost.retrieved import retrieval
+from ttabench.cost.settings import overlaid
 from ttabench.cost.shape import Shape, shape_from, shape_of
-from ttabench.errors import UnknownName
-from ttabench.types import Json
 
 __all__ = [
     "BYTES",
@@ -28,7 +27,7 @@ __all__ = [
     "Workload",
     "break_even_tokens",
     "estimate",
-    "settings_of",
+    "overlaid",
     "shape_from",
     "shape_of",
     "workload",
@@ -119,19 +118,6 @@ FORMULAS: Mapping[str, Formula] = {
     "retrieval": Formula(cost=retrieval, settings={"top_k": 3}),
 }
 """By method, those that ttabench has first."""
-
-
-def settings_of(method: str, model: str, changes: Mapping[str, Json]) -> Settings:
-    """What a formula takes: its defaults, those of a preset named like the model, then changes.
-
-    Raises:
-        UnknownName: a setting that the formula does not depend on.
-    """
-    formula = FORMULAS[method]
-    for key in changes:
-        if key not in formula.settings:
-            raise UnknownName(f"setting in the cost of {method}", key, list(formula.settings))
-    return {**formula.settings, **formula.presets.get(model, {}), **changes}
 
 
 def estimate(method: str, settings: Settings, shape: Shape, work: Workload) -> Cost | None:
