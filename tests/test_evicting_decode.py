@@ -243,7 +243,7 @@ def test_what_is_written_under_a_budget_costs_the_same_for_every_token() -> None
     shape = shape_from(tiny_llama().config.to_dict(), "llama")
 
     def ask(new_tokens: int, *, evict_decode: bool) -> int:
-        work = Workload(pieces=10, piece_tokens=50, prompt_tokens=20, new_tokens=new_tokens)
+        work = Workload(pieces=(50,) * 10, prompt_tokens=20, new_tokens=new_tokens)
         cost = estimate("h2o", vars(H2OSettings(evict_decode=evict_decode)), shape, work)
         assert cost is not None
         return cost.ask_flops

@@ -18,7 +18,7 @@ LEVELS = (
     ("lm", "hub", "patching", "stream", "deltas", "window", "attention"),
     ("scoring", "forcing", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
-    ("runner", "training", "profiling", "states", "recording"),
+    ("runner", "training", "profiling", "analytic", "states", "recording"),
     ("resolving", "evaluation", "reading", "compare", "report", "sweep", "harness"),
     ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
 )

@@ -123,11 +123,12 @@ def test_a_question_without_room_is_the_users_error() -> None:
 def test_bytes_are_as_computed() -> None:
     lm = tiny_llama()
     state = read(SnapKV(lm, SMALL), *TEXTS)
-    work = Workload(pieces=1, piece_tokens=int(state.tensors["next"]), prompt_tokens=10, new_tokens=1)
+    read_tokens = int(state.tensors["next"])
+    work = Workload(pieces=(read_tokens - len(lm.bos_ids),), prompt_tokens=10, new_tokens=1)
     shape = shape_from(lm.config.to_dict(), "llama")
     aware, plain = (estimate("snapkv", vars(replace(SMALL, query_aware=value)), shape, work) for value in (True, False))
     assert aware is not None
     assert plain is not None
-    assert state.nbytes - state.tensors["next"].nbytes == aware.state_bytes > plain.state_bytes
-    assert aware.ask_flops > plain.ask_flops + shape.forward(work.prompt_tokens, work.piece_tokens)
+    assert state.nbytes == aware.state_bytes > plain.state_bytes
+    assert aware.ask_flops > plain.ask_flops + shape.forward(work.prompt_tokens, read_tokens)
     assert aware.adapt_flops < plain.adapt_flops
