@@ -34,6 +34,8 @@ Item = tuple[list[int], list[int]]
 Question = tuple[list[int], list[list[int]]]
 """Prompt ids and the ids of each option, without BOS."""
 
+LIKE = 0.8
+"""A row shorter than this share of the longest one of its batch goes to the next batch: padding costs as text does."""
 LOGITS_AT_ONCE = 2**26
 """Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
 
@@ -138,9 +140,14 @@ def _in_batches(
 
 def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     """Indices in batches of like length, longest first: what does not fit fails at once."""
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    for begin in range(0, len(order), size):
-        yield order[begin : begin + size]
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if len(batch) == size or (batch and lengths[index] < LIKE * lengths[batch[0]]):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True)
