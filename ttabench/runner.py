@@ -224,11 +224,12 @@ def _tokens_read(state: State) -> int | None:
 
 
 def _alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
-    """Queries of one mode and one answer length together, prompts of like length side by side, the longest first.
+    """Queries of one mode and one answer length together, those of like length side by side, the longest first.
 
     What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
     """
-    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many([ask.prompt for ask in asks]), strict=True)}
+    texts = [ask.prompt + "".join(ask.options) for ask in asks]  # a prompt is read in one row with its options
+    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many(texts), strict=True)}
     ordered = sorted(asks, key=lambda ask: (ask.mode, ask.max_new_tokens, -lengths[ask.key], ask.key))
     for _, alike in groupby(ordered, key=lambda ask: (ask.mode, ask.max_new_tokens)):
         yield list(alike)

@@ -37,6 +37,9 @@ Item = tuple[list[int], list[int]]
 Question = tuple[list[int], list[list[int]]]
 """Prompt ids and the ids of each option, without BOS."""
 
+LIKE, FEWEST = 0.8, 4
+"""A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
+padding costs as text does, and a forward of few rows costs too."""
 LOGITS_AT_ONCE = 2**26
 """Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
 
@@ -137,9 +140,15 @@ def _in_batches(
 
 def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     """Indices in batches of like length, longest first: what does not fit fails at once."""
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    for begin in range(0, len(order), size):
-        yield order[begin : begin + size]
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        unlike = len(batch) >= FEWEST and lengths[index] < LIKE * lengths[batch[0]]
+        if len(batch) == size or unlike:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True)
