@@ -14,7 +14,20 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ttabench"
 
 LEVELS = (
     ("types", "errors", "environment", "architectures"),
-    ("records", "metrics", "config", "cost", "store", "meter", "registry", "render", "progress", "mini"),
+    (
+        "records",
+        "metrics",
+        "aggregation",
+        "bootstrap",
+        "config",
+        "cost",
+        "store",
+        "meter",
+        "registry",
+        "render",
+        "progress",
+        "mini",
+    ),
     ("lm", "hub", "patching", "stream", "deltas", "window", "attention"),
     ("scoring", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.architectures import ARCHITECTURES, NANO
-from ttabench.types import Episode, Json
+from ttabench.types import Ask, Episode, Json
 
 NANO_CONFIG = Path(__file__).parent / "assets" / "nano" / "config.json"
 GATED = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma")
@@ -82,9 +82,14 @@ def workload(episode: Episode, dtype: str) -> Workload:
         pieces=len(episode.observes()),
         piece_tokens=_mean_tokens([piece.text for piece in episode.observes()]),
         prompt_tokens=_mean_tokens([ask.prompt for ask in asks]),
-        new_tokens=max(ask.max_new_tokens for ask in asks),
+        new_tokens=max(_answer_tokens(ask) for ask in asks),
         value_bytes=BYTES.get(dtype, 4),
     )
+
+
+def _answer_tokens(ask: Ask) -> int:
+    """What is written or, of a given continuation, scored."""
+    return max(1, round(len(ask.answers[0]) / CHARACTERS_A_TOKEN)) if ask.mode == "score" else ask.max_new_tokens
 
 
 def _mean_tokens(texts: Sequence[str]) -> int:
@@ -252,6 +257,11 @@ def _window(settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:
     """Sinks and recent tokens (arXiv 2309.17453): in a stream every token attends to no more than is kept."""
     kept = int(settings["n_sink"]) + int(settings["recent"])
     tokens = work.pieces * work.piece_tokens
+    if settings["mode"] == "stride":  # what stays is read again for every query, and held while it is answered
+        kept = min(int(settings["recent"]) - 1, tokens)
+        again = shape.forward(kept) + _answer(shape, work, kept)
+        held = shape.cache_bytes(kept, work.value_bytes)
+        return Cost(parameters=shape.parameters, adapt_flops=0, ask_flops=again, state_bytes=held)
     cost = _evicting(shape, work, kept, 0, 0)
     if settings["mode"] == "postprefill" or tokens <= kept:
         return cost

@@ -14,7 +14,7 @@ arXiv 2411.05877), `pmi=true` adds what an option is worth without the input.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Literal
@@ -27,6 +27,7 @@ from ttabench.readers.description import describe
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request
+from ttabench.readers.tokens import Tokens
 from ttabench.types import Ask, Episode, Json, Observe, Step
 
 LAYOUTS = {
@@ -86,7 +87,7 @@ class MetaIcl:
         """Queries over all episodes and steps."""
         return sum(len(episode.asks()) for episode in self.episodes())
 
-    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:  # noqa: ARG002
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002
         """One episode a task (see `readers.Task`)."""
         for task, share in zip(self.tasks, self._shares(), strict=True):
             rows = _spread(task.asked, share)
@@ -133,7 +134,13 @@ class MetaIcl:
             part=row.task,
         )
 
-    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
+    def training(
+        self,
+        seed: int,
+        documents: int,
+        questions: int = 1,
+        tokens: Tokens | None = None,  # noqa: ARG002
+    ) -> Iterator[Episode]:
         """Endless episodes of one task each: `documents` demonstrations, then `questions` other rows of the task.
 
         Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
