@@ -15,8 +15,8 @@ from tests.qa_files import refusal, shared, write_csv, write_jsonl, write_parque
 from tests.tiny import tiny_llama
 from ttabench.lm import load as load_lm
 from ttabench.readers import load
-from ttabench.readers.book import Settings
 from ttabench.readers.book_pieces import CutText, spans, steps, up_to
+from ttabench.readers.book_protocol import Settings
 from ttabench.types import Ask, Episode, Observe
 
 LM = tiny_llama()

@@ -32,7 +32,7 @@ LEVELS = (
     ("scoring", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
     ("runner", "training", "profiling", "states", "recording"),
-    ("resolving", "evaluation", "reading", "compare", "report", "sweep", "harness"),
+    ("resolving", "evaluation", "reading", "compare", "pairing", "report", "sweep", "harness"),
     ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
 )
 RECIPES = ("mini.nano", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")

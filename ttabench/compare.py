@@ -1,34 +1,25 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
 Runs that differ in their seed only are pooled. Every pair of groups on one task and source gets a paired bootstrap over
-the queries both answered (bootstrap.py).
+the queries both answered (pairing.py, bootstrap.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from ttabench import aggregation
-from ttabench.aggregation import Ratio, Unit
-from ttabench.bootstrap import RESAMPLES, paired_bootstrap, paired_ratios
+from ttabench.bootstrap import RESAMPLES
 from ttabench.errors import UnknownName, UserError
-from ttabench.metrics import METRICS
-from ttabench.records import Row, RunRecord, load_record, read_samples
+from ttabench.pairing import Values, answered, apart, ratio_of
+from ttabench.records import Row, RunRecord, load_record
 from ttabench.types import Json
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
 NOT_COMPARED = ("seed", "checkpoint", "state", "device", "source", "method", "task", "model")
-
-Query = tuple[int, str, str]
-"""(seed, episode, key): two runs are paired by it."""
-Values = Mapping[Query, float] | Mapping[Query, Unit]
-"""The metric of every query; of a ratio, what was scored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +91,9 @@ def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLE
     entries = [
         _entry(label, [record for _, record in group], metric) for label, group in zip(labels, members, strict=True)
     ]
-    values = [_values([folder for folder, _ in group], entry) for group, entry in zip(members, entries, strict=True)]
+    values = [
+        answered([folder for folder, _ in group], entry.metric) for group, entry in zip(members, entries, strict=True)
+    ]
     differences = [
         found
         for left, right in combinations(range(len(entries)), 2)
@@ -189,44 +182,9 @@ def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:
     return value, stderr, sum(row.n for row in rows)
 
 
-def ratio_of(metric: str) -> Ratio | None:
-    """What a metric is a ratio of, where it is no plain mean."""
-    return METRICS[metric].ratio if metric in METRICS else None
-
-
 def _mean(values: Sequence[float | int | None]) -> float | None:
     known = [float(value) for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _values(folders: Sequence[Path], entry: Entry) -> Values:
-    """The metric of every query of a group's runs."""
-    if ratio_of(entry.metric) is not None:
-        return _units(folders)
-    values: dict[Query, float] = {}
-    for query, (value,) in _samples(folders, (entry.metric,)):
-        if value is not None:
-            values[query] = float(value)
-    return values
-
-
-def _units(folders: Sequence[Path]) -> dict[Query, Unit]:
-    """Scored stretches; texts of different seeds are different texts."""
-    found: dict[Query, Unit] = {}
-    for query, (logprobs, tokens, words) in _samples(folders, ("logprobs", "tokens", "words")):
-        found[query] = Unit(f"{query[0]} {query[1]}", -float(logprobs[0]), int(tokens[0]), int(words))
-    return found
-
-
-def _samples(folders: Sequence[Path], wanted: Sequence[str]) -> Iterator[tuple[Query, tuple[Any, ...]]]:
-    for folder in folders:
-        seed = int(load_record(folder).config.get("seed", 0))
-        columns = read_samples(folder, ["episode", "key", *wanted])
-        if all(name in columns for name in wanted):
-            named = zip(columns["episode"], columns["key"], strict=True)
-            cells = zip(*(columns[name] for name in wanted), strict=True)
-            for (episode, key), values in zip(named, cells, strict=True):
-                yield (seed, episode, key), values
 
 
 def _difference(
@@ -240,7 +198,7 @@ def _difference(
     if not shared:
         return None
     sides = [[values[query] for query in shared] for values in (left[1], right[1])]
-    found = _apart(ratio_of(ours.metric), sides, resamples, seed)
+    found = apart(ratio_of(ours.metric), sides, resamples, seed)
     if found is None:
         return None
     value, low, high, p = found
@@ -255,19 +213,3 @@ def _difference(
         p=p,
         n=len(shared),
     )
-
-
-def _apart(
-    ratio: Ratio | None, sides: Sequence[Sequence[Any]], resamples: int, seed: int
-) -> tuple[float, float, float, float] | None:
-    """(difference, low, high, p) of paired values or units; None where a figure is no number."""
-    if ratio is None:
-        apart = np.subtract(*(np.array(side, dtype=np.float64) for side in sides))
-        return float(apart.mean()), *paired_bootstrap(apart, resamples, seed)
-    whole = [aggregation.of_units(ratio, side) for side in sides]
-    pairs = [aggregation.groups(ratio, side) for side in sides]
-    if whole[0] is None or whole[1] is None:
-        return None
-    left, right = (np.array(side, dtype=np.float64) for side in pairs)
-    bounds = paired_ratios(left, right, exponential=ratio.outer, resamples=resamples, seed=seed)
-    return whole[0].mean - whole[1].mean, *bounds

@@ -81,12 +81,16 @@ def _lengths(plan: Plan) -> list[int]:
 
 
 def _shorter(plan: Plan, samples: Sequence[Sample]) -> list[str]:
+    """How many texts do not reach a length."""
+    lengths = _lengths(plan)
+    if not lengths:
+        return []
     ends: dict[str, int] = {}
     for sample in samples:
         ends[sample.episode] = max(ends.get(sample.episode, 0), sample.position + sample.tokens[0])
     return [
         f"{count} of {len(ends)} texts end before {length:,} tokens and count there at their own length"
-        for length in _lengths(plan)
+        for length in lengths
         if (count := sum(end < length for end in ends.values()))
     ]
 

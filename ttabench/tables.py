@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.compare import Comparison, Difference, Entry, pooled, ratio_of
+from ttabench.compare import Comparison, Difference, Entry, pooled
 from ttabench.cost import Cost
 from ttabench.metrics import METRICS
+from ttabench.pairing import ratio_of
 from ttabench.records import Row, RunRecord
 from ttabench.render import Cell, Table, count, number, plus_minus, size
 from ttabench.types import Json
