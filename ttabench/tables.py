@@ -171,7 +171,9 @@ def _differences_table(differences: Sequence[Difference]) -> Table:
     columns = ("difference", "task", "metric", "#value", "#95 % interval", "#p", "#n shared")
     caption = "Paired bootstrap over the queries both answered."
     if any(ratio_of(apart.metric) for apart in differences):
-        caption += " Perplexities: over whole texts where there are several; lower is better."
+        caption += (
+            " Perplexities (lower is better): over whole texts where there are several, p not under 2^(1 - texts)."
+        )
     return Table(title="differences", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 

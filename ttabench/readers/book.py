@@ -66,8 +66,9 @@ class Books:
         return sum(span.asked for pieces in self._estimated() for span in pieces)
 
     def _estimated(self) -> list[list[Span]]:
-        tokens = [max(1, book.characters // CHARACTERS_A_TOKEN) for book, _ in self._shared_out()]
-        return [self._pieces(total, share) for total, (_, share) in zip(tokens, self._shared_out(), strict=True)]
+        return [
+            self._pieces(max(1, book.characters // CHARACTERS_A_TOKEN), share) for book, share in self._shared_out()
+        ]
 
     def _shared_out(self) -> list[tuple[Book, int | None]]:
         """Every book with the most queries about it: `limit` is shared out evenly, and ends a book early."""

@@ -97,8 +97,9 @@ def _looked_at(candidates: Sequence[Candidate]) -> tuple[tuple[Book, ...], dict[
 def _candidates(card: Card, request: Request) -> tuple[list[Candidate], str]:
     if request.source == "hub":
         rows, label = hub_rows(card, request.split)
-        ids = rows.select_columns([name for name in rows.column_names if name not in card.columns["text"]])
-        return [_of_hub(card, rows, dict(values), number) for number, values in enumerate(ids)], label
+        short = [name for name in rows.column_names if name not in card.columns["text"]]
+        named = rows.select_columns(short) if short else [{}] * len(rows)
+        return [_of_hub(card, rows, dict(values), number) for number, values in enumerate(named)], label
     path = Path(request.source)
     if path.is_file() and path.suffix == ".txt":
         return _of_files([path]), f"file:{path}"

@@ -42,9 +42,9 @@ def spans(total: int, first: int, stride: int, *, score_first: bool) -> list[Spa
 
 
 def up_to(pieces: Sequence[Span], asked: int | None) -> list[Span]:
-    """The pieces up to the one that is asked as number `asked`; all of them for None."""
+    """The pieces up to the one that is asked as number `asked`, counted from 1; all of them for None."""
     counts = accumulate(span.asked for span in pieces)
-    return [span for span, count in zip(pieces, counts, strict=True) if asked is None or (count <= asked and asked > 0)]
+    return [span for span, count in zip(pieces, counts, strict=True) if asked is None or count <= asked]
 
 
 @dataclass(frozen=True)
