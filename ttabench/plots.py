@@ -111,6 +111,8 @@ def _draw_steps(axes: Axes, lines: Sequence[Curve], lengths: bool) -> None:
     for line in lines:
         axes.errorbar(line.steps, line.values, yerr=line.errors, marker="o", capsize=3, label=line.label)
     axes.set_xlabel("tokens of each text, at most" if lengths else "pieces read before the query")
+    if lengths:  # each about twice the one before
+        axes.set_xscale("log", base=2)
     axes.set_xticks(sorted({step for line in lines for step in line.steps}))
 
 
