@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ttabench.aggregation import aggregate
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import (
     METRICS,
-    aggregate,
     as_evaluate,
     empty_golds,
     exact,

@@ -9,7 +9,7 @@ from ttabench.generation import generate
 from ttabench.lm import LM
 from ttabench.patching import select_rows
 from ttabench.scoring import choose, token_logprobs
-from ttabench.stream import option_ids, prompt_ids, target_ids
+from ttabench.stream import gold_ids, option_ids, prompt_ids
 from ttabench.types import Ask, Patch
 
 
@@ -18,7 +18,7 @@ class Answer:
     """What the model made of one query."""
 
     prediction: str
-    """The generated text, the chosen option, or the continuation that was scored; without surrounding blanks."""
+    """The generated text or the chosen option, without surrounding blanks; nothing where a given text was scored."""
     logprobs: tuple[float, ...] = ()
     """Summed log-probability (natural log) of each option (`choose`), or of the continuation (`score`)."""
     tokens: tuple[int, ...] = ()
@@ -101,9 +101,6 @@ def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]
 
 
 def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    items = [(prompt_ids(lm, ask), target_ids(lm, ask.delimiter, ask.answers[0], eos=False)) for ask in asks]
+    items = [(prompt_ids(lm, ask), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
-    return [
-        Answer(prediction=ask.answers[0].strip(), logprobs=(float(each.sum()),), tokens=(len(each),))
-        for ask, each in zip(asks, values, strict=True)
-    ]
+    return [Answer(prediction="", logprobs=(float(each.sum()),), tokens=(len(each),)) for each in values]

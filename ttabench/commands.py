@@ -135,9 +135,10 @@ def train(wanted: Wanted, changes: Mapping[str, Any], training: Training, storin
     recipe = recipe_of(plan.adapter.cls, registry.preset_for(plan.adapter.cls, wanted.preset, wanted.model), changes)
     config = _train_config(recipe, training, out, plan)
     seed_everything(training.seed)
-    method = plan.adapter.build(Bases().get(wanted))
+    base = Bases().get(wanted)
+    method = plan.adapter.build(base)
     streams = [
-        (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions), recipe.episodes(count))
+        (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base), recipe.episodes(count))
         for lesson, count in enumerate(recipe.documents)
     ]
     batches = lessons(streams, recipe.steps)

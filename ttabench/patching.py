@@ -145,7 +145,9 @@ def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor) ->
     worst = int((held_B + more_B).max())
     if worst > lm.max_positions:
         what = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.max_positions} positions"
-        mend = "Read less (--task-set documents=N, --set truncate=left) or give a --model with more positions."
+        mend = (
+            "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."
+        )
         raise UserError(f"{what} of {lm.name}.", mend)
 
 

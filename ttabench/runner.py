@@ -61,7 +61,7 @@ class Bench:
     lm: LM
     method: BaseMethod[object]
     metrics: tuple[str, ...]
-    """Names, computed for every query."""
+    """Names; those that have a value for one query are computed at once."""
     batch_size: int = 32
     """Queries answered together, fewer where they do not fit into memory; `batching.AUTO` for as many as fit."""
     start: State | None = None
@@ -78,7 +78,7 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
     """
     size = BatchSize(bench.batch_size, bench.lm.device.type)
     counts = _Counts(tick, 0 if bench.ask_only else task.n_observes, task.n_asks)
-    for episode in task.episodes(lambda text: len(bench.lm.encode(text))):
+    for episode in task.episodes(bench.lm):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
         if sink.finished(episode.key):
@@ -89,7 +89,7 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
 
 
 class _Counts:
-    """How far a run is, over all its episodes."""
+    """How far a run is, over all its episodes; what there is may have been estimated too low."""
 
     def __init__(self, tick: Tick, observes: int, asks: int) -> None:
         self._tick, self._observes, self._asks = tick, observes, asks
@@ -98,11 +98,11 @@ class _Counts:
     def read(self, more: int) -> None:
         self._read += more
         if self._observes:
-            self._tick("read", self._read, self._observes)
+            self._tick("read", self._read, max(self._read, self._observes))
 
     def asked(self, more: int) -> None:
         self._asked += more
-        self._tick("answered", self._asked, self._asks)
+        self._tick("answered", self._asked, max(self._asked, self._asks))
 
 
 class _EpisodeRun:
@@ -191,13 +191,19 @@ class _EpisodeRun:
                 about=ask.about,
                 prompt=ask.prompt,
                 prediction=given.prediction,
-                answers=list(ask.answers),
-                metrics={name: metric(name)(given.prediction, ask, given) for name in bench.metrics},
+                answers=[] if ask.ids else list(ask.answers),  # a book is not copied into the samples
+                metrics={
+                    name: metric(name)(given.prediction, ask, given)
+                    for name in bench.metrics
+                    if metric(name).ratio is None
+                },
                 ask_ms=each_ms,
                 logprobs=list(given.logprobs),
                 tokens=list(given.tokens),
                 blank=list(given.blank),
                 part=ask.part,
+                position=ask.position,
+                words=ask.words,
             )
             for ask, given in zip(asks, answers, strict=True)
         ]

@@ -36,6 +36,8 @@ class Observe:
     """Stable identity of the piece in its source, kept in memory banks and records."""
     joiner: str = "\n\n"
     """What stands between this piece and the next text when both stand in one window."""
+    ids: tuple[int, ...] = ()
+    """Token ids of the base model, where the reader cut one text by tokens; `text` is what they stand for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +66,18 @@ class Ask:
     """Stands between prompt and answer: the training target is `delimiter + answer`."""
     max_new_tokens: int = 16
     step: int = 0
-    """How many pieces were observed before this query, or were to be where not all fit (column `step` of results)."""
+    """How many pieces were observed before this query, or were to be where not all fit; in a task of `lengths`, the
+    smallest of them that holds all of the target (column `step` of the results)."""
     about: str = ""
     """Key of the `Observe` that holds the answer, where the source says so (retention, training pairs)."""
+    ids: tuple[int, ...] = ()
+    """Token ids of `delimiter + answers[0]`, where the reader cut one text by tokens (`score`)."""
+    prompt_ids: tuple[int, ...] = ()
+    """Token ids of `prompt`, likewise."""
+    position: int = 0
+    """Tokens of that text in front of the target."""
+    words: int = 0
+    """Words that begin in the target (`score`), where the task counts them (`ppl_word`)."""
 
 
 Step: TypeAlias = Observe | Ask

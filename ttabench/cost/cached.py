@@ -34,12 +34,26 @@ def icl(settings: Settings, shape: Shape, work: Workload) -> Cost:
     tokens = tokens if limit is None else min(tokens, limit)
     slots = shape.starts + tokens
     floats, size = shape.slot_floats * slots, shape.cache_bytes(slots, work.value_bytes) + INTEGER
-    if settings["truncate"] == "left":  # the state is the newest tokens; they are read once, before the first query
-        floats, size = 0, INTEGER * (tokens + 1)
+    if settings["truncate"] == "left":
+        return _read_again(shape, work, tokens)
     return Cost(
         parameters=shape.parameters,
         state_floats=floats,
         state_bytes=size,
+        adapt_slots=slots,
+        ask_slots=slots + work.asked,
+        adapt_flops=shape.forward(slots),
+        ask_flops=answer(shape, work, slots, begun=True),
+        positions=slots + work.asked,
+    )
+
+
+def _read_again(shape: Shape, work: Workload, tokens: int) -> Cost:
+    """The state is the newest tokens; they are read once, before the first query."""
+    slots = shape.starts + tokens
+    return Cost(
+        parameters=shape.parameters,
+        state_bytes=INTEGER * (tokens + 1),
         adapt_slots=slots,
         ask_slots=slots + work.asked,
         adapt_flops=shape.forward(slots),
@@ -171,6 +185,8 @@ def window(settings: Settings, shape: Shape, work: Workload) -> Cost:
     """Sinks and recent tokens (arXiv 2309.17453, section 3.2): a token of a stream attends to no more than is kept."""
     if not work.pieces:
         return closed_book(shape, work)
+    if settings["mode"] == "stride":
+        return _read_again(shape, work, min(settings["recent"] - 1, work.tokens))
     kept = settings["n_sink"] + settings["recent"]
     rule = _Eviction(budget=lambda _: kept, watching=lambda *_: 0, by_head=False)
     if settings["mode"] == "postprefill":

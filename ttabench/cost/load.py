@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ttabench.cost.shape import Shape
-from ttabench.types import Episode, Json
+from ttabench.types import Ask, Episode, Json
 
 CHARACTERS_A_TOKEN = 4
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
@@ -49,9 +49,14 @@ def workload(episode: Episode, dtype: str) -> Workload:
     return Workload(
         pieces=tuple(_tokens([piece.text]) for piece in episode.observes()),
         prompt_tokens=_tokens([ask.prompt for ask in asks]),
-        new_tokens=max(ask.max_new_tokens for ask in asks),
+        new_tokens=max(_answer_tokens(ask) for ask in asks),
         value_bytes=BYTES.get(dtype, 4),
     )
+
+
+def _answer_tokens(ask: Ask) -> int:
+    """What is written or, of a given continuation, scored."""
+    return _tokens([ask.answers[0]]) if ask.mode == "score" else ask.max_new_tokens
 
 
 def _tokens(texts: Sequence[str]) -> int:

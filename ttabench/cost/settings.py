@@ -17,7 +17,7 @@ SHARES = {("snapkv", "budget"), ("snapkv", "window"), ("h2o", "heavy"), ("h2o", 
 """Settings that may be a share of the context."""
 CHOICES: Mapping[str, Any] = {
     "truncate": Literal["error", "left", "right"],
-    "mode": Literal["stream", "postprefill"],
+    "mode": Literal["stream", "postprefill", "stride"],
     "evict": Literal["before", "after"],
     "positions": Literal["auto", "original", "cache"],
     "modulation": Literal["prefix", "lora"],

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ttabench.config import Recipe
 from ttabench.scoring import nll
-from ttabench.stream import prompt_ids, target_ids
+from ttabench.stream import gold_ids, prompt_ids
 from ttabench.types import Ask, Episode, Growth, Json, Observe, Patch, State
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def training_item(lm: LM, ask: Ask, max_prompt: int | None = None) -> tuple[list
             prompt = lm.encode(ask.prompt + ask.heads[ask.gold])
         return prompt, lm.encode(ask.options[ask.gold])
     assert ask.answers, f"query {ask.key} has no answer to train on"
-    return prompt, target_ids(lm, ask.delimiter, ask.answers[0], eos=ask.mode == "generate")
+    return prompt, gold_ids(lm, ask)
 
 
 def tokens_read(state: State) -> list[int]:

@@ -26,6 +26,7 @@ from ttabench.readers.metaicl_lengths import Count, Fitted, estimate, fitted, sh
 from ttabench.readers.metaicl_protocol import LAYOUTS, Settings, names, with_metrics, with_protocol
 from ttabench.readers.options import resolve
 from ttabench.readers.sources import Request
+from ttabench.readers.tokens import Tokens
 from ttabench.types import Ask, Episode, Json, Observe, Step
 
 
@@ -54,11 +55,10 @@ class MetaIcl:
         self._fits(None)
         return dict(self._left_out)
 
-    def _fits(self, count_tokens: Count | None) -> list[Fitted]:
-        found = [
-            fitted(task, self.settings, self.card.prompt.delimiter, count_tokens or estimate) for task in self.tasks
-        ]
-        if count_tokens or not self._left_out:
+    def _fits(self, tokens: Tokens | None) -> list[Fitted]:
+        count: Count = estimate if tokens is None else lambda text: len(tokens.encode(text))
+        found = [fitted(task, self.settings, self.card.prompt.delimiter, count) for task in self.tasks]
+        if tokens is not None or not self._left_out:
             self._left_out.clear()
             for task, fits in zip(self.tasks, found, strict=True):
                 self._left_out.update({f"{task.name}: {reason}": count for reason, count in fits.dropped.items()})
@@ -74,9 +74,9 @@ class MetaIcl:
         """Queries over all episodes and steps."""
         return sum(len(episode.asks()) for episode in self.episodes())
 
-    def episodes(self, count_tokens: Count | None = None) -> Iterator[Episode]:
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a task (see `readers.Task`)."""
-        for task, fits, share in zip(self.tasks, self._fits(count_tokens), self._shares(), strict=True):
+        for task, fits, share in zip(self.tasks, self._fits(tokens), self._shares(), strict=True):
             steps = tuple(self._steps(fits, _spread(fits.asked, share)))
             if any(isinstance(step, Ask) for step in steps):
                 yield Episode(key=f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}", steps=steps)
@@ -123,7 +123,13 @@ class MetaIcl:
             part=row.task,
         )
 
-    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
+    def training(
+        self,
+        seed: int,
+        documents: int,
+        questions: int = 1,
+        tokens: Tokens | None = None,  # noqa: ARG002
+    ) -> Iterator[Episode]:
         """Endless episodes of one task each: `documents` demonstrations, then `questions` other rows of the task.
 
         Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
