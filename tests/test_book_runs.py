@@ -225,11 +225,11 @@ def test_a_dry_run_knows_what_books_cost(ttabench: Command, tmp_path: Path) -> N
     cost = ttabench("eval", "--method", "window", "--preset", "book", "--task", "pg19", "--dry-run", "--json").json()[
         "cost"
     ]
-    assert cost["adapt_flops"] == 0
     assert cost["state_bytes"] > 0
     longer = ttabench("eval", "--method", "window", "--preset", "book", "--set", "recent=1536", "--task", "pg19",
                       "--dry-run", "--json").json()["cost"]  # fmt: skip
-    assert longer["ask_flops"] > 1.5 * cost["ask_flops"]
+    assert longer["adapt_flops"] > 2.5 * cost["adapt_flops"] > 0
+    assert longer["ask_flops"] > cost["ask_flops"]
 
 
 def test_training_episodes_have_a_loss(tmp_path: Path) -> None:

@@ -22,6 +22,19 @@ from ttabench.types import Ask, Observe
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
 
 
+class Letters:
+    """A tokenizer of one token a letter."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        return self.encode(text), list(range(len(text)))
+
+
+LETTERS = Letters()
+
+
 def row(number: int, task: str = "quarel", **changes: Any) -> dict[str, Any]:
     return {"task": task, "input": f"in {number}", "output": "yes", "options": ["no", "yes"], **changes}
 
@@ -191,7 +204,7 @@ def asked_after(source: Path, **options: Any) -> tuple[list[str], dict[str, int]
     task = load("metaicl", source=str(source), options={"max_example_tokens": 60, "max_tokens": 0, **options})
     read: list[str] = []
     before: dict[str, int] = {}
-    for episode in task.episodes(len):
+    for episode in task.episodes(LETTERS):
         for step in episode.steps:
             if isinstance(step, Observe):
                 read.append(step.text.removeprefix("Input: ").partition(".")[0].split()[0])
@@ -207,7 +220,7 @@ def test_examples_that_are_too_long_are_replaced_from_the_next_draw(tmp_path: Pa
     assert before == {"0@2": 2, "1@2": 2, "0@16": 16, "1@16": 16}
     task = load("metaicl", source=str(source), options={"max_example_tokens": 60, "steps": "2,16"})
     assert task.dropped == {}  # 4 characters a token, until a model counts
-    list(task.episodes(len))
+    list(task.episodes(LETTERS))
     assert task.dropped["quarel: demonstration too long"] == 1
     assert task.dropped["quarel: query too long"] == 1
     assert len(next(task.training(0, 8)).observes()) == 8
@@ -223,7 +236,7 @@ def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path
     assert before == {"0@4": 4, "1@4": 4, "0@8": 8}
     assert asked_after(source, steps="16", max_tokens=300 + 8 * 31)[1] == {"0@16": 16, "1@16": 15}
     task = load("metaicl", source=str(source), options={"steps": "4,8,16", "max_tokens": 300, "max_example_tokens": 60})
-    list(task.episodes(len))
+    list(task.episodes(LETTERS))
     assert task.dropped == {
         "quarel: demonstration past max_tokens": 8, "quarel: query asked after fewer demonstrations": 3,
     }  # fmt: skip
@@ -292,7 +305,7 @@ def test_no_window_is_longer_than_the_limit(source: str, limit: int) -> None:
     options = {"max_tokens": limit, "max_example_tokens": 150, "steps": "1,16"}
     task = load("metaicl", source=source if source == "mini" else shared(source), options=options)
     cut = 0
-    for episode in task.episodes(len):
+    for episode in task.episodes(LETTERS):
         read = shown = 0
         for step in episode.steps:
             if isinstance(step, Observe):
