@@ -3,8 +3,10 @@
     python results/make.py                       run what is missing, then write every table and the README's
     python results/make.py streamingqa-16        one suite
     python results/make.py --tables              tables only, from the records that are there
+    python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
 
-A suite is a folder of run records (`ttabench eval --out results/SUITE`) and a table `SUITE.md` (`ttabench compare`).
+A suite is a folder of run records (`ttabench eval --out results/SUITE`) and a table `SUITE.md` (`ttabench compare`, and
+grids of what was varied).
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+import grids
 
 HERE = Path(__file__).parent
 SEEDS = "0,1,2"
@@ -46,16 +50,51 @@ def reductions(documents: int) -> list[list[str]]:
     return [["--method", *chosen, *stream("streamingqa", documents)] for chosen in (["mac"], *capped)]
 
 
-def demonstrations(task: str, options: list[str], recent: int) -> list[list[str]]:
-    """Nothing, everything, and a fifth of the keys and values by each rule (`recent` is that fifth in tokens)."""
-    chosen = [
-        ["none"],
-        ["icl"],
+RATIOS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 11))
+SHOTS = (0, 1, 3, 5, 10, 15, 20, 25, 30)
+OTHER_WORDS = ("superglue", "arc_easy", "arc_challenge", "piqa")
+"""Tasks for which StreamAdapter's Table 10 has other words."""
+UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
+FIFTH = {
+    "superglue": 52, "hellaswag": 44, "winogrande": 30, "openbookqa": 26, "arc_easy": 37, "arc_challenge": 38,
+    "piqa": 38, "metaicl": 48,
+}  # fmt: skip
+"""A fifth of the tokens of ten demonstrations of a twin (metaicl: of sixteen), the mean over its sub-tasks."""
+
+
+def evicting(recent: int) -> list[list[str]]:
+    """A fifth of the keys and values by each rule (`recent` is that fifth in tokens)."""
+    return [
         ["snapkv", "--preset", "streamadapter"],
         ["h2o", "--preset", "streamadapter"],
         ["window", "--set", f"recent={recent}"],
     ]
+
+
+def demonstrations(task: str, options: list[str], recent: int) -> list[list[str]]:
+    """Nothing, everything, and a fifth of the keys and values by each rule."""
+    chosen = [["none"], ["icl"], *evicting(recent)]
     return [["--method", *words, "--task", task, *options] for words in chosen]
+
+
+def ratios(task: str) -> list[list[str]]:
+    """The share of ten demonstrations that is adapted to; the others stand in the window (StreamAdapter, Table 9)."""
+    whole = [["--method", name, "--task", task, *shots(10)] for name in ("none", "icl")]
+    adapted = [
+        ["--method", *words, "--task", task, *shots(10), "--task-set", f"ratio={ratio}"]
+        for words in evicting(FIFTH[task])[:2]
+        for ratio in RATIOS
+    ]
+    return [*whole, *adapted]
+
+
+def scaling(task: str) -> list[list[str]]:
+    """Full context by number of demonstrations (StreamAdapter, Table 8), and the evicting methods at two of them."""
+    whole = [["--method", "icl", "--task", task, *shots(k)] for k in SHOTS]
+    kept = [
+        ["--method", *words, "--task", task, *shots(k)] for k in (10, 20) for words in evicting(FIFTH[task] * k // 10)
+    ]
+    return [*whole, *kept]
 
 
 def shots(count: int) -> list[str]:
@@ -66,13 +105,26 @@ def shots(count: int) -> list[str]:
 SUITES: dict[str, list[list[str]]] = {
     **{f"{task}-{n}": online(task, n) for task, lengths in LENGTHS.items() for n in lengths},
     **{f"reductions-{n}": reductions(n) for n in LENGTHS["streamingqa"][1:]},
-    "superglue-shots": [["--method", "icl", "--task", "superglue", *shots(k)] for k in (0, 1, 3, 5, 10, 20, 30)],
+    "superglue-shots": scaling("superglue"),
     "superglue-30": demonstrations("superglue", shots(30), 160),
-    "metaicl": demonstrations("metaicl", [], 48),
+    "metaicl": demonstrations("metaicl", [], FIFTH["metaicl"]),
+    "unseen": [words for task in UNSEEN for words in demonstrations(task, shots(10), FIFTH[task])],
+    "other-words": [
+        words
+        for task in OTHER_WORDS
+        for words in demonstrations(task, [*shots(10), "--task-set", "template=other"], FIFTH[task])
+    ],
+    "adaptation-ratio": [*ratios("superglue"), *ratios("openbookqa")],
     "retention": [
         ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
     ],
 }
+OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio"}
+"""Suites with a grid by values of a task option."""
+BY_PART = ("superglue-30", "unseen", "other-words")
+"""Suites with a grid by sub-task."""
+WITHOUT_PAIRS = ("adaptation-ratio",)
+"""Too many runs to compare every pair."""
 IN_README = ("streamingqa-16", "squad_seq-16", "superglue-30")
 
 
@@ -84,11 +136,12 @@ def ttabench(*words: str) -> str:
     return done.stdout
 
 
-def run(suite: str) -> None:
+def run(suite: str, out: Path, seeds: str, limit: int | None) -> None:
     """Every run of a suite; those that are stored already come back at once."""
+    few = ["--limit", str(limit)] if limit is not None else []
     for words in SUITES[suite]:
         print(suite, *words, flush=True)
-        ttabench("eval", *words, "--seeds", SEEDS, "--out", str(HERE / suite), "--quiet")
+        ttabench("eval", *words, *few, "--seeds", seeds, "--out", str(out / suite), "--quiet")
 
 
 def entries(suite: str) -> list[Mapping[str, object]]:
@@ -97,9 +150,9 @@ def entries(suite: str) -> list[Mapping[str, object]]:
     return found
 
 
-def has_runs(suite: str) -> bool:
+def has_runs(suite: str, out: Path = HERE) -> bool:
     """Whether a suite was run at all."""
-    return any((HERE / suite).glob("*/run.json"))
+    return any((out / suite).glob("*/run.json"))
 
 
 def share(low: float, high: float, value: float) -> str:
@@ -128,15 +181,29 @@ def overview() -> str:
     return "\n".join(lines) + f"\n\n{legend}\n"
 
 
-def write_tables() -> None:
-    """`SUITE.md` for every suite that has runs, and the README's part between its markers."""
-    made = {
-        suite: ttabench("compare", "--out", str(HERE / suite), "--format", "markdown")
-        for suite in SUITES
-        if has_runs(suite)
-    }
-    for suite, text in made.items():
-        (HERE / f"{suite}.md").write_text(f"# {suite}\n\n{text}", encoding="utf-8")
+def grid_of(suite: str, out: Path) -> str:
+    """The grids of a suite that varies a task option, or has several tasks or sub-tasks."""
+    if suite in OPTION_VARIED:
+        runs, option = grids.records(out / suite), OPTION_VARIED[suite]
+        cells = {"main metric, per cent": grids.quality, "bytes of state": grids.state}
+        return "\n".join(f"**{name}**\n\n{grids.by_option(runs, option, cell)}" for name, cell in cells.items()) + "\n"
+    if suite in BY_PART:
+        return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
+    return ""
+
+
+def write_suites(out: Path) -> dict[str, str]:
+    """Write `SUITE.md` for every suite that has runs, and return what `ttabench compare` says of each."""
+    made: dict[str, str] = {}
+    for suite in (suite for suite in SUITES if has_runs(suite, out)):
+        paired = suite not in WITHOUT_PAIRS
+        made[suite] = ttabench("compare", "--out", str(out / suite), "--format", "markdown") if paired else ""
+        (out / f"{suite}.md").write_text(f"# {suite}\n\n{grid_of(suite, out)}{made[suite]}", encoding="utf-8")
+    return made
+
+
+def write_readme(made: Mapping[str, str]) -> None:
+    """The README's part between its markers."""
     readme = HERE.parent / "README.md"
     before, rest = readme.read_text(encoding="utf-8").split("<!-- results -->\n")
     _, after = rest.split("<!-- /results -->")
@@ -149,11 +216,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="which suites; all by default")
     parser.add_argument("--tables", action="store_true", help="only compute the tables")
+    parser.add_argument("--out", type=Path, default=HERE, help="another folder: a trial, which leaves the README alone")
+    parser.add_argument("--seeds", default=SEEDS)
+    parser.add_argument("--limit", type=int, help="most queries a run asks")
     options = parser.parse_args()
+    trial = options.out.resolve() != HERE.resolve()
+    if (options.seeds != SEEDS or options.limit is not None) and not trial:
+        parser.error("other seeds or a limit make a trial: give --out as well")
     if not options.tables:
         for suite in options.suites or SUITES:
-            run(suite)
-    write_tables()
+            run(suite, options.out, options.seeds, options.limit)
+    made = write_suites(options.out)
+    if not trial:
+        write_readme(made)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.conftest import Command, one_line
+from tests.qa_files import write_jsonl
 from tests.tiny import tiny_llama
 from ttabench.answering import answer
 from ttabench.methods.icl import InContext, InContextSettings
@@ -75,3 +77,61 @@ def test_the_record_has_a_row_for_every_sub_task(ttabench: Command, tiny_base: P
 def test_an_unknown_sub_task_is_one_line(ttabench: Command, tmp_path: Path) -> None:
     ran = ttabench("eval", "--method", "none", "--task", "superglue", "--task-set", "task=wsc", "--out", tmp_path)
     assert "Unknown sub-task of superglue 'wsc'" in one_line(ran)
+
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "more shots than rows": (["superglue", "shots=97"], "shots=97 demonstrations of boolq are more than the 96 rows"),
+    "fewer than no shots": (["superglue", "shots=-1"], "shots"),
+    "shots that are no number": (["piqa", "shots=many"], "shots"),
+    "a ratio above one": (["superglue", "ratio=1.2"], "less than or equal to 1, received '1.2'"),
+    "a ratio below nothing": (["superglue", "ratio=-0.1"], "greater than or equal to 0, received '-0.1'"),
+    "a ratio that is no number": (["superglue", "ratio=nan"], "ratio"),
+    "a ratio in words": (["superglue", "ratio=half"], "ratio: Input should be a valid number"),
+    "unknown words": (["superglue", "template=othr"], "Did you mean 'other'?"),
+    "words that the sub-task lacks": (["superglue", "template=other", "task=copa"], "no words for copa"),
+    "words that the task lacks": (["hellaswag", "template=other"], "Unknown template of task hellaswag 'other'"),
+    "more steps than demonstrations": (["metaicl", "steps=1,17"], "step 17 needs more than the 16 demonstrations"),
+    "a negative length": (["metaicl", "max_tokens=-5"], "max_tokens"),
+    "an unknown protocol": (["metaicl", "protocol=cmm"], "'ccm' or 'genadapter', received 'cmm'"),
+    "an unknown rule for long contexts": (["metaicl", "too_long=drop"], "'cut' or 'skip', received 'drop'"),
+    "no room for any query": (["metaicl", "max_example_tokens=3"], "leave nothing to ask of metaicl"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_settings_are_one_line(ttabench: Command, tmp_path: Path, name: str) -> None:
+    (task, *settings), hint = REFUSED[name]
+    words = [word for setting in settings for word in ("--task-set", setting)]
+    ran = ttabench("eval", "--method", "none", "--task", task, "--source", "mini", *words, "--out", tmp_path)
+    assert hint in one_line(ran)
+    assert not list(tmp_path.glob("*")), "a refused run leaves no folder"
+
+
+ROWS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a label beyond the options": ("superglue/rte", {"premise": "p", "hypothesis": "h", "label": 2}, "label 2 is none"),
+    "an unknown label": ("superglue/cb", {"premise": "p", "hypothesis": "h", "label": "so"}, "label 'so' is none"),
+    "an answer without its letter": (
+        "arc_easy", {"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "C"},
+        "answer 'C' is not among the options A, B",
+    ),
+    "an ending that is not there": (
+        "hellaswag", {"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["x", "y"], "label": "2"},
+        "label 2 is none of its 2 options",
+    ),
+    "a third name": (
+        "winogrande", {"sentence": "The _ ran.", "option1": "a", "option2": "b", "answer": "3"},
+        "answer 3 is neither 1 nor 2",
+    ),
+    "a third solution": ("piqa", {"goal": "g", "sol1": "a", "sol2": "b", "label": 2}, "label 2 is none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_labels_that_no_option_has_are_one_line(ttabench: Command, tmp_path: Path, name: str) -> None:
+    place, row, hint = ROWS[name]
+    task, _, part = place.partition("/")
+    source = write_jsonl(tmp_path / "rows.jsonl", [row])
+    words = ["--task-set", f"task={part}"] if part else []
+    ran = ttabench("eval", "--method", "none", "--task", task, "--source", source, *words, "--out", tmp_path / "runs")
+    assert "rows.jsonl line 1" in one_line(ran)
+    assert hint in one_line(ran)

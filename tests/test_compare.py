@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from tests.test_records import record, sample
-from ttabench.compare import compare, paired_bootstrap
+from ttabench.aggregation import aggregate
+from ttabench.bootstrap import paired_bootstrap
+from ttabench.compare import compare
 from ttabench.errors import UnknownName, UserError
-from ttabench.metrics import aggregate
 from ttabench.records import SAMPLES_FILE, Row, load_record, save_record, write_samples
 from ttabench.render import as_markdown
 from ttabench.tables import comparison_tables
@@ -55,7 +56,7 @@ def test_bootstrap_of_no_difference() -> None:
 def test_bootstrap_in_small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = np.random.default_rng(2).normal(0.0, 1.0, size=300)
     whole = paired_bootstrap(apart, 3000)
-    monkeypatch.setattr("ttabench.compare.DRAWS_AT_ONCE", 1000)
+    monkeypatch.setattr("ttabench.bootstrap.DRAWS_AT_ONCE", 1000)
     assert paired_bootstrap(apart, 3000) == pytest.approx(whole, abs=0.02)
 
 

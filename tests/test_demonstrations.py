@@ -81,7 +81,7 @@ def test_other_words_are_for_queries_only() -> None:
         assert all("\nQuestion:" in piece.text for piece in episode.observes())
         assert not any("\nQuestion:" in ask.prompt for ask in episode.asks())
     ask = next(load("piqa", options={**SMALL, "template": "other"}).episodes()).asks()[0]
-    assert ask.prompt.startswith("Answer the question: What")
+    assert ask.prompt.startswith("Answer the question: With ")
 
 
 def test_copa_has_two_blanks_unless_one_is_wanted() -> None:
@@ -263,7 +263,7 @@ def test_bad_rows(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
             "no list of end",
         ),
         ("winogrande", {"sentence": "s", "option1": "a", "option2": "b", "answer": "1"}, "the sentence has no blank"),
-        ("winogrande", {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "label 2 is none of its 2"),
+        ("winogrande", {"sentence": "_", "option1": "a", "option2": "b", "answer": "3"}, "answer 3 is neither 1 nor 2"),
     ],
 )
 def test_bad_rows_of_other_shapes(name: str, row: dict[str, Any], expected: str) -> None:

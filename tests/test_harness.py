@@ -25,8 +25,10 @@ from tokenizers.processors import TemplateProcessing
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
+from ttabench.batching import AUTO, START, BatchSize
 from ttabench.errors import UnknownName, UserError
 from ttabench.harness import AdaptedLM, command, evaluate
+from ttabench.harness import model as model_module
 from ttabench.harness.prompts import Prompts
 from ttabench.harness.splitting import common_cut, pieces, seam
 from ttabench.hub import NANO_FOLDER
@@ -143,7 +145,7 @@ def test_closed_book_with_demonstrations_is_the_base_model_without(lm: LM) -> No
 def test_a_method_that_looks_at_the_question() -> None:
     lm = tiny_llama()
     one, many = adapted("mac", lm), adapted("mac", lm)
-    one.batch_size = 1
+    one.size = BatchSize(1)
     found, expected = run(many, task()), run(one, task())
     assert many.readings == 1
     assert [v for v, _ in answers(found)] == pytest.approx([v for v, _ in answers(expected)], abs=1e-4)
@@ -240,6 +242,35 @@ def test_the_command_refuses_in_one_line(
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("Error: ")]
     assert len(errors) == 1
     assert told in errors[0]
+
+
+@pytest.mark.parametrize("asked", [CHOICES, WRITING], ids=["choices", "writing"])
+def test_batches_that_do_not_fit_are_asked_in_halves(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "score_options" if asked is CHOICES else "generate"
+    model, expected = adapted("icl", tiny_llama()), answers(run(adapted("icl", tiny_llama()), task(**asked)))
+    plain, sizes = getattr(model_module, name), []
+
+    def narrow(lm: LM, patch: Any, questions: Any, *more: Any, **named: Any) -> Any:
+        sizes.append(len(questions))
+        if len(questions) > 1:
+            raise MemoryError
+        return plain(lm, patch, questions, *more, **named)
+
+    monkeypatch.setattr(model_module, name, narrow)
+    found = answers(run(model, task(**asked)))
+    assert sizes == [4, 2, *[1] * 6]
+    assert model.size.rows == 1
+    if asked is WRITING:
+        assert found == expected
+    else:
+        assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-5)
+
+
+def test_arguments_that_name_nothing() -> None:
+    found = AdaptedLM.create_from_arg_string("method=none,state=none,preset=none,batch_size=auto")
+    assert found.method.name == "none"
+    assert found.get_model_info()["state"] == ""
+    assert found.size.rows == START["cpu"] == BatchSize(AUTO).rows
 
 
 def test_sampling_is_refused() -> None:

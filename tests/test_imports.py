@@ -14,12 +14,25 @@ PACKAGE = Path(__file__).resolve().parent.parent / "ttabench"
 
 LEVELS = (
     ("types", "errors", "environment", "architectures"),
-    ("records", "metrics", "config", "cost", "store", "meter", "registry", "render", "progress", "mini"),
+    (
+        "records",
+        "metrics",
+        "aggregation",
+        "bootstrap",
+        "config",
+        "cost",
+        "store",
+        "meter",
+        "registry",
+        "render",
+        "progress",
+        "mini",
+    ),
     ("lm", "hub", "patching", "stream", "deltas", "window", "attention"),
-    ("scoring", "generation", "layers", "answering", "batching"),
+    ("scoring", "forcing", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
-    ("runner", "training", "profiling", "states", "recording", "peft_export"),
-    ("resolving", "evaluation", "reading", "compare", "report", "sweep", "harness"),
+    ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export"),
+    ("resolving", "evaluation", "reading", "compare", "pairing", "report", "sweep", "harness"),
     ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
 )
 RECIPES = ("mini.nano", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")

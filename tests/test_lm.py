@@ -10,6 +10,7 @@ from transformers import AutoConfig
 
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench import architectures, hub
+from ttabench.cost import shape_of
 from ttabench.errors import UnknownName, UserError
 from ttabench.hub import NANO_FOLDER
 from ttabench.lm import LM, load
@@ -92,8 +93,12 @@ PARAMETERS = {
     "opt-2.7b": 2_651_596_800,
     "tinyllama-1.1b": 1_100_048_384,
     "llama-2-7b": 6_738_415_616,
+    "llama-7b": 6_738_415_616,
+    "llama-13b": 13_015_864_320,
+    "llama-2-7b-chat": 6_738_415_616,
     "llama-3-8b": 8_030_261_248,
     "mistral-7b": 7_241_732_096,
+    "mistral-7b-instruct": 7_241_732_096,
     "phi-3-medium": 13_960_238_080,
 }
 
@@ -107,8 +112,12 @@ def test_published_architectures_have_the_published_size(name: str) -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
+    shape = shape_of(name)
+    assert shape is not None
+    assert shape.parameters == PARAMETERS[name]
     theta = getattr(config, "rope_parameters", None)
-    assert theta is None or theta["rope_theta"] == (500000.0 if name == "llama-3-8b" else 10000.0)
+    expected = {"llama-3-8b": 500000.0, "mistral-7b-instruct": 1000000.0}.get(name, 10000.0)
+    assert theta is None or theta["rope_theta"] == expected
 
 
 @pytest.mark.skipif(not (NANO_FOLDER / "config.json").is_file(), reason="nano is not trained yet")

@@ -13,11 +13,26 @@ from hypothesis import strategies as st
 
 from tests.qa_files import refusal, shared, write_jsonl
 from ttabench.errors import UserError
+from ttabench.metrics import METRICS
 from ttabench.readers import load
 from ttabench.readers.formats import RawRow
 from ttabench.readers.metaicl_files import DRAWS, parse
+from ttabench.types import Ask, Observe
 
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
+
+
+class Letters:
+    """A tokenizer of one token a letter."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        return self.encode(text), list(range(len(text)))
+
+
+LETTERS = Letters()
 
 
 def row(number: int, task: str = "quarel", **changes: Any) -> dict[str, Any]:
@@ -64,7 +79,7 @@ def test_layouts_and_ways_to_answer() -> None:
     assert episode.observes()[0].joiner == "\n\n"
     assert "\nOutput: " in episode.observes()[0].text
     assert {ask.mode for ask in episode.asks()} == {"generate"}
-    assert task.card.metrics == ("em", "em_prefix")
+    assert task.card.metrics == ("em_lower", "em", "em_prefix")
     with_pmi = load("metaicl", options={**SMALL, "pmi": "true"})
     assert "acc_pmi" in with_pmi.card.metrics
     assert next(with_pmi.episodes()).asks()[0].blank == "Output:"
@@ -145,7 +160,10 @@ def test_published_files() -> None:
     names = {episode.asks()[0].part for episode in task.episodes()}
     assert names == set(task.describe()["parts"])
     assert {"commonsense_qa", "superglue-cb", "ai2_arc"} <= names
-    assert all(len(episode.observes()) == 16 for episode in task.episodes())
+    counts = {episode.asks()[0].part: len(episode.observes()) for episode in task.episodes()}
+    assert counts["commonsense_qa"] == counts["ai2_arc"] == 16
+    assert counts["superglue-cb"] < 16  # whose rows are long
+    assert task.dropped["superglue-cb: query too long"] == 2
 
 
 cells = st.one_of(st.none(), st.integers(), st.text(max_size=5), st.lists(st.text(max_size=2), max_size=3))
@@ -162,3 +180,138 @@ def test_any_row_is_read_or_refused_in_one_line(values: dict[str, object]) -> No
         assert "\n" not in complaint
     else:
         assert all(each.output in each.options for each in found)
+
+
+# --- lengths and protocols -----------------------------------------------------------------------------------------
+
+
+def sized(base: Path, demonstrations: list[int], queries: list[int], spare: int = 20) -> Path:
+    """A task whose rows are as long as told, in characters: `Input: {input} Output: yes`; 17 of them are the frame."""
+    official(base)
+    place = base / "data" / "quarel"
+
+    def rows(sizes: list[int], letter: str) -> list[dict[str, Any]]:
+        return [row(i, input=f"{letter}{i:x}".ljust(size - 19, ".")) for i, size in enumerate(sizes)]
+
+    write_jsonl(place / "quarel_16_100_train.jsonl", rows(demonstrations, "d"))
+    write_jsonl(place / "quarel_16_13_train.jsonl", rows([spare] * 16, "s"))
+    write_jsonl(place / "quarel_16_100_test.jsonl", rows(queries, "q"))
+    return base
+
+
+def asked_after(source: Path, **options: Any) -> tuple[list[str], dict[str, int]]:
+    """(first characters of what is read, how many of them before each query), one character a token."""
+    task = load("metaicl", source=str(source), options={"max_example_tokens": 60, "max_tokens": 0, **options})
+    read: list[str] = []
+    before: dict[str, int] = {}
+    for episode in task.episodes(LETTERS):
+        for step in episode.steps:
+            if isinstance(step, Observe):
+                read.append(step.text.removeprefix("Input: ").partition(".")[0].split()[0])
+            else:
+                before[step.key] = len(read)
+    return read, before
+
+
+def test_examples_that_are_too_long_are_replaced_from_the_next_draw(tmp_path: Path) -> None:
+    source = sized(tmp_path / "MetaICL", [30, 61, 60, *[30] * 13], [30, 60, 61])
+    read, before = asked_after(source, steps="2,16")
+    assert read == ["d0", *(f"d{i:x}" for i in range(2, 16)), "s0"]
+    assert before == {"0@2": 2, "1@2": 2, "0@16": 16, "1@16": 16}
+    task = load("metaicl", source=str(source), options={"max_example_tokens": 60, "steps": "2,16"})
+    assert task.dropped == {}  # 4 characters a token, until a model counts
+    list(task.episodes(LETTERS))
+    assert task.dropped["quarel: demonstration too long"] == 1
+    assert task.dropped["quarel: query too long"] == 1
+    assert len(next(task.training(0, 8)).observes()) == 8
+
+
+def test_a_query_is_asked_after_as_many_demonstrations_as_fit_beside_it(tmp_path: Path) -> None:
+    # A demonstration takes 31 tokens with its blank; beside a query of 30 there is room for 300 - 30 = 270: 8 of them.
+    source = sized(tmp_path / "MetaICL", [30] * 16, [30, 60])
+    read, before = asked_after(source, steps="4,8,16", max_tokens=300)
+    assert len(read) == 8
+    assert before == {"0@4": 4, "1@4": 4, "0@8": 8, "1@8": 7, "0@16": 8, "1@16": 7}
+    read, before = asked_after(source, steps="4,8,16", max_tokens=300, too_long="skip")
+    assert before == {"0@4": 4, "1@4": 4, "0@8": 8}
+    assert asked_after(source, steps="16", max_tokens=300 + 8 * 31)[1] == {"0@16": 16, "1@16": 15}
+    task = load("metaicl", source=str(source), options={"steps": "4,8,16", "max_tokens": 300, "max_example_tokens": 60})
+    list(task.episodes(LETTERS))
+    assert task.dropped == {
+        "quarel: demonstration past max_tokens": 8, "quarel: query asked after fewer demonstrations": 3,
+    }  # fmt: skip
+
+
+def test_limits_that_leave_nothing_are_refused(tmp_path: Path) -> None:
+    source = str(official(tmp_path / "MetaICL"))
+    assert "leave nothing to ask" in refusal("metaicl", source=source, options={"max_example_tokens": 2})
+    assert "leaves no task" in refusal("metaicl", source=source, options={"omit": "quarel"})
+    assert "max_tokens" in refusal("metaicl", source=source, options={"max_tokens": -1})
+    assert "protocol" in refusal("metaicl", source=source, options={"protocol": "mine"})
+
+
+def test_the_protocol_of_generative_adapter(tmp_path: Path) -> None:
+    source = str(official(tmp_path / "MetaICL"))
+    task = load("metaicl", source=source, options={"protocol": "genadapter"})
+    told = task.describe()["protocol"]
+    assert (told["max_tokens"], told["max_example_tokens"], told["too_long"]) == (4096, 0, "skip")
+    assert task.card.main_metric == "em_lower"
+    first = next(task.episodes()).asks()[0]
+    assert (first.mode, first.max_new_tokens, first.prompt) == ("generate", 10, "Input: in 7\nOutput:")
+    words = {"protocol": "genadapter", "layout": "genadapter_instruction", "max_new_tokens": 4}
+    episode = next(load("metaicl", source=source, options=words).episodes())
+    assert episode.asks()[0].prompt.startswith("## Instruction: Based on the demonstration above")
+    assert episode.asks()[0].max_new_tokens == 4
+    assert not any("Instruction" in piece.text for piece in episode.observes())
+
+
+def test_quirks_of_the_released_code(tmp_path: Path) -> None:
+    base = official(tmp_path / "MetaICL")
+    (base / "config" / "hr_to_lr.json").write_text(json.dumps({"test": ["quarel", "glue-mrpc", "poem_sentiment"]}))
+    for name in ("glue-mrpc", "poem_sentiment"):
+        (base / "data" / name).mkdir()
+        write_jsonl(base / "data" / name / f"{name}_16_100_train.jsonl", [row(i, name) for i in range(16)])
+        write_jsonl(base / "data" / name / f"{name}_16_100_test.jsonl", [row(i, name) for i in range(20, 24)])
+    plain = load("metaicl", source=str(base), options={"steps": "1"})
+    quirky = load("metaicl", source=str(base), options={"steps": "1", "paper_quirks": "true"})
+    assert [task.card.main_metric for task in (plain, quirky)] == ["acc_mean", "acc_ccm"]
+    assert any("paper_quirks" in note for note in quirky.notes)
+    counts = [{e.asks()[0].part: len(e.asks()) for e in task.episodes()} for task in (plain, quirky)]
+    assert counts == [{"quarel": 3, "glue-mrpc": 4, "poem_sentiment": 4}, {"quarel": 2, "poem_sentiment": 3}]
+    blanks = {ask.part: ask.blank for episode in quirky.episodes() for ask in episode.asks()}
+    assert blanks == {"quarel": "", "poem_sentiment": "Output:"}
+
+
+def test_the_choice_of_the_released_code() -> None:
+    class Scored:
+        logprobs = (-4.0, -5.0)
+        tokens = (1, 2)
+        blank: tuple[float, ...] = ()
+
+    ask = Ask(prompt="?", key="q", mode="choose", options=(" a", " b c"), gold=1)
+    assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_mean"]("", ask, Scored()) == 1.0
+    Scored.blank = (-4.0, -1.0)
+    assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_pmi"]("", ask, Scored()) == 0.0
+
+
+def test_blanks_around_a_row_and_repeated_options_are_taken_away() -> None:
+    (found,), _ = parse([RawRow("r", row(0, input=" in ", output="yes ", options=[" no", "yes ", "yes"]))])
+    assert (found.input, found.output, found.options) == ("in", "yes", ("no", "yes"))
+
+
+@pytest.mark.parametrize("source", ["mini", "metaicl"])
+@pytest.mark.parametrize("limit", [200, 700])
+def test_no_window_is_longer_than_the_limit(source: str, limit: int) -> None:
+    options = {"max_tokens": limit, "max_example_tokens": 150, "steps": "1,16"}
+    task = load("metaicl", source=source if source == "mini" else shared(source), options=options)
+    cut = 0
+    for episode in task.episodes(LETTERS):
+        read = shown = 0
+        for step in episode.steps:
+            if isinstance(step, Observe):
+                assert len(step.text) <= 150
+                read, shown = read + len(step.text + step.joiner), shown + 1
+            else:
+                assert read + len(step.prompt) + max(map(len, step.options)) <= limit
+                cut += shown < step.step
+    assert cut

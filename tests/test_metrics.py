@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ttabench.aggregation import aggregate
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import (
     METRICS,
-    aggregate,
     as_evaluate,
     empty_golds,
     exact,
@@ -66,8 +66,15 @@ def test_normalisation_is_squads(text: str, expected: str) -> None:
 def test_hand_made_cases(
     prediction: str, golds: tuple[str, ...], em: float, em_prefix: float, f1: float, f1_max: float
 ) -> None:
-    got = {name: METRICS[name](prediction, ask(*golds)) for name in OF_TEXT}
+    got = {name: METRICS[name](prediction, ask(*golds)) for name in ("em", "em_prefix", "f1", "f1_max")}
     assert got == pytest.approx({"em": em, "em_prefix": em_prefix, "f1": f1, "f1_max": f1_max})
+
+
+@pytest.mark.parametrize(
+    ("prediction", "expected"), [(" port ansel\n", 1), ("Port Ansel", 1), ("the Port Ansel", 0), ("port ansel.", 0)]
+)
+def test_only_case_and_outer_blanks_are_forgiven(prediction: str, expected: float) -> None:
+    assert METRICS["em_lower"](prediction, ask("Port Ansel", "ansel")) == expected
 
 
 @settings(deadline=None)

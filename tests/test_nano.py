@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttabench.lm import LM, load
+from ttabench.methods.icl import InContext, InContextSettings
 from ttabench.mini import figures, lessons, nano
+from ttabench.readers import load as load_task
+from ttabench.runner import Bench, run_episodes
+from ttabench.store import RunFolder
 
 ASSETS = Path(nano.__file__).parent.parent / "assets"
 FOLDER = ASSETS / "nano"
@@ -49,6 +53,19 @@ def test_it_answers_about_unseen_entities_from_its_context_alone(lm: LM) -> None
     with torch.no_grad():
         assert figures.answering(lm, "streamingqa", 0, 1, "test") <= 15
         assert figures.answering(lm, "streamingqa", 4, 8, "test") >= 85
+
+
+@pytest.mark.parametrize("task", ["hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa"])
+def test_demonstrations_help_it_on_every_unseen_task(lm: LM, task: str, tmp_path: Path) -> None:
+    right = {}
+    for shots in (0, 10):
+        asked = load_task(task, split="validation", seed=1, options={"shots": shots, "queries": 32})
+        sink = RunFolder(tmp_path, f"{shots}")
+        bench = Bench(lm=lm, method=InContext(lm, InContextSettings()), metrics=("acc",))
+        run_episodes(bench, asked, sink, lambda *_: None)
+        right[shots] = sum(sample.metrics["acc"] for sample in sink.samples) / len(sink.samples)
+    assert right[0] < asked.card.chance + 0.25
+    assert right[10] > right[0] + 0.2
 
 
 def test_its_card_tells_the_training_and_the_figures_that_were_measured() -> None:

@@ -270,13 +270,15 @@ def test_too_long_a_window_is_the_users_error(lm: LM) -> None:
     check_fits(lm, random_prefix(lm, 1), [509])
 
 
-@pytest.mark.parametrize("at_once", [1, 2**30])
+@pytest.mark.parametrize("at_once", [0, 1, 2**30], ids=["fused", "row by row", "all rows"])
 @pytest.mark.parametrize("padded_prefix", [False, True])
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 def test_shared_prefix_equals_its_copies(
     lm: LM, at_once: int, padded_prefix: bool, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "SCORES_AT_ONCE", {"cpu": at_once})
+    if at_once:
+        monkeypatch.setattr(attention, "_fused", None)
+        monkeypatch.setattr(attention, "SCORES_AT_ONCE", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:
         seen_BP = torch.tensor([[True, False, True, True, False, True]])
@@ -299,6 +301,17 @@ def test_shared_prefix_equals_its_copies(
                 held.select(torch.tensor([2, 0, 0, 1]))
             more = [forward(lm, Patch(), text(4, 2, seed=8), past=held)[0] for held in (window, other)]
             close(more[0], more[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_shared_prefix_without_slots_is_no_prefix(lm: LM, padded: bool) -> None:
+    nothing = random_prefix(lm, 1, slots=0)
+    ids_BT, mask_BT = text(3, 7), torch.ones(3, 7, dtype=torch.bool)
+    mask_BT[1, :3] = not padded
+    with torch.no_grad():
+        expected = forward(lm, Patch(), ids_BT, mask_BT)[0]
+        found = forward(lm, Patch(prefix=nothing), ids_BT, mask_BT)[0]
+    close(found[mask_BT], expected[mask_BT], atol=1e-5)
 
 
 def test_shared_prefix_under_a_sliding_window() -> None:

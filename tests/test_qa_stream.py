@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_limit_spreads_over_the_stream(stream: Callable[..., Task]) -> None:
 
 def test_grouped_protocol(stream: Callable[..., Task]) -> None:
     task = stream(kind="grouped", group_tokens=300, order="file", prompt="instruction")
-    episodes = list(task.episodes(lambda _: 200))
+    episodes = list(task.episodes(SimpleNamespace(encode=lambda _: [0] * 200)))
     assert [len(e.observes()) for e in episodes] == [1, 1, 1, 2]  # 1,000 tokens need 4 groups of 300
     assert [len(e.asks()) for e in episodes] == [2, 2, 2, 4]
     assert len({e.key for e in episodes}) == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod, NoSettings
 from ttabench.methods.icl import InContext, InContextSettings
 from ttabench.profiling import Load, profile, texts
+from ttabench.readers.tokens import Tokens
 from ttabench.runner import Bench, run_episodes
 from ttabench.states import load_state, save_state
 from ttabench.store import RunFolder, Sample
@@ -43,8 +44,8 @@ class FakeTask:
         self.n_observes = sum(len(episode.observes()) for episode in episodes)
         self.n_asks = sum(len(episode.asks()) for episode in episodes)
 
-    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:
-        assert count_tokens is None or count_tokens("abc") == 3
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        assert tokens is None or len(tokens.encode("abc")) == 3
         yield from self._episodes
 
 

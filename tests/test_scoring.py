@@ -15,7 +15,7 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.patching import encoded, forward, read, select_rows, text_start
-from ttabench.scoring import choose, nll, rolling, score_options, token_logprobs
+from ttabench.scoring import _batches, choose, nll, rolling, score_options, token_logprobs
 from ttabench.stream import option_ids, pad, piece_ids, prompt_ids, target_ids, windows
 from ttabench.types import Ask, Observe, Patch
 from ttabench.window import Window
@@ -185,6 +185,13 @@ def test_pieces_prompts_and_targets() -> None:
     assert [lm.decode(ids) for ids in option_ids(lm, ask)] == [" here", " there"]
     assert target_ids(lm, " ", "x") == [*lm.encode(" x"), lm.eos_id]
     assert target_ids(lm, " ", "x", eos=False) == lm.encode(" x")
+
+
+def test_rows_of_unlike_length_go_in_batches_of_their_own() -> None:
+    lengths = [10, 100, 90, 50, 100, 95, 9, 45, 10, 10]
+    assert list(_batches(lengths, 32)) == [[1, 4, 5, 2], [3, 7, 0, 8], [9, 6]]
+    assert list(_batches(lengths, 3)) == [[1, 4, 5], [2, 3, 7], [0, 8, 9], [6]]
+    assert list(_batches([], 3)) == []
 
 
 def test_too_long_an_item_is_the_users_error() -> None:

@@ -86,3 +86,22 @@ def tiny_opt(seed: int = 0) -> LM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LM(OPTForCausalLM(config), byte_tokenizer(), f"tiny-opt-{seed}", random_weights=True)
+
+
+def tinyllama_shaped(seed: int = 0) -> LM:
+    """TinyLlama's proportions, an eighth as wide: 3 layers, hidden 256, 8 heads on 1 key/value head, with a BOS."""
+    config = LlamaConfig(
+        vocab_size=259,
+        hidden_size=256,
+        intermediate_size=704,
+        num_hidden_layers=3,
+        num_attention_heads=8,
+        num_key_value_heads=1,
+        max_position_embeddings=POSITIONS,
+        bos_token_id=256,
+        eos_token_id=257,
+        pad_token_id=258,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LM(LlamaForCausalLM(config), byte_tokenizer(), f"tinyllama-shaped-{seed}", random_weights=True)

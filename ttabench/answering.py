@@ -9,7 +9,7 @@ from ttabench.generation import generate
 from ttabench.lm import LM
 from ttabench.patching import select_rows
 from ttabench.scoring import choose, token_logprobs
-from ttabench.stream import option_ids, prompt_ids, target_ids
+from ttabench.stream import gold_ids, option_ids, prompt_ids
 from ttabench.types import Ask, Patch
 
 
@@ -18,7 +18,7 @@ class Answer:
     """What the model made of one query."""
 
     prediction: str
-    """The generated text, the chosen option, or the continuation that was scored; without surrounding blanks."""
+    """The generated text or the chosen option, without surrounding blanks; nothing where a given text was scored."""
     logprobs: tuple[float, ...] = ()
     """Summed log-probability (natural log) of each option (`choose`), or of the continuation (`score`)."""
     tokens: tuple[int, ...] = ()
@@ -56,20 +56,21 @@ def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> lis
 
 
 def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    options = [option_ids(lm, ask) for ask in asks]
-    heads = [ask.heads or ("",) for ask in asks]
+    """Blanks that end what is read are scored with the option, as lm-evaluation-harness does (`acc_norm` sees it)."""
     assert all(len(ask.heads) in (0, len(ask.options)) for ask in asks), "one head an option, or none"
-    owners = [row for row, each in enumerate(heads) for _ in each]
+    texts = [[ask.prompt + head for head in ask.heads or ("",)] for ask in asks]
+    options = [_after_blanks(lm, row, ask.options) for row, ask in zip(texts, asks, strict=True)]
+    owners = [row for row, each in enumerate(texts) for _ in each]
     after = [
-        (lm.encode(ask.prompt + head), [options[row][number]] if ask.heads else options[row])
-        for row, ask in enumerate(asks)
-        for number, head in enumerate(heads[row])
+        (lm.encode(text.rstrip()), [options[row][number]] if asks[row].heads else options[row])
+        for row, each in enumerate(texts)
+        for number, text in enumerate(each)
     ]
     found = choose(lm, select_rows(patch, owners), after, batch_size=len(asks))
     sums: list[list[float]] = [[] for _ in asks]
     for row, values in zip(owners, found, strict=True):
         sums[row] += values.tolist()
-    blanks = _blanks(lm, patch, asks, options)
+    blanks = _blanks(lm, patch, asks)
     return [
         Answer(
             prediction=ask.options[max(range(len(each)), key=each.__getitem__)].strip(),
@@ -81,21 +82,25 @@ def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
     ]
 
 
-def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask], options: list[list[list[int]]]) -> list[tuple[float, ...]]:
+def _after_blanks(lm: LM, texts: Sequence[str], options: Sequence[str]) -> list[list[int]]:
+    """Ids of each option, with the blanks at the end of the text it follows: of its own text, or of the only one."""
+    blanks = [text[len(text.rstrip()) :] for text in texts]
+    each = blanks if len(blanks) == len(options) else blanks * len(options)
+    return [lm.encode(blank + option) for blank, option in zip(each, options, strict=True)]
+
+
+def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]]:
     """What the options are worth without the question: adapted weights, but nothing else in the window."""
     rows = [row for row, ask in enumerate(asks) if ask.blank]
     if not rows:
         return [() for _ in asks]
     bare = select_rows(Patch(deltas=patch.deltas), rows)
-    items = [(lm.encode(asks[row].blank), options[row]) for row in rows]
+    items = [(lm.encode(asks[row].blank), option_ids(lm, asks[row])) for row in rows]
     values = iter(choose(lm, bare, items, batch_size=len(asks)))
     return [tuple(next(values).tolist()) if ask.blank else () for ask in asks]
 
 
 def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    items = [(prompt_ids(lm, ask), target_ids(lm, ask.delimiter, ask.answers[0], eos=False)) for ask in asks]
+    items = [(prompt_ids(lm, ask), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
-    return [
-        Answer(prediction=ask.answers[0].strip(), logprobs=(float(each.sum()),), tokens=(len(each),))
-        for ask, each in zip(asks, values, strict=True)
-    ]
+    return [Answer(prediction="", logprobs=(float(each.sum()),), tokens=(len(each),)) for each in values]

@@ -60,6 +60,7 @@ _OPT_2_7B: dict[str, Value] = {
     "max_position_embeddings": 2048,
     "vocab_size": 50272,
 }
+_LLAMA_2: dict[str, Value] = {"max_position_embeddings": 4096}
 _LLAMA_3: dict[str, Value] = {
     "vocab_size": 128256,
     "max_position_embeddings": 8192,
@@ -68,6 +69,8 @@ _LLAMA_3: dict[str, Value] = {
     "eos_token_id": 128001,
 }
 _MISTRAL: dict[str, Value] = {"max_position_embeddings": 32768, "sliding_window": 4096}
+_MISTRAL_INSTRUCT: dict[str, Value] = {"max_position_embeddings": 32768, "sliding_window": None, "rope_theta": 1e6}
+_LLAMA_1: dict[str, Value] = {"max_position_embeddings": 2048, "rms_norm_eps": 1e-6}
 _PHI_3: dict[str, Value] = {
     "vocab_size": 32064,
     "max_position_embeddings": 4096,
@@ -88,9 +91,15 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         (2048, 5632, 22, 32, 4),
         {"max_position_embeddings": 2048},
     ),
-    "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), {"max_position_embeddings": 4096}),
+    "llama-7b": _llama("huggyllama/llama-7b", (4096, 11008, 32, 32, 32), _LLAMA_1),
+    "llama-13b": _llama("huggyllama/llama-13b", (5120, 13824, 40, 40, 40), _LLAMA_1),
+    "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), _LLAMA_2),
+    "llama-2-7b-chat": _llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), _LLAMA_2),
     "llama-3-8b": _llama("meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), _LLAMA_3),
     "mistral-7b": _llama("mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), _MISTRAL, "mistral"),
+    "mistral-7b-instruct": _llama(
+        "mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), _MISTRAL_INSTRUCT, "mistral"
+    ),
     "phi-3-medium": _llama("microsoft/Phi-3-medium-4k-instruct", (5120, 17920, 40, 40, 10), _PHI_3, "phi3"),
 }
 """Short name -> published architecture."""

@@ -1,12 +1,15 @@
 """Attention of many rows to one shared prefix, without a copy of the prefix for every row.
 
-The queries of all rows meet the shared keys in one matrix product, each row's own keys join the same softmax, and both
-sums of values are added. It is Hydragen (arXiv 2402.05099, section 3) with one softmax in place of two.
+The queries of all rows meet the shared keys in one product, those of a row meet its own keys, and both sums of values
+are weighed by how much of the softmax falls to each: Hydragen (arXiv 2402.05099, section 3). On a CPU both parts run
+through torch's fused kernel, which never writes scores to memory; elsewhere, under gradients, and where a prefix hides
+some of its slots, both parts share one softmax over written scores.
 
     32 questions, 8 heads, on 1,500 tokens of context: keys [1, H, 1500, D] are read once, not written and read 32 times
 
 Registered with transformers under `NAME`, where it is sdpa until a window lends it a shared prefix, or until somebody
-watches: `watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel.
+watches: `watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel; or
+until heads are kept from seeing slots that other heads see (`heads_blinded`).
 """
 
 from __future__ import annotations
@@ -19,11 +22,15 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "ttabench_shared_prefix"
+
+_fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+"""The kernel that `scaled_dot_product_attention` calls on a CPU; asked by name, it gives the log-sum-exp too."""
 
 SCORES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
 """Attention scores alive at a time without gradients; more rows take turns. 4 MiB stay in a CPU's cache: measured twice
@@ -53,6 +60,19 @@ def shared_prefix(layers: Sequence[Shared] | None) -> Iterator[None]:
         yield
     finally:
         _lent.reset(token)
+
+
+_blind: ContextVar[Sequence[Tensor] | None] = ContextVar("heads_blinded", default=None)
+
+
+@contextmanager
+def heads_blinded(layers: Sequence[Tensor] | None) -> Iterator[None]:
+    """Hide slots from single heads in the block: one bool [B or 1, H, P] a layer, true where head h misses slot p."""
+    token = _blind.set(layers)
+    try:
+        yield
+    finally:
+        _blind.reset(token)
 
 
 @dataclass(frozen=True)
@@ -87,30 +107,71 @@ def watched(watcher: Watcher | None) -> Iterator[None]:
         _watcher.reset(token)
 
 
+def is_watched() -> bool:
+    """Whether somebody watches; windows made now keep their prefix where watchers see it."""
+    return _watcher.get() is not None
+
+
 def forward(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    **options: Any,  # the interface of transformers: dropout, scaling, is_causal, sliding_window ...
+    dropout: float = 0.0,  # by position where kvpress has wrapped all attention functions
+    **options: Any,  # the interface of transformers: scaling, is_causal, sliding_window ...
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
-    lent, watcher = _lent.get(), _watcher.get()
+    lent, watcher, blind = _lent.get(), _watcher.get(), _blind.get()
+    assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
     if watcher is not None:
         assert lent is None, "a shared prefix is not shown to watchers"
-        assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
         scale = options.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
         answered = watcher(Call(module.layer_idx, query, key, value, attention_mask, scale))
         if answered is not None:
             return answered, None
-    if lent is None:
-        out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    if blind is not None:
+        assert lent is None, "a prefix with hidden slots is not lent"
+        assert watcher is None, "hidden slots are not shown to watchers"
+        attention_mask = _seen_by_heads(blind[module.layer_idx], query, key, attention_mask)
+    shared = None if lent is None else lent[module.layer_idx]
+    if shared is None or not shared.keys.shape[2]:
+        out: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, **options
+        )
         return out
-    assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
-    shared, scaling = lent[module.layer_idx], options.get("scaling")
+    scaling = options.get("scaling")
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    fused = _fused is not None and query.device.type == "cpu" and shared.all_seen and not torch.is_grad_enabled()
+    attend = _attend_fused if fused else _attend_in_parts
+    return attend(query, (key, value), shared, attention_mask), None
+
+
+def _attend_fused(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask_B1TS: Tensor | None) -> Tensor:
+    """Two softmaxes, put together by their log-sum-exps. The G query heads of one key/value head stand side by side."""
+    assert _fused is not None
+    rows, count, tokens, size = query_BNTD.shape
+    heads = own[0].shape[1]
+    shape = (heads, rows, count // heads, tokens)
+    query_HBGTD = query_BNTD.view(rows, heads, -1, tokens, size).transpose(0, 1)
+    of_shared, sum_shared = _fused(query_HBGTD.reshape(1, heads, -1, size), shared.keys, shared.values, scale=1.0)
+    bias_B1TS = None
+    if mask_B1TS is not None:
+        hidden_B1TS = ~mask_B1TS[..., shared.keys.shape[2] :]
+        bias_B1TS = torch.zeros_like(hidden_B1TS, dtype=query_BNTD.dtype)
+        bias_B1TS.masked_fill_(hidden_B1TS, torch.finfo(query_BNTD.dtype).min)
+    keys, values = (part.repeat_interleave(count // heads, dim=1) for part in own)
+    of_own, sum_own = _fused(query_BNTD, keys, values, attn_mask=bias_B1TS, scale=1.0)
+    share_HBGT = torch.sigmoid(sum_own.view(rows, heads, -1, tokens).transpose(0, 1) - sum_shared.view(shape))
+    of_own_HBGTD = of_own.view(rows, heads, -1, tokens, size).transpose(0, 1)
+    out_HBGTD = torch.lerp(of_shared.view(*shape, size), of_own_HBGTD, share_HBGT[..., None].to(of_own.dtype))
+    return out_HBGTD.permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
+
+
+def _attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:
+    """One softmax over written scores, for as many rows at a time as `SCORES_AT_ONCE` allows."""
+    key, value = own
     rows, heads, tokens, _ = query.shape
     step = rows
     if not torch.is_grad_enabled():
@@ -118,9 +179,18 @@ def forward(
             1, SCORES_AT_ONCE.get(query.device.type, 2**26) // (heads * tokens * (shared.keys.shape[2] + key.shape[2]))
         )
     parts = [slice(begin, begin + step) for begin in range(0, rows, step)]
-    masks = [attention_mask if attention_mask is None or len(attention_mask) == 1 else attention_mask[p] for p in parts]
-    found = [_attend(query[p], (key[p], value[p]), shared, mask) for p, mask in zip(parts, masks, strict=True)]
-    return (found[0] if len(found) == 1 else torch.cat(found)), None
+    masks = [mask if mask is None or len(mask) == 1 else mask[p] for p in parts]
+    found = [_attend(query[p], (key[p], value[p]), shared, seen) for p, seen in zip(parts, masks, strict=True)]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _seen_by_heads(hidden_BHP: Tensor, query: Tensor, key: Tensor, mask_B1TS: Tensor | None) -> Tensor:
+    """The mask bool [B, N, T, S] of query heads whose key/value head misses some of the first P slots."""
+    tokens, slots = query.shape[2], key.shape[2]
+    if mask_B1TS is None:
+        mask_B1TS = torch.ones(1, 1, tokens, slots, dtype=torch.bool, device=key.device).tril(slots - tokens)
+    hidden_BHS = pad(hidden_BHP, (0, slots - hidden_BHP.shape[2]))
+    return mask_B1TS & ~hidden_BHS.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[:, :, None]
 
 
 def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask_B1TS: Tensor | None) -> Tensor:

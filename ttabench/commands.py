@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ttabench import cost, registry, render
@@ -134,9 +135,10 @@ def train(wanted: Wanted, changes: Mapping[str, Any], training: Training, storin
     recipe = recipe_of(plan.adapter.cls, registry.preset_for(plan.adapter.cls, wanted.preset, wanted.model), changes)
     config = _train_config(recipe, training, out, plan)
     seed_everything(training.seed)
-    method = plan.adapter.build(Bases().get(wanted))
+    base = Bases().get(wanted)
+    method = plan.adapter.build(base)
     streams = [
-        (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions), recipe.episodes(count))
+        (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base), recipe.episodes(count))
         for lesson, count in enumerate(recipe.documents)
     ]
     batches = lessons(streams, recipe.steps)
@@ -195,8 +197,9 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     method = resolved.build(lm)
     state = method.begin(1)
     with render.progress(showing.talking) as tick:
-        for begin in range(0, len(pieces), READ_AT_ONCE):
-            block = pieces[begin : begin + READ_AT_ONCE]
+        size = max(1, len(pieces)) if method.reads_once else READ_AT_ONCE
+        for begin in range(0, len(pieces), size):
+            block = pieces[begin : begin + size]
             state = method.adapt_many(state, [[piece] for piece in block])
             tick("read", begin + len(block), len(pieces))
     folder = save_state(out, state, resolved.belongs(lm))
@@ -204,7 +207,7 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     patch = Patch() if method.looks_at_question else method.patch(state, [])
     if exportable(patch):
         result["peft"] = str(save_lora(lm, patch, folder / "peft"))
-    again = f"ttabench eval --method {wanted.method} --model {wanted.model} --state {folder} --ask-only"
+    again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder} --ask-only"
     _show_result("adapted", result, showing, f"Ask it: {again}")
 
 

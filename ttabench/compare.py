@@ -1,8 +1,7 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
 Runs that differ in their seed only are pooled. Every pair of groups on one task and source gets a paired bootstrap over
-the queries both answered (Efron and Tibshirani 1993, chapter 13; Koehn 2004): the per-query differences are drawn with
-replacement, the interval is that of the 2.5 % and 97.5 % quantiles of their means, and p is two-sided.
+the queries both answered (pairing.py, bootstrap.py).
 """
 
 from __future__ import annotations
@@ -12,21 +11,15 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from ttabench import aggregation
+from ttabench.bootstrap import RESAMPLES
 from ttabench.errors import UnknownName, UserError
-from ttabench.records import Row, RunRecord, load_record, read_samples
+from ttabench.pairing import Values, answered, apart, ratio_of
+from ttabench.records import Row, RunRecord, load_record
 from ttabench.types import Json
 
-RESAMPLES = 10_000
-DRAWS_AT_ONCE = 4_000_000
-"""Resampled values held in memory at a time."""
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
 NOT_COMPARED = ("seed", "checkpoint", "state", "device", "source", "method", "task", "model")
-
-Query = tuple[int, str, str]
-"""(seed, episode, key): two runs are paired by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +41,8 @@ class Entry:
     runs: tuple[str, ...]
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
+    lengths: bool = False
+    """Whether the steps are lengths of a text in tokens, each of them with all that stands before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,36 +91,15 @@ def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLE
     entries = [
         _entry(label, [record for _, record in group], metric) for label, group in zip(labels, members, strict=True)
     ]
-    values = [_values([folder for folder, _ in group], entry) for group, entry in zip(members, entries, strict=True)]
+    values = [
+        answered([folder for folder, _ in group], entry.metric) for group, entry in zip(members, entries, strict=True)
+    ]
     differences = [
         found
         for left, right in combinations(range(len(entries)), 2)
         if (found := _difference((entries[left], values[left]), (entries[right], values[right]), resamples, seed))
     ]
     return Comparison(entries=tuple(entries), differences=tuple(differences))
-
-
-def paired_bootstrap(
-    differences: NDArray[np.float64], resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float, float]:
-    """(low, high, p) of the mean of paired differences [N]: the 95 % interval and the two-sided p against zero."""
-    n = len(differences)
-    assert n > 0
-    assert resamples > 0
-    generator = np.random.default_rng(seed)
-    at_once = max(1, DRAWS_AT_ONCE // n)
-    means = np.concatenate(
-        [
-            differences[generator.integers(0, n, size=(min(at_once, resamples - start), n), dtype=np.int32)].mean(
-                axis=1
-            )
-            for start in range(0, resamples, at_once)
-        ]
-    )
-    low, high = np.quantile(means, [0.025, 0.975])
-    tail = min(int((means <= 0).sum()), int((means >= 0).sum()))
-    # one is added above and below: a bootstrap of R draws cannot show a p under 1 / (R + 1)
-    return float(low), float(high), min(1.0, 2 * (tail + 1) / (resamples + 1))
 
 
 def _varying(record: RunRecord) -> dict[str, Json]:
@@ -189,6 +163,7 @@ def _entry(label: str, records: Sequence[RunRecord], metric: str) -> Entry:
         costs={cost: _mean([record.cost.get(cost) for record in records]) for cost in COSTS},
         runs=tuple(record.id for record in records),
         steps=_by_step(records, name),
+        lengths=bool(records[0].task.get("lengths")),
     )
 
 
@@ -202,11 +177,9 @@ def _by_step(records: Sequence[RunRecord], metric: str) -> dict[int, tuple[float
 
 def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:
     """(mean, standard error, n) over all queries of several runs; the queries of different runs are independent."""
-    n = sum(row.n for row in rows)
-    value = sum(row.value * row.n for row in rows) / n
-    if any(row.stderr is None for row in rows):
-        return value, None, n
-    return value, float(np.sqrt(sum((row.n * (row.stderr or 0.0)) ** 2 for row in rows))) / n, n
+    figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
+    value, stderr = aggregation.pooled(figures, ratio_of(rows[0].metric))
+    return value, stderr, sum(row.n for row in rows)
 
 
 def _mean(values: Sequence[float | int | None]) -> float | None:
@@ -214,22 +187,8 @@ def _mean(values: Sequence[float | int | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _values(folders: Sequence[Path], entry: Entry) -> dict[Query, float]:
-    """The metric of every query of a group's runs."""
-    values: dict[Query, float] = {}
-    for folder in folders:
-        seed = int(load_record(folder).config.get("seed", 0))
-        columns = read_samples(folder, ["episode", "key", entry.metric])
-        if entry.metric not in columns:
-            continue
-        for episode, key, value in zip(columns["episode"], columns["key"], columns[entry.metric], strict=True):
-            if value is not None:
-                values[seed, episode, key] = float(value)
-    return values
-
-
 def _difference(
-    left: tuple[Entry, Mapping[Query, float]], right: tuple[Entry, Mapping[Query, float]], resamples: int, seed: int
+    left: tuple[Entry, Values], right: tuple[Entry, Values], resamples: int, seed: int
 ) -> Difference | None:
     """None where the two have no query in common, or another task, source or metric."""
     ours, theirs = left[0], right[0]
@@ -238,14 +197,17 @@ def _difference(
     shared = sorted(set(left[1]) & set(right[1]))
     if not shared:
         return None
-    apart = np.array([left[1][query] - right[1][query] for query in shared], dtype=np.float64)
-    low, high, p = paired_bootstrap(apart, resamples, seed)
+    sides = [[values[query] for query in shared] for values in (left[1], right[1])]
+    found = apart(ratio_of(ours.metric), sides, resamples, seed)
+    if found is None:
+        return None
+    value, low, high, p = found
     return Difference(
         left=ours.label,
         right=theirs.label,
         task=ours.task,
         metric=ours.metric,
-        value=float(apart.mean()),
+        value=value,
         ci_low=low,
         ci_high=high,
         p=p,

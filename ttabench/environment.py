@@ -15,7 +15,9 @@ from urllib.request import Request, urlopen
 from ttabench import __version__
 from ttabench.types import Json
 
-PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow")
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow", "kvpress",
+)  # fmt: skip
 HUB_SECONDS = 3.0
 
 

@@ -176,7 +176,7 @@ def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watchin
 
 def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.environment import seed_everything
-    from ttabench.recording import make_record, notes
+    from ttabench.recording import label_notes, make_record, notes
     from ttabench.runner import Bench, run_episodes
 
     seed_everything(plan.config.seed)
@@ -193,6 +193,8 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
     for note in notes(plan, lm):
         watching.notify(f"Note: {note}.")
     run_episodes(bench, plan.task, folder, watching.tick)
+    for note in label_notes(method):
+        watching.notify(f"Note: {note}.")
     record = make_record(plan, lm, method, folder)
     folder.finish(record)
     return record

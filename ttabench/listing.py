@@ -41,8 +41,8 @@ def methods_table() -> Table:
     """Every registered method."""
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
-    for name in registry.METHODS:
-        cls = registry.resolve(name)
+    for cls in [*map(registry.resolve, registry.METHODS), *registry.plugins()]:
+        name = cls.name
         looks, trained = ("question" if cls.looks_at_question else ""), ("trained" if cls.trainable else "")
         presets = ", ".join(cls.presets)
         rows.append((name, cls.summary, cls.growth, looks, trained, presets, cls.paper))

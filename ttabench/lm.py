@@ -144,6 +144,11 @@ class LM:
         ids: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         return ids if max_tokens is None else ids[:max_tokens]
 
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids without special tokens, and where in the text each token begins (in characters)."""
+        found = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        return found.ids, [start for start, _ in found.offsets]
+
     def encode_many(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
         """`encode` of many texts, in parallel."""
         rows = self.tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)

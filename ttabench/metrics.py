@@ -1,4 +1,4 @@
-"""Answer metrics: em, em_prefix, f1 (against the target answer), f1_max (against the best gold answer), acc of choices.
+"""Metrics: em, em_prefix, f1 (against the target answer), f1_max (the best gold answer), acc of choices, perplexities.
 
 SQuAD's normalisation and token F1 (arXiv 1606.05250); `em_prefix` is what CaMeLS (arXiv 2305.15076) and MAC
 (arXiv 2403.04317) print as "EM". Values are fractions, 0 to 1, one a query:
@@ -8,12 +8,12 @@ SQuAD's normalisation and token F1 (arXiv 1606.05250); `em_prefix` is what CaMeL
     METRICS["em_prefix"]("port ansel, by the sea", ask)  # 1.0: only the first 10 characters are compared
     METRICS["f1"]("port ansel, by the sea", ask)         # 0.667: 2 shared tokens of 4 and 2 ("the" is dropped)
 
-The target is `ask.answers[0]`; readers put the shortest published answer there, as the papers do.
+The target is `ask.answers[0]`; readers put the shortest published answer there, as the papers do. Perplexities have no
+value a query: they are ratios of sums over all of them (aggregation.py).
 """
 
 from __future__ import annotations
 
-import math
 import re
 import string
 from collections import Counter
@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ttabench.aggregation import RATIOS, Ratio, aggregate
 from ttabench.errors import UnknownName, UserError
 from ttabench.types import Ask
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-NORMAL_95 = 1.959963984540054
 
 
 def normalise(text: str) -> str:
@@ -89,6 +89,14 @@ def choice(worth: Callable[[Scored, Ask], Sequence[float]]) -> Callable[[Scored,
     return right
 
 
+def _per_token(scored: Scored, _: Ask) -> list[float]:
+    return [value / count for value, count in zip(scored.logprobs, scored.tokens, strict=True)]
+
+
+def _without_question(scored: Scored, _: Ask) -> list[float]:
+    return [value - bare for value, bare in zip(scored.logprobs, scored.blank, strict=True)]
+
+
 def _per_character(scored: Scored, ask: Ask) -> list[float]:
     lengths = [len(option.removeprefix(ask.delimiter)) for option in ask.options]
     return [value / max(1, length) for value, length in zip(scored.logprobs, lengths, strict=True)]
@@ -96,7 +104,7 @@ def _per_character(scored: Scored, ask: Ask) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A per-query metric; call it with a prediction and its `Ask`, and the log-probabilities of a choice."""
+    """A metric; call one of queries with a prediction and its `Ask`, and the log-probabilities of a choice."""
 
     name: str
     summary: str
@@ -104,19 +112,29 @@ class Metric:
     """Of the predicted text."""
     of_choice: Callable[[Scored, Ask], float] | None = None
     """Of the log-probabilities of the options."""
+    ratio: Ratio | None = None
+    """Of all scored stretches together; such a metric has no value for one query."""
     scale: float = 100.0
     """Multiply by this to print (percent); stored values stay as they are."""
+    digits: int = 1
+    """Printed after the point."""
     higher_is_better: bool = True
 
     def __call__(self, prediction: str, ask: Ask, scored: Scored | None = None) -> float:
         """The value for one query, a fraction from 0 to 1."""
         if self.function is not None:
             return self.function(prediction, ask)
-        assert self.of_choice is not None, f"metric {self.name} computes nothing"
+        assert self.of_choice is not None, f"metric {self.name} has no value for one query"
         assert scored is not None, f"metric {self.name} needs log-probabilities"
         return self.of_choice(scored, ask)
 
 
+PERPLEXITIES = {
+    "ppl": "perplexity: exp of the mean negative log-likelihood of all tokens",
+    "ppl_unit_mean": "mean of the perplexities of the strides, by their tokens (Temp-LoRA's figure); never under ppl",
+    "ppl_book_mean": "mean of the perplexities of the texts, each counting alike",
+    "ppl_word": "exp of the negative log-likelihood a word: comparable between tokenizers",
+}
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -124,6 +142,11 @@ METRICS: dict[str, Metric] = {
             name="em",
             summary="exact match with the target answer after SQuAD normalisation (strict)",
             function=lambda prediction, ask: exact(prediction, _target(ask)),
+        ),
+        Metric(
+            name="em_lower",
+            summary="the same text as the target answer but for case (Generative Adapter on MetaICL)",
+            function=lambda prediction, ask: float(prediction.strip().lower() == _target(ask).strip().lower()),
         ),
         Metric(
             name="em_prefix",
@@ -153,12 +176,21 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="acc_mean",
             summary="the same with sums divided by the tokens of the option",
-            of_choice=choice(lambda scored, _: [v / n for v, n in zip(scored.logprobs, scored.tokens, strict=True)]),
+            of_choice=choice(_per_token),
         ),
         Metric(
             name="acc_pmi",
             summary="the same with what the option is worth without the question subtracted",
-            of_choice=choice(lambda scored, _: [v - b for v, b in zip(scored.logprobs, scored.blank, strict=True)]),
+            of_choice=choice(_without_question),
+        ),
+        Metric(
+            name="acc_ccm",
+            summary="acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own code)",
+            of_choice=choice(lambda scored, _: (_without_question if scored.blank else _per_token)(scored, _)),
+        ),
+        *(
+            Metric(name=name, summary=summary, ratio=RATIOS[name], scale=1.0, digits=2, higher_is_better=False)
+            for name, summary in PERPLEXITIES.items()
         ),
     )
 }
@@ -187,30 +219,6 @@ def text_metric(name: str) -> Metric:
 def empty_golds(asks: Iterable[Ask]) -> int:
     """How many targets are empty once normalised ("The", "-"): `em_prefix` counts those right whatever is predicted."""
     return sum(not normalise(_target(ask)) for ask in asks)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Aggregate:
-    """Mean of per-query values with its standard error and normal 95 % interval (None when n is 1)."""
-
-    mean: float
-    n: int
-    stderr: float | None
-    ci_low: float | None
-    ci_high: float | None
-
-
-def aggregate(values: Sequence[float]) -> Aggregate:
-    """Mean, sample standard error and mean -/+ 1.96 stderr of at least one finite value."""
-    assert values, "no values to aggregate"
-    assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
-    n = len(values)
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Aggregate(mean=mean, n=1, stderr=None, ci_low=None, ci_high=None)
-    stderr = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    half = NORMAL_95 * stderr
-    return Aggregate(mean=mean, n=n, stderr=stderr, ci_low=mean - half, ci_high=mean + half)
 
 
 def as_evaluate(name: str, cache_dir: str | None = None) -> Any:

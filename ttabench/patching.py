@@ -88,7 +88,8 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
         block: tokens a forward reads.
 
     Returns:
-        The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once.
+        The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once; what the
+        prefix's eviction throws away goes when something is asked.
 
     Raises:
         UserError: the window is longer than the model's positions.
@@ -104,7 +105,7 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
         ids_BT = torch.cat([ids_BT.new_tensor(start).expand(rows, -1), ids_BT], dim=1)
         if mask_BT is not None:
             mask_BT = torch.cat([mask_BT.new_ones(rows, len(start)), mask_BT], dim=1)
-    window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1])
+    window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1], evict=False)
     with deltas_applied(lm, patch.deltas, rows):
         for begin in range(0, ids_BT.shape[1], block):
             part = slice(begin, begin + block)
@@ -144,7 +145,9 @@ def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor) ->
     worst = int((held_B + more_B).max())
     if worst > lm.max_positions:
         what = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.max_positions} positions"
-        mend = "Read less (--task-set documents=N, --set truncate=left) or give a --model with more positions."
+        mend = (
+            "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."
+        )
         raise UserError(f"{what} of {lm.name}.", mend)
 
 
@@ -178,12 +181,15 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
 
     prefix = patch.prefix
     if prefix is not None:
+        eviction, own = prefix.eviction, prefix.next_position_B.shape[0] > 1
         prefix = replace(
             prefix,
             keys_LBHPD=tuple(pick(keys) for keys in prefix.keys_LBHPD),
             values_LBHPD=tuple(pick(values) for values in prefix.values_LBHPD),
             next_position_B=pick(prefix.next_position_B),
             mask_BP=None if prefix.mask_BP is None else pick(prefix.mask_BP),
+            eviction=eviction.select(index_N.to(prefix.next_position_B.device)) if eviction and own else eviction,
+            hidden_LBHP=None if prefix.hidden_LBHP is None else tuple(pick(hidden) for hidden in prefix.hidden_LBHP),
         )
     return Patch(
         tokens_BT=None if patch.tokens_BT is None else pick(patch.tokens_BT),

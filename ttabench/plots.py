@@ -42,7 +42,7 @@ def curves(entries: Sequence[Entry], records: Sequence[RunRecord]) -> list[Curve
         rows = [row for record in records if record.id in entry.runs for row in record.rows]
         by_step: dict[int, list[Row]] = {}
         for row in rows:
-            if row.metric == entry.metric and row.step is not None:
+            if row.metric == entry.metric and row.step is not None and row.part is None:
                 by_step.setdefault(row.step, []).append(row)
         if len(by_step) < 2:
             continue
@@ -92,7 +92,7 @@ def plot(entries: Sequence[Entry], records: Sequence[RunRecord], path: Path) -> 
     FigureCanvasAgg(figure)
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
     if lines:
-        _draw_steps(axes[0], lines)
+        _draw_steps(axes[0], lines, entries[0].lengths)
     if kept:
         _draw_bytes(axes[-1], kept)
     for each in axes:
@@ -107,10 +107,12 @@ def plot(entries: Sequence[Entry], records: Sequence[RunRecord], path: Path) -> 
     return path
 
 
-def _draw_steps(axes: Axes, lines: Sequence[Curve]) -> None:
+def _draw_steps(axes: Axes, lines: Sequence[Curve], lengths: bool) -> None:
     for line in lines:
         axes.errorbar(line.steps, line.values, yerr=line.errors, marker="o", capsize=3, label=line.label)
-    axes.set_xlabel("pieces read before the query")
+    axes.set_xlabel("tokens of each text, at most" if lengths else "pieces read before the query")
+    if lengths:  # each about twice the one before
+        axes.set_xscale("log", base=2)
     axes.set_xticks(sorted({step for line in lines for step in line.steps}))
 
 

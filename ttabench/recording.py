@@ -9,7 +9,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench import environment
-from ttabench.metrics import NORMAL_95, aggregate
+from ttabench.aggregation import NORMAL_95, Aggregate, aggregate, of_units
+from ttabench.metrics import metric
 from ttabench.records import Row, RunRecord
 from ttabench.store import EpisodeCost, RunFolder, Sample
 from ttabench.types import Json
@@ -36,7 +37,12 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         rows=tuple(tidy_rows(plan, folder.samples)),
         cost=total_cost(folder.costs, folder.samples),
         dropped=dict(plan.task.dropped),
-        notes=(*notes(plan, lm), *_truncations(folder.costs)),
+        notes=(
+            *notes(plan, lm),
+            *_truncations(folder.costs),
+            *label_notes(method),
+            *_shorter(plan, folder.samples),
+        ),
         versions=environment.versions(),
         hardware=environment.hardware(),
         determinism=environment.determinism(),
@@ -52,6 +58,15 @@ def notes(plan: Plan, lm: LM) -> list[str]:
     return found
 
 
+def label_notes(method: BaseMethod[Any]) -> list[str]:
+    """What a method says about how it did its work, in one note."""
+    told = ", ".join(
+        f"{name} {'yes' if value is True else 'no' if value is False else value}"
+        for name, value in method.labels().items()
+    )
+    return [f"{method.name}: {told.replace('_', ' ')}"] if told else []
+
+
 def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:
     return {
         "name": method.name,
@@ -62,6 +77,7 @@ def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:
         "preset": plan.adapter.preset,
         "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
         "training": dict(plan.adapter.training),
+        **({"labels": labels} if (labels := method.labels()) else {}),
     }
 
 
@@ -74,20 +90,48 @@ def _truncations(costs: Sequence[EpisodeCost]) -> list[str]:
     return [f"not all context was read: {name} {lost:,}" for name, lost in _truncated(costs).items() if lost]
 
 
+def _lengths(plan: Plan) -> list[int]:
+    """Lengths that texts are read to in one pass, in tokens; none for most tasks."""
+    return [int(length) for length in plan.task_record.get("lengths", ())]
+
+
+def _shorter(plan: Plan, samples: Sequence[Sample]) -> list[str]:
+    """How many texts do not reach a length."""
+    lengths = _lengths(plan)
+    if not lengths:
+        return []
+    ends: dict[str, int] = {}
+    for sample in samples:
+        ends[sample.episode] = max(ends.get(sample.episode, 0), sample.position + sample.tokens[0])
+    return [
+        f"{count} of {len(ends)} texts end before {length:,} tokens and count there at their own length"
+        for length in lengths
+        if (count := sum(end < length for end in ends.values()))
+    ]
+
+
 def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
     """One row a metric, over all steps and sub-tasks, and for each of them where there are several.
 
     With several sub-tasks there is also their unweighted mean (part "mean"), which papers print as the average.
+    What was asked up to one length of a text counts at every greater length, too; single texts have no rows by length.
     """
-    steps = sorted({sample.step for sample in samples})
+    lengths = _lengths(plan)
+    steps = lengths or sorted({sample.step for sample in samples})
     parts = sorted({sample.part for sample in samples})
     rows = []
     for step in [None, *(steps if len(steps) > 1 else [])]:
-        group = [sample for sample in samples if step is None or sample.step == step]
-        by_part = [[sample for sample in group if sample.part == part] for part in parts] if len(parts) > 1 else []
-        for metric in plan.task.card.metrics:
-            rows.append(_row(plan, (step, None), metric, group))
-            of_parts = [_row(plan, (step, part), metric, own) for part, own in zip(parts, by_part, strict=False) if own]
+        group = [s for s in samples if step is None or s.step == step or (lengths and s.step < step)]
+        apart = len(parts) > 1 and not (lengths and step)
+        by_part = [[sample for sample in group if sample.part == part] for part in parts] if apart else []
+        for name in plan.task.card.metrics:
+            rows += _row(plan, (step, None), name, group)
+            of_parts = [
+                row
+                for part, own in zip(parts, by_part, strict=False)
+                if own
+                for row in _row(plan, (step, part), name, own)
+            ]
             rows += [*of_parts, _mean(of_parts)] if of_parts else []
     return rows
 
@@ -108,15 +152,26 @@ def _mean(rows: Sequence[Row]) -> Row:
             "stderr": stderr,
             "ci_low": value - half if half is not None else None,
             "ci_high": value + half if half is not None else None,
+            "weight": None,
         }
     )
 
 
-def _row(plan: Plan, place: tuple[int | None, str | None], metric: str, samples: Sequence[Sample]) -> Row:
-    found = aggregate([sample.metrics[metric] for sample in samples])
+def _aggregate(name: str, samples: Sequence[Sample]) -> Aggregate | None:
+    ratio = metric(name).ratio
+    if ratio is not None:
+        return of_units(ratio, [sample.unit() for sample in samples])
+    return aggregate([sample.metrics[name] for sample in samples])
+
+
+def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:
+    """The row of a metric; none where it is no number."""
+    found = _aggregate(name, samples)
+    if found is None:
+        return []
     read = [sample.context_tokens for sample in samples if sample.context_tokens is not None]
     config = plan.config
-    return Row(
+    row = Row(
         run=config.identity(),
         method=config.method,
         task=config.task,
@@ -126,13 +181,15 @@ def _row(plan: Plan, place: tuple[int | None, str | None], metric: str, samples:
         step=place[0],
         part=place[1],
         context_tokens=fmean(read) if read else None,
-        metric=metric,
+        metric=name,
         value=found.mean,
         n=found.n,
         stderr=found.stderr,
         ci_low=found.ci_low,
         ci_high=found.ci_high,
+        weight=found.weight if found.weight != found.n else None,
     )
+    return [row]
 
 
 def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[str, float | int | None]:

@@ -38,9 +38,9 @@ class Row(BaseModel):
     model: str
     seed: int
     step: int | None = None
-    """Pieces observed before the query; None for a figure over all steps."""
+    """Pieces observed before the query, or the length up to which a text was read; None for a figure over all steps."""
     part: str | None = None
-    """Sub-task, or "mean" for the mean over the sub-tasks; None for a figure over all queries."""
+    """Sub-task or book, or "mean" for the mean over them; None for a figure over all queries."""
     context_tokens: float | None = None
     """Mean tokens of context read before the query."""
     metric: str
@@ -49,6 +49,8 @@ class Row(BaseModel):
     stderr: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
+    weight: float | None = None
+    """What the value is a mean over (tokens, words, texts); None where that is the n queries."""
 
 
 class RunRecord(BaseModel):

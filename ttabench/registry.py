@@ -28,6 +28,8 @@ METHODS: Mapping[str, str] = {
     "templora": "ttabench.methods.templora:TempLora",
     "streamadapter": "ttabench.methods.streamadapter:StreamAdapter",
 }
+PLUGINS: Mapping[str, str] = {"kvpress": "ttabench.methods.kvpress_plugin:KvPress"}
+"""Families of methods from optional packages: `Class.of(text)` is the class of the method named `family:text`."""
 
 
 def resolve(name: str) -> type[Any]:
@@ -35,10 +37,24 @@ def resolve(name: str) -> type[Any]:
 
     Raises:
         UnknownName: no such method; the message names the closest one.
+        UserError: it is of an optional package that is missing, or knows no such method.
     """
+    family, _, member = name.partition(":")
+    if family in PLUGINS:
+        plugged: type[Any] = _loaded(PLUGINS[family]).of(member)
+        return plugged
     if name not in METHODS:
-        raise UnknownName("method", name, sorted(METHODS))
-    module, _, attribute = METHODS[name].partition(":")
+        raise UnknownName("method", name, sorted([*METHODS, *(f"{family}:..." for family in PLUGINS)]))
+    return _loaded(METHODS[name])
+
+
+def plugins() -> list[type[Any]]:
+    """The class that stands for each family of methods from an optional package, which is not imported."""
+    return [_loaded(where) for where in PLUGINS.values()]
+
+
+def _loaded(where: str) -> type[Any]:
+    module, _, attribute = where.partition(":")
     found: type[Any] = getattr(import_module(module), attribute)
     return found
 

@@ -26,6 +26,8 @@ from ttabench.types import Json
 Format = Literal["table", "markdown", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
 Cell = str | int | float | None
+LARGE = 1e9
+"""From here on a number is shown by its order of magnitude."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +136,9 @@ def progress(enabled: bool) -> Iterator[Tick]:
 
 def number(value: float | int | None, digits: int = 1) -> str:
     """A number for people; "-" where there is none."""
-    return "-" if value is None else f"{value:,.{digits}f}"
+    if value is None:
+        return "-"
+    return f"{value:,.{digits}f}" if abs(value) < LARGE else f"{value:.2e}"
 
 
 def plus_minus(value: float, stderr: float | None, scale: float = 1.0, digits: int = 1) -> str:

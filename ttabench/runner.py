@@ -18,6 +18,7 @@ import torch
 
 from ttabench.answering import answer
 from ttabench.batching import BatchSize, in_batches
+from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod
@@ -60,7 +61,7 @@ class Bench:
     lm: LM
     method: BaseMethod[object]
     metrics: tuple[str, ...]
-    """Names, computed for every query."""
+    """Names; those that have a value for one query are computed at once."""
     batch_size: int = 32
     """Queries answered together, fewer where they do not fit into memory; `batching.AUTO` for as many as fit."""
     start: State | None = None
@@ -73,11 +74,11 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
     """Run all episodes of a task; what the sink has finished already is not run again.
 
     Raises:
-        UserError: the context or a query does not fit the model.
+        UserError: the context or a query does not fit the model, or the task does not fit the method.
     """
     size = BatchSize(bench.batch_size, bench.lm.device.type)
     counts = _Counts(tick, 0 if bench.ask_only else task.n_observes, task.n_asks)
-    for episode in task.episodes(lambda text: len(bench.lm.encode(text))):
+    for episode in task.episodes(bench.lm):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
         if sink.finished(episode.key):
@@ -88,7 +89,7 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
 
 
 class _Counts:
-    """How far a run is, over all its episodes."""
+    """How far a run is, over all its episodes; what there is may have been estimated too low."""
 
     def __init__(self, tick: Tick, observes: int, asks: int) -> None:
         self._tick, self._observes, self._asks = tick, observes, asks
@@ -97,11 +98,11 @@ class _Counts:
     def read(self, more: int) -> None:
         self._read += more
         if self._observes:
-            self._tick("read", self._read, self._observes)
+            self._tick("read", self._read, max(self._read, self._observes))
 
     def asked(self, more: int) -> None:
         self._asked += more
-        self._tick("answered", self._asked, self._asks)
+        self._tick("answered", self._asked, max(self._asked, self._asks))
 
 
 class _EpisodeRun:
@@ -117,6 +118,7 @@ class _EpisodeRun:
 
     def run(self) -> None:
         """Read and ask, in the order of the steps, and store what it cost."""
+        self._check_reads_once()
         for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
             if asking:
                 self._ask([step for step in steps if isinstance(step, Ask)])
@@ -124,9 +126,16 @@ class _EpisodeRun:
                 self._read([step for step in steps if isinstance(step, Observe)])
         self.sink.end_episode(self._cost())
 
+    def _check_reads_once(self) -> None:
+        method, reads = self.bench.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
+        if method.reads_once and not self.bench.ask_only and sum(reading for reading, _ in reads) > 1:
+            what = f"{method.name} compresses one text, once, but this task reads on after a question."
+            raise UserError(what, "Ask after the last piece only (metaicl: --task-set steps=16), or use snapkv.")
+
     def _read(self, pieces: list[Observe]) -> None:
-        for begin in range(0, len(pieces), READ_AT_ONCE):
-            block = pieces[begin : begin + READ_AT_ONCE]
+        size = len(pieces) if self.bench.method.reads_once else READ_AT_ONCE
+        for begin in range(0, len(pieces), size):
+            block = pieces[begin : begin + size]
             with self.meter.phase("adapt"):
                 self.state = self.bench.method.adapt_many(self.state, [[piece] for piece in block])
             self.pieces += len(block)
@@ -182,13 +191,19 @@ class _EpisodeRun:
                 about=ask.about,
                 prompt=ask.prompt,
                 prediction=given.prediction,
-                answers=list(ask.answers),
-                metrics={name: metric(name)(given.prediction, ask, given) for name in bench.metrics},
+                answers=[] if ask.ids else list(ask.answers),  # a book is not copied into the samples
+                metrics={
+                    name: metric(name)(given.prediction, ask, given)
+                    for name in bench.metrics
+                    if metric(name).ratio is None
+                },
                 ask_ms=each_ms,
                 logprobs=list(given.logprobs),
                 tokens=list(given.tokens),
                 blank=list(given.blank),
                 part=ask.part,
+                position=ask.position,
+                words=ask.words,
             )
             for ask, given in zip(asks, answers, strict=True)
         ]
@@ -215,11 +230,12 @@ def _tokens_read(state: State) -> int | None:
 
 
 def _alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
-    """Queries of one mode and one answer length together, prompts of like length side by side, the longest first.
+    """Queries of one mode and one answer length together, those of like length side by side, the longest first.
 
     What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
     """
-    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many([ask.prompt for ask in asks]), strict=True)}
+    texts = [ask.prompt + "".join(ask.options) for ask in asks]  # a prompt is read in one row with its options
+    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many(texts), strict=True)}
     ordered = sorted(asks, key=lambda ask: (ask.mode, ask.max_new_tokens, -lengths[ask.key], ask.key))
     for _, alike in groupby(ordered, key=lambda ask: (ask.mode, ask.max_new_tokens)):
         yield list(alike)

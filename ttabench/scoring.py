@@ -12,17 +12,20 @@ Items of like length share a batch; results do not depend on the batch size beyo
 only at the positions that predict targets. A prompt is read once for all its options, which fork from it in one row:
 
     prompt  option 1  option 2        an option's tokens see the prompt and what stands before them in the option
+
+Under a prefix that evicts as text is read, options have rows of their own, token by token (`forcing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from ttabench.forcing import Read, forced
 from ttabench.lm import LM
 from ttabench.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
 from ttabench.stream import pad, windows
@@ -34,6 +37,9 @@ Item = tuple[list[int], list[int]]
 Question = tuple[list[int], list[list[int]]]
 """Prompt ids and the ids of each option, without BOS."""
 
+LIKE, FEWEST = 0.8, 4
+"""A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
+padding costs as text does, and a forward of few rows costs too."""
 LOGITS_AT_ONCE = 2**26
 """Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
 
@@ -113,10 +119,6 @@ def rolling(lm: LM, patch: Patch, ids: Sequence[int], window: int, stride: int, 
     return torch.cat([torch.empty(0), *token_logprobs(lm, patch, pairs, batch_size)])
 
 
-Read = Callable[[LM, Tensor, Tensor], Tensor]
-"""(lm, hidden_ND of the places that predict, targets_N) to one row of values a target."""
-
-
 def _in_batches(
     lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read | None = None
 ) -> list[list[tuple[Tensor, Tensor]]]:
@@ -138,9 +140,15 @@ def _in_batches(
 
 def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     """Indices in batches of like length, longest first: what does not fit fails at once."""
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    for begin in range(0, len(order), size):
-        yield order[begin : begin + size]
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        unlike = len(batch) >= FEWEST and lengths[index] < LIKE * lengths[batch[0]]
+        if len(batch) == size or unlike:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -184,6 +192,11 @@ def _row(owner: int, text: list[int], options: Sequence[list[int]]) -> _Row:
 def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list[list[Tensor]]:
     """What `read` finds at every target of every option: one forward of right-padded rows under an encoded patch."""
     start = text_start(lm, patch)
+    if patch.prefix is not None and patch.prefix.eviction is not None:
+        if any(len(option) > 1 for _, options in items for option in options):
+            found = iter(forced(lm, patch, [(start + prompt, options) for prompt, options in items], read))
+            return [[next(found) for _ in options] for _, options in items]
+        patch = replace(patch, prefix=replace(patch.prefix, eviction=None))  # nothing is read after the prompt
     if getattr(lm.config, "sliding_window", None) is None:
         rows = [_row(owner, start + prompt, options) for owner, (prompt, options) in enumerate(items)]
     else:  # which is counted in slots, and a fork has more slots than positions

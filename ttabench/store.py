@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ttabench.aggregation import Unit
 from ttabench.errors import UserError
 from ttabench.records import (
     RECORD_FILE,
@@ -52,7 +53,16 @@ class Sample:
     blank: list[float] = field(default_factory=list)
     """Summed log-probability of each option without the question, where the task wants it."""
     part: str = ""
-    """Sub-task, where the task has several."""
+    """Sub-task or book, where the task has several."""
+    position: int = 0
+    """Tokens of the text in front of a scored stretch of it."""
+    words: int = 0
+    """Words that begin in it."""
+
+    def unit(self) -> Unit:
+        """The scored stretch that this sample is of (`score`)."""
+        assert self.mode == "score", f"{self.key} was not scored but answered by {self.mode}"
+        return Unit(self.episode, -self.logprobs[0], self.tokens[0], self.words)
 
     def flat(self) -> dict[str, Json]:
         """One level of columns: the metrics beside the rest."""

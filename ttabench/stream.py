@@ -4,6 +4,7 @@
     prompt_ids(lm, ask), target_ids(lm, " ", "Port Ansel")          the query; " Port Ansel" + EOS
 
 Every part is tokenised apart, so the ids of a piece never depend on its neighbours: a stream is read piece by piece.
+A text that a reader cut by tokens (a book) was tokenised once, as a whole: its pieces bring their ids.
 """
 
 from __future__ import annotations
@@ -19,22 +20,33 @@ from ttabench.types import Ask, Observe
 
 
 def piece_ids(lm: LM, piece: Observe, max_tokens: int | None = None) -> list[int]:
-    """Ids of a piece and its joiner. With `max_tokens` the text is cut at its end; the joiner stays."""
-    ids = lm.encode(piece.text + piece.joiner)
+    """Ids of a piece and its joiner. With `max_tokens` the text is cut at its end; the joiner stays.
+
+    Ids that the piece brings are taken as they are.
+    """
+    ids = [*piece.ids, *lm.encode(piece.joiner)] if piece.ids else lm.encode(piece.text + piece.joiner)
     if max_tokens is None or len(ids) <= max_tokens:
         return ids
     joiner = lm.encode(piece.joiner)
-    return lm.encode(piece.text, max(0, max_tokens - len(joiner))) + joiner
+    room = max(0, max_tokens - len(joiner))
+    return (list(piece.ids[:room]) if piece.ids else lm.encode(piece.text, room)) + joiner
 
 
 def prompt_ids(lm: LM, ask: Ask) -> list[int]:
     """Ids of the query text, without BOS (scoring and generation put it where the window starts)."""
-    return lm.encode(ask.prompt)
+    return list(ask.prompt_ids) or lm.encode(ask.prompt)
 
 
 def target_ids(lm: LM, delimiter: str, answer: str, *, eos: bool = True) -> list[int]:
     """Ids of `delimiter + answer`, and EOS unless `eos` is false (a book's continuation does not end)."""
     return lm.encode(delimiter + answer) + ([lm.eos_id] if eos else [])
+
+
+def gold_ids(lm: LM, ask: Ask) -> list[int]:
+    """Ids of the first gold answer of a query: what is scored, or trained on. A continuation (`score`) has no EOS."""
+    if ask.ids:
+        return list(ask.ids)
+    return target_ids(lm, ask.delimiter, ask.answers[0], eos=ask.mode == "generate")
 
 
 def option_ids(lm: LM, ask: Ask) -> list[list[int]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ttabench.compare import Comparison, Difference, Entry, pooled
 from ttabench.cost import Cost
 from ttabench.metrics import METRICS
+from ttabench.pairing import ratio_of
 from ttabench.records import Row, RunRecord
 from ttabench.render import Cell, Table, count, number, plus_minus, size
 from ttabench.types import Json
@@ -24,6 +25,15 @@ def scale(metric: str) -> float:
     return METRICS[metric].scale if metric in METRICS else 1.0
 
 
+def shown(metric: str, value: float, stderr: float | None) -> str:
+    """A figure of a metric with its standard error, for people."""
+    return plus_minus(value, stderr, scale(metric), _digits(metric))
+
+
+def _digits(metric: str) -> int:
+    return METRICS[metric].digits if metric in METRICS else 1
+
+
 def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     """The end of `eval`: every metric of every run beside its cost, and where the records lie."""
     first = runs[0][0]
@@ -35,14 +45,14 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
             name = (
                 row.metric + (f" @{row.step}" if row.step is not None else "") + (f", {row.part}" if row.part else "")
             )
-            figures = (name, plus_minus(row.value, row.stderr, scale(row.metric)), str(row.n))
+            figures = (name, shown(row.metric, row.value, row.stderr), str(row.n))
             rows.append((str(row.seed), *figures, *costs))
             data.append({**row.model_dump(), **record.cost})
     if several:
         for metric in (row.metric for row in _shown(first) if row.step is None and row.part is None):
             alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
             value, stderr, n = pooled(alike)
-            rows.append(("all", metric, plus_minus(value, stderr, scale(metric)), str(n), "", "", "", ""))
+            rows.append(("all", metric, shown(metric, value, stderr), str(n), "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)
     again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""
     return Table(
@@ -79,7 +89,7 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     for record, path in runs:
         config = record.config
         row = record.value(record.main_metric)
-        value = "-" if row is None else f"{row.metric} {plus_minus(row.value, row.stderr, scale(row.metric))}"
+        value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
         named = (str(config.get("method", "")), str(config.get("task", "")))
         seed = config.get("seed", "")
         rows.append((
@@ -111,7 +121,7 @@ def _entries_table(entries: Sequence[Entry]) -> Table:
         costs = entry.costs
         rows.append((
             entry.label, entry.task, entry.source, entry.model, seeds, str(entry.n), entry.metric,
-            plus_minus(entry.value, entry.stderr, scale(entry.metric)), number(costs["adapt_seconds"], 2),
+            shown(entry.metric, entry.value, entry.stderr), number(costs["adapt_seconds"], 2),
             number(costs["ask_ms"], 1), size(costs["state_bytes"]), size(costs["peak_memory_bytes"]),
         ))  # fmt: skip
         data.append({
@@ -124,12 +134,12 @@ def _entries_table(entries: Sequence[Entry]) -> Table:
 
 
 def _steps_table(entries: Sequence[Entry]) -> Table:
-    """A column for each number of pieces observed before the query."""
+    """A column for each number of pieces observed before the query, or for each length."""
     steps = sorted({step for entry in entries for step in entry.steps})
     rows, data = [], []
     for entry in entries:
         found = [entry.steps.get(step) for step in steps]
-        figures = ("" if at is None else plus_minus(at[0], at[1], scale(entry.metric)) for at in found)
+        figures = ("" if at is None else shown(entry.metric, at[0], at[1]) for at in found)
         rows.append((entry.label, entry.task, entry.metric, *figures))
         data += [
             {"label": entry.label, "task": entry.task, "metric": entry.metric, "step": step, "value": value,
@@ -137,7 +147,11 @@ def _steps_table(entries: Sequence[Entry]) -> Table:
             for step, (value, stderr, n) in entry.steps.items()
         ]  # fmt: skip
     columns = ("method", "task", "metric", *(f"#{step}" for step in steps))
-    caption = "By pieces observed before the query."
+    counted = {
+        "Up to so many tokens of each text." if entry.lengths else "By pieces observed before the query."
+        for entry in entries
+    }
+    caption = " ".join(sorted(counted))
     return Table(title="steps", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 
@@ -145,10 +159,10 @@ def _differences_table(differences: Sequence[Difference]) -> Table:
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
     for apart in differences:
-        times = scale(apart.metric)
-        interval = f"[{number(apart.ci_low * times)}, {number(apart.ci_high * times)}]"
+        times, digits = scale(apart.metric), _digits(apart.metric)
+        interval = f"[{number(apart.ci_low * times, digits)}, {number(apart.ci_high * times, digits)}]"
         p = f"{apart.p:.4f}" if apart.p >= 0.001 else "< 0.001"
-        value = number(apart.value * times)
+        value = number(apart.value * times, digits)
         rows.append((f"{apart.left} − {apart.right}", apart.task, apart.metric, value, interval, p, str(apart.n)))
         data.append({
             "left": apart.left, "right": apart.right, "task": apart.task, "metric": apart.metric,
@@ -156,6 +170,10 @@ def _differences_table(differences: Sequence[Difference]) -> Table:
         })  # fmt: skip
     columns = ("difference", "task", "metric", "#value", "#95 % interval", "#p", "#n shared")
     caption = "Paired bootstrap over the queries both answered."
+    if any(ratio_of(apart.metric) for apart in differences):
+        caption += (
+            " Perplexities (lower is better): over whole texts where there are several, p not under 2^(1 - texts)."
+        )
     return Table(title="differences", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from ttabench.attention import Call
     from ttabench.lm import LM
 
 Growth: TypeAlias = Literal["none", "constant", "linear"]
@@ -35,6 +36,8 @@ class Observe:
     """Stable identity of the piece in its source, kept in memory banks and records."""
     joiner: str = "\n\n"
     """What stands between this piece and the next text when both stand in one window."""
+    ids: tuple[int, ...] = ()
+    """Token ids of the base model, where the reader cut one text by tokens; `text` is what they stand for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +66,18 @@ class Ask:
     """Stands between prompt and answer: the training target is `delimiter + answer`."""
     max_new_tokens: int = 16
     step: int = 0
-    """How many pieces were observed before this query (column `step` of the results)."""
+    """How many pieces were observed before this query, or were to be where not all fit; in a task of `lengths`, the
+    smallest of them that holds all of the target (column `step` of the results)."""
     about: str = ""
     """Key of the `Observe` that holds the answer, where the source says so (retention, training pairs)."""
+    ids: tuple[int, ...] = ()
+    """Token ids of `delimiter + answers[0]`, where the reader cut one text by tokens (`score`)."""
+    prompt_ids: tuple[int, ...] = ()
+    """Token ids of `prompt`, likewise."""
+    position: int = 0
+    """Tokens of that text in front of the target."""
+    words: int = 0
+    """Words that begin in the target (`score`), where the task counts them (`ppl_word`)."""
 
 
 Step: TypeAlias = Observe | Ask
@@ -118,11 +130,40 @@ class Prefix:
     """bool [B, P], false where a slot is padding; None when every slot counts."""
     holds_bos: bool = False
     """True when the prefix was made by reading text that starts with the BOS token (set by `patching`)."""
+    eviction: Eviction | None = None
+    """Which slots go as text is read on top (H2O); None: all stay."""
+    hidden_LBHP: tuple[Tensor, ...] | None = None
+    """One bool [B, H, P] a layer, true where a head does not see a slot that others may; None when all see all."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of keys and values."""
         return sum(t.numel() * t.element_size() for t in (*self.keys_LBHPD, *self.values_LBHPD))
+
+
+class Eviction(Protocol):
+    """What a prefix forgets while text is read on top of it: a value that goes where the prefix goes."""
+
+    def step(self, mask_BT: Tensor) -> EvictionStep:
+        """Watch the next tokens being read, of as many rows as this has; false where a row is padded."""
+        ...
+
+    def select(self, rows_N: Tensor) -> Eviction:
+        """That of these rows, in this order; one row serves any number."""
+        ...
+
+
+class EvictionStep(Protocol):
+    """One reading under an `Eviction`."""
+
+    def __call__(self, call: Call) -> None:
+        """Sees the attention of one layer."""
+        ...
+
+    def left(self, whole: Prefix, *, evict: bool) -> Prefix:
+        """What is left of the prefix with the tokens just read behind it, with its eviction; all of it for now if not
+        `evict`."""
+        ...
 
 
 @dataclass(frozen=True)

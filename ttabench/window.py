@@ -4,20 +4,23 @@
     hidden_BTD = window.feed(prompt_ids_BT, mask_BT)      then feed(one token a row), sixteen times
     window.prefix()                                       everything read so far, as a `Prefix`
 
-Slots are what the cache holds, positions are what the model is told: padding takes slots but no positions.
+Slots are what the cache holds, positions are what the model is told: padding takes slots but no positions. Where the
+prefix brings an `Eviction`, slots are thrown away after every feed.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.attention import NAME, Shared, shared_prefix
+from ttabench.attention import NAME, Shared, heads_blinded, is_watched, shared_prefix, watched
 from ttabench.lm import LM
-from ttabench.types import Prefix
+from ttabench.types import Eviction, Prefix
 
 
 class Window:
@@ -29,27 +32,50 @@ class Window:
         rows: batch rows that will be fed.
         room: tokens that will be fed in all, if known: without gradients, one buffer is then filled in place.
         retain: whether later feeds or `prefix()` need what is read now. Scoring does not.
+        evict: false puts off what the prefix's eviction would throw away until a later window.
     """
 
-    def __init__(self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True) -> None:
+    def __init__(
+        self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True, evict: bool = True
+    ) -> None:
         self.lm, self.rows, self.holds_bos = lm, rows, prefix is not None and prefix.holds_bos
         held = [] if prefix is None else list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
         pairs = [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
         assert len(pairs) in (0, lm.layers), f"prefix of {len(pairs)} layers on a model of {lm.layers}"
         self._mask_BS = None if prefix is None or prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
+        self._evict, self._eviction = evict, self._eviction_of(prefix)
+        hidden = None if prefix is None else prefix.hidden_LBHP
+        self._hidden = None if hidden is None else [each.to(lm.device) for each in hidden]
         self._shared = self._lendable(pairs)
         slots = pairs[0][0].shape[2] if self._shared else 0
         own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
-        room = room if retain else 0
+        assert retain or self._eviction is None, "what was not retained cannot be evicted"
+        room = room if retain and self._eviction is None else 0
         self._layers = [_Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
         self._cache = Cache(layers=list(self._layers))
         start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
         self._next_B = start.to(lm.device)
 
+    def _eviction_of(self, prefix: Prefix | None) -> Eviction | None:
+        """That of the prefix, one row a batch row."""
+        if prefix is None or prefix.eviction is None:
+            return None
+        if self.rows == 1 or prefix.next_position_B.shape[0] > 1:
+            return prefix.eviction
+        return prefix.eviction.select(torch.zeros(self.rows, dtype=torch.int64, device=self.lm.device))
+
     def _lendable(self, pairs: list[tuple[Tensor, Tensor]]) -> list[Shared] | None:
-        """One prefix for several rows stays one (`attention`), unless someone chose another attention for the model."""
+        """One prefix for several rows stays one (`attention`), unless someone chose another attention for the model.
+
+        Nor where every row evicts slots of its own, or somebody watches.
+        """
         config = self.lm.model.config
+        if self._hidden is not None:
+            assert config._attn_implementation == NAME, "no other attention hides slots from single heads"
+            return None
         if not pairs or self.rows == 1 or pairs[0][0].shape[0] > 1 or config._attn_implementation != NAME:
+            return None
+        if self._eviction is not None or is_watched():
             return None
         all_seen = self._mask_BS is None and getattr(config, "sliding_window", None) is None
         return [Shared(keys, values, all_seen) for keys, values in pairs]
@@ -63,9 +89,21 @@ class Window:
         assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
         positions_BT, total_B = self._positions(ids_BT, mask_BT)
         mask_BS = self._extended_mask(ids_BT, mask_BT)
-        hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
+        step = None
+        if self._eviction is not None:
+            step = self._eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
+        with watched(step) if step is not None else nullcontext():
+            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
         self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
+        if step is not None:
+            self._hold(step.left(self.prefix(), evict=self._evict))
         return hidden_BTD
+
+    def _hold(self, prefix: Prefix) -> None:
+        """Go on from what an eviction has left."""
+        for layer, keys, values in zip(self._layers, prefix.keys_LBHPD, prefix.values_LBHPD, strict=True):
+            layer.keys, layer.values = keys, values
+        self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
 
     def feed_forks(self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor) -> Tensor:
         """Read rows that fork: a token sees the text (branch 0) before it and what stands before it in its own branch.
@@ -78,6 +116,7 @@ class Window:
         Returns:
             last hidden states [B, T, D]. A window that forked is not continued.
         """
+        assert self._eviction is None, "every branch would evict slots of its own"
         rows, width = ids_BT.shape
         slots = self._cache.get_seq_length()
         held_BS = self._mask_BS
@@ -91,7 +130,7 @@ class Window:
 
     def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
-        with shared_prefix(self._shared):
+        with shared_prefix(self._shared), heads_blinded(self._hidden):
             output = self.lm.decoder(
                 input_ids=ids_BT,
                 attention_mask=mask,
@@ -128,17 +167,27 @@ class Window:
             keys = [_joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
             values = [_joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
         mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
-        return Prefix(tuple(keys), tuple(values), self._next_B.expand(self.rows), mask_BP, self.holds_bos)
+        next_B, hidden = self._next_B.expand(self.rows), None
+        if self._hidden is not None:
+            more = keys[0].shape[2] - self._hidden[0].shape[2]
+            hidden = tuple(pad(each, (0, more)).expand(self.rows, -1, -1) for each in self._hidden)
+        return Prefix(
+            tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, eviction=self._eviction, hidden_LBHP=hidden
+        )
 
     def select(self, rows_N: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken several times (beams)."""
         for layer in self._layers:
             layer.select(rows_N)
         self.rows = len(rows_N)
+        if self._hidden is not None and len(self._hidden[0]) > 1:
+            self._hidden = [each.index_select(0, rows_N) for each in self._hidden]
         if self._mask_BS is not None and self._mask_BS.shape[0] > 1:
             self._mask_BS = self._mask_BS.index_select(0, rows_N)
         if self._next_B.shape[0] > 1:
             self._next_B = self._next_B.index_select(0, rows_N)
+        if self._eviction is not None:
+            self._eviction = self._eviction.select(rows_N)
 
 
 class _Slots(DynamicLayer):  # type: ignore[misc]  # transformers is not typed

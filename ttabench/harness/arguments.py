@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ttabench.architectures import NANO
+from ttabench.batching import AUTO
 from ttabench.config import digest
 from ttabench.errors import UnknownName, UserError
 from ttabench.evaluation import Bases
@@ -20,6 +21,8 @@ from ttabench.states import load_state
 NAME = "ttabench"
 ARGUMENTS = ("method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device")
 HERE = ("batch_size", "split", "delimiter")
+NOT_GIVEN = ("state", "preset")
+"""Where `none`, which lm-eval reads as nothing, names nothing; elsewhere it is a name (method, checkpoint, split)."""
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +37,11 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: an unknown argument, method, model, setting ...
     """
-    named = {key: "none" if value is None else value for key, value in given.items()}  # lm-eval reads `none` as None
+    named = {
+        key: "none" if value is None else value
+        for key, value in given.items()
+        if key not in NOT_GIVEN or value not in (None, "none")
+    }
     given = {**{key: value for key, value in more.items() if value is not None}, **named}
     given.pop("max_batch_size", None)
     wanted = _wanted(given)
@@ -68,8 +75,8 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     if device == "cuda:0" and not torch.cuda.is_available():
         device = "auto"  # lm-eval's command line says so where nobody did
     size = str(given.get("batch_size", 32))
-    if not size.isdecimal() or size == "0":
-        raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more.")
+    if size != "auto" and (not size.isdecimal() or size == "0"):
+        raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more, or auto.")
     return Wanted(
         method=str(given.get("method", "icl")),
         task=str(given.get("task", "")),
@@ -77,7 +84,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         state=Path(str(given["state"])) if given.get("state") else None,
         random_weights=bool(given.get("random_weights", False)),
         device=device,
-        batch_size=int(size),
+        batch_size=AUTO if size == "auto" else int(size),
         model=str(given.get("model", NANO)),
         checkpoint=str(given.get("checkpoint", "")),
         preset=str(given.get("preset", "")),

@@ -8,8 +8,8 @@ Under `icl` the log-likelihoods are those of lm-eval's own `--model hf`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from lm_eval.api.model import TemplateLM
@@ -17,6 +17,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
+from ttabench.batching import BatchSize, in_batches
 from ttabench.errors import UserError
 from ttabench.generation import generate
 from ttabench.harness import arguments
@@ -31,6 +32,7 @@ MAX_GENERATED = 256
 """New tokens where neither the task nor the command line says how many, as in lm-eval."""
 
 log = logging.getLogger(__name__)
+Done = TypeVar("Done")
 
 
 @register_model(arguments.NAME)
@@ -40,7 +42,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     Args:
         method: on its base model.
         start: state of one row that every reading starts from; an empty one by default.
-        batch_size: queries at once.
+        batch_size: queries at once, fewer where they do not fit into memory; `batching.AUTO` for as many as fit.
         prompts: how prompts are cut.
         info: what lm-eval's results file says about the model.
     """
@@ -55,7 +57,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.method, self.lm, self.batch_size = method, method.lm, batch_size
+        self.method, self.lm = method, method.lm
+        self.size = BatchSize(batch_size, method.lm.device.type)
         self.tokenizer = self.lm.tokenizer
         self.prompts = prompts or Prompts()
         self.readings = 0
@@ -159,14 +162,9 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
                 contexts = [requests[index].args[0] for index in indices]
                 prompts = reading.prompts(contexts)
                 asks = [_ask(context[reading.cut :], i) for i, context in enumerate(contexts)]
-                for chosen, patch in self._patches(reading.state, asks):
-                    rows = generate(
-                        self.lm, patch, [prompts[i] for i in chosen],
-                        max_new_tokens=count, num_beams=beams, batch_size=self.batch_size,
-                    )  # fmt: skip
-                    for i, row in zip(chosen, rows, strict=True):
-                        stop = stops[indices[i]]
-                        results[indices[i]] = postprocess_generated_text(self.lm.decode(row), stop, None)
+                written = self._written(reading.state, prompts, asks, (count, beams))
+                for index, row in zip(indices, written, strict=True):
+                    results[index] = postprocess_generated_text(self.lm.decode(row), stops[index], None)
         return results
 
     def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> Any:
@@ -225,21 +223,39 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     # asking
 
     def _score(self, state: State, questions: Sequence[Question], texts: Sequence[str]) -> list[list[Scored]]:
-        results: list[list[Scored]] = [[]] * len(questions)
-        asks = [_ask(text, index) for index, text in enumerate(texts)]
-        for chosen, patch in self._patches(state, asks):
-            found = score_options(self.lm, patch, [questions[i] for i in chosen], self.batch_size)
-            for index, scored in zip(chosen, found, strict=True):
-                results[index] = scored
-        return results
+        def score(patch: Patch, chosen: list[int]) -> list[list[Scored]]:
+            return score_options(self.lm, patch, [questions[i] for i in chosen], len(chosen))
 
-    def _patches(self, state: State, asks: Sequence[Ask]) -> Iterable[tuple[Sequence[int], Patch]]:
-        """Which queries are answered under which patch: all under one, unless the method looks at the question."""
-        size = self.batch_size if self.method.looks_at_question else max(1, len(asks))
-        for begin in range(0, len(asks), size):
-            chosen = range(begin, min(begin + size, len(asks)))
-            asked = [asks[i] for i in chosen] if self.method.looks_at_question else [asks[begin]]
-            yield chosen, encoded(self.lm, self.method.patch(state, asked))
+        lengths = [len(prompt) + sum(map(len, options)) for prompt, options in questions]
+        return self._in_batches(state, [_ask(text, index) for index, text in enumerate(texts)], lengths, score)
+
+    def _written(
+        self, state: State, prompts: Sequence[list[int]], asks: Sequence[Ask], search: tuple[int, int]
+    ) -> list[list[int]]:
+        """Tokens after every prompt; `search` says how many at most, and beams."""
+
+        def write(patch: Patch, chosen: list[int]) -> list[list[int]]:
+            some, (count, beams) = [prompts[i] for i in chosen], search
+            return generate(self.lm, patch, some, max_new_tokens=count, num_beams=beams, batch_size=len(some))
+
+        return self._in_batches(state, asks, [len(prompt) for prompt in prompts], write)
+
+    def _in_batches(
+        self, state: State, asks: Sequence[Ask], lengths: Sequence[int], work: Callable[[Patch, list[int]], list[Done]]
+    ) -> list[Done]:
+        """What the work makes of every query, the longest ones first; all share one patch where it is the same."""
+        if not asks:
+            return []
+        looks = self.method.looks_at_question
+        shared = None if looks else encoded(self.lm, self.method.patch(state, asks[:1]))
+
+        def run(chosen: list[int]) -> list[tuple[int, Done]]:
+            patch = shared or encoded(self.lm, self.method.patch(state, [asks[i] for i in chosen]))
+            return list(zip(chosen, work(patch, chosen), strict=True))
+
+        order = sorted(range(len(asks)), key=lambda i: -lengths[i])
+        found = dict(pair for batch in in_batches(order, self.size, run) for pair in batch)
+        return [found[index] for index in range(len(asks))]
 
 
 def _ask(prompt: str, index: int) -> Ask:

@@ -61,12 +61,13 @@ def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
     rows, count, _, size = call.query.shape
     heads, slots = call.key.shape[1], call.key.shape[2]
     query_BHGTD = call.query.reshape(rows, heads, count // heads, -1, size)
-    key_BH1DS = call.key.unsqueeze(2).transpose(-1, -2)
+    key_BHDS = call.key.transpose(-1, -2)
     sums_BHGS = torch.zeros(rows, heads, count // heads, slots, device=call.key.device)
     columns = counted_BT.any(0).nonzero().flatten().tolist()
     for begin in range(columns[0], columns[-1] + 1, block) if columns else ():
         part = slice(begin, min(begin + block, columns[-1] + 1))
-        scores = (query_BHGTD[:, :, :, part] @ key_BH1DS).float() * call.scaling
+        scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ key_BHDS  # a group's queries as one matrix
+        scores = scores.view(rows, heads, count // heads, -1, slots).float() * call.scaling
         hidden_B11TS = ~_seen(call, part)[:, :, None]
         weights = scores.masked_fill_(hidden_B11TS, torch.finfo(torch.float32).min).softmax(-1)
         sums_BHGS += torch.einsum("bhgts,bt->bhgs", weights, counted_BT[:, part].float())

@@ -12,7 +12,8 @@ Shape letters: L layers · B rows · H key/value heads · P slots kept · T toke
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -68,8 +69,20 @@ class Kept:
         mask_BP = None if bool(valid_BP.all()) else valid_BP
         return Prefix(tuple(keys.unbind(0)), tuple(self.values.unbind(0)), following_B, mask_BP, holds_bos=True)
 
+    def select(self, rows_N: Tensor) -> Kept:
+        """These rows, in this order; one row serves any number without a copy."""
+
+        def pick(tensor: Tensor, dim: int) -> Tensor:
+            if tensor.shape[dim] > 1:
+                return tensor.index_select(dim, rows_N)
+            return tensor.expand(*tensor.shape[:dim], len(rows_N), *tensor.shape[dim + 1 :])
+
+        keys, values, index = (pick(each, 1) for each in (self.keys, self.values, self.index))
+        scores = None if self.scores is None else pick(self.scores, 1)
+        return Kept(keys, values, index, pick(self.next, 0), scores)
+
     def take(self, slots_LBHP: Tensor) -> Kept:
-        """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere."""
+        """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere. One row gives to many."""
         held = self.index.shape[-1]
         if slots_LBHP.shape[-1] == held and bool((slots_LBHP == torch.arange(held, device=slots_LBHP.device)).all()):
             return self
@@ -77,16 +90,20 @@ class Kept:
         index = _gathered(self.index, chosen_LBHP).masked_fill(slots_LBHP < 0, -1)
         scores = None if self.scores is None else _gathered(self.scores, chosen_LBHP)
         keys, values = (_gathered(both, chosen_LBHP) for both in (self.keys, self.values))
-        return replace(self, keys=keys, values=values, index=index, scores=scores)
+        return Kept(keys, values, index, self.next.expand(keys.shape[1]), scores)
 
 
 def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
-    """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side."""
-    front = [max(sizes) for sizes in zip(source_LBHS.shape[:3], slots_LBHP.shape[:3], strict=True)]
-    tail = source_LBHS.shape[4:]
-    source = source_LBHS.expand(*front, *source_LBHS.shape[3:])
-    slots = slots_LBHP.expand(*front, -1)
-    return source.gather(3, slots.view(*slots.shape, *(1,) * len(tail)).expand(*slots.shape, *tail))
+    """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side.
+
+    Slots are picked as rows of a table: several times as fast as a `gather`, which has an index for every number.
+    """
+    *own, held = source_LBHS.shape[:4]
+    front = [max(sizes) for sizes in zip(own, slots_LBHP.shape[:3], strict=True)]
+    first_LBH1 = torch.arange(math.prod(own), device=slots_LBHP.device).view(*own, 1) * held
+    rows_N = (first_LBH1 + slots_LBHP).expand(*front, -1).flatten()
+    table = source_LBHS.reshape(-1, *source_LBHS.shape[4:])
+    return table.index_select(0, rows_N).view(*front, -1, *source_LBHS.shape[4:])
 
 
 def check_room(lm: LM, kept: Kept | None, mask_BT: Tensor, rotary: Rotary | None) -> None:
@@ -140,17 +157,17 @@ def extended(
         for begin in range(0, tokens, BLOCK):
             part = slice(begin, begin + BLOCK)
             window.feed(ids_BT[:, part], mask_BT[:, part] if padded else None)
-    return joined(kept, window, start, mask_BT, rotary)
+    return joined(kept, window.prefix(), mask_BT, rotary)
 
 
-def joined(kept: Kept | None, window: Window, start: Prefix | None, mask_BT: Tensor, rotary: Rotary | None) -> Kept:
-    """What was kept, and behind it the text that a window has read on top of it."""
-    tokens, whole = mask_BT.shape[1], window.prefix()
+def joined(kept: Kept | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> Kept:
+    """What was kept, and behind it the text at the end of a prefix, read on top of it."""
+    tokens = mask_BT.shape[1]
     keys = torch.stack([layer[:, :, -tokens:] for layer in whole.keys_LBHPD])
     values = torch.stack([layer[:, :, -tokens:] for layer in whole.values_LBHPD])
     steps_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
-        first_B1 = 0 if start is None else start.next_position_B[:, None]
+        first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
         keys = rotary.unrotate(keys, (first_B1 + steps_BT).clamp(min=0))
     read_B = mask_BT.sum(1) if kept is None else kept.next + mask_BT.sum(1)
     index_BT = (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()

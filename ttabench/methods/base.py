@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from ttabench.config import Recipe
 from ttabench.scoring import nll
-from ttabench.stream import prompt_ids, target_ids
-from ttabench.types import Ask, Episode, Growth, Observe, Patch, State
+from ttabench.stream import gold_ids, prompt_ids
+from ttabench.types import Ask, Episode, Growth, Json, Observe, Patch, State
 
 if TYPE_CHECKING:
     from ttabench.lm import LM
@@ -55,6 +55,8 @@ class BaseMethod(Generic[SettingsT]):
     growth: Growth = "none"
     looks_at_question: bool = False
     trainable: bool = False
+    reads_once: bool = False
+    """Whether everything must be shown in one `adapt_many`, so that no task may ask in between (kvpress)."""
     num_beams: int = 1
     """Beams of generation, where the paper searches rather than decoding greedily."""
 
@@ -79,6 +81,10 @@ class BaseMethod(Generic[SettingsT]):
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The patch for these queries, see `ttabench.types.Method.patch`."""
         raise NotImplementedError
+
+    def labels(self) -> dict[str, Json]:
+        """What readers of a record should know about how the method did its work, once it has read something."""
+        return {}
 
     def modules(self) -> nn.ModuleDict:
         """What is trained and saved."""
@@ -127,7 +133,7 @@ def training_item(lm: LM, ask: Ask, max_prompt: int | None = None) -> tuple[list
             prompt = lm.encode(ask.prompt + ask.heads[ask.gold])
         return prompt, lm.encode(ask.options[ask.gold])
     assert ask.answers, f"query {ask.key} has no answer to train on"
-    return prompt, target_ids(lm, ask.delimiter, ask.answers[0], eos=ask.mode == "generate")
+    return prompt, gold_ids(lm, ask)
 
 
 def tokens_read(state: State) -> list[int]:

@@ -2,26 +2,36 @@
 
     score of a slot += attention it receives from every token read;  keep the `recent` last and the top `heavy` others
 
+    context of 1,000 tokens, heavy = recent = 0.1: 200 slots stay; a prompt of 50 is read on top: 210 of both stay; then
+    every token of the answer adds the attention it pays, and one slot goes for it, in every layer and head
+
 Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its variant that really drops). Scores
 travel with their slots: what was evicted is lost, what stays goes on counting. Sums are raw, over all query heads of a
-group. Eviction happens while reading; tokens of prompt and answer are appended and evict nothing, unlike in the paper.
+group. Each query evicts from a copy of its own, so queries never meet and asking changes nothing; no row shares the
+context's keys with another then, and every token of an answer is a step. Measured with nano on one CPU core, 32 queries
+at once: choosing an answer takes about twice as long as with `evict_decode=false`, writing one three to four times.
+
+Not offered: the mask that the released code lays over lm-eval's texts. It is drawn from the attention of all of a text,
+its answer included: nothing can be read before a query is known, and nothing is saved.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ttabench.layers.eviction import Amount, check_amount, grouped, kept_slots, newest, tokens_of
-from ttabench.layers.kept import Kept
+from ttabench.attention import Call
+from ttabench.layers.eviction import Amount, ColumnSums, check_amount, grouped, kept_slots, newest, tokens_of
+from ttabench.layers.kept import Kept, joined
+from ttabench.layers.rotary import Rotary
 from ttabench.lm import LM
 from ttabench.methods.evicting import EvictingMethod, ReadingSettings, compacted, observed
-from ttabench.types import Growth
+from ttabench.types import Ask, Growth, Patch, Prefix, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +42,9 @@ class H2OSettings(ReadingSettings):
     """Heavy hitters kept in every layer and head; or their share of the tokens read."""
     recent: Amount = 0.1
     """Last tokens kept; or their share of the tokens read."""
+    evict_decode: bool = True
+    """Evict after the prompt, then one slot a token of the answer, as published; shares are those of context and
+    prompt. false: prompt and answer are appended and evict nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,12 +69,26 @@ class H2O(EvictingMethod[H2OSettings]):
 
     def _read(self, kept: Kept | None, ids_BT: Tensor, mask_BT: Tensor) -> Kept:
         whole, sums = observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary)
-        scores = grouped(sums, self.lm.kv_heads, "sum")
-        if kept is not None and kept.scores is not None:
-            scores = scores + pad(kept.scores, (0, ids_BT.shape[1]))
-        whole, scores = compacted(whole, scores)
+        whole = scored(whole, sums, kept)
         heavy_B, recent_B = (tokens_of(each, whole.next) for each in (self.settings.heavy, self.settings.recent))
-        return evicted(replace(whole, scores=scores), heavy_B, recent_B)
+        return evicted(whole, heavy_B, recent_B)
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        """The kept cache as a prefix, which goes on evicting; nothing where nothing was read."""
+        patch, kept = super().patch(state, asks), Kept.of(state)
+        if kept is None or patch.prefix is None or not self.settings.evict_decode:
+            return patch
+        eviction = HeavyHitters(kept, self.rotary, (self.settings.heavy, self.settings.recent))
+        return replace(patch, prefix=replace(patch.prefix, eviction=eviction))
+
+
+def scored(whole: Kept, sums_LBNS: Tensor, before: Kept | None) -> Kept:
+    """Everything kept and read with its scores: the new sums, on top of what the slots from before had."""
+    scores = grouped(sums_LBNS, whole.keys.shape[2], "sum")
+    if before is not None and before.scores is not None:
+        scores = scores + pad(before.scores, (0, scores.shape[-1] - before.scores.shape[-1]))
+    whole, scores = compacted(whole, scores)
+    return replace(whole, scores=scores)
 
 
 def evicted(whole: Kept, heavy_B: Tensor, recent_B: Tensor) -> Kept:
@@ -71,3 +98,51 @@ def evicted(whole: Kept, heavy_B: Tensor, recent_B: Tensor) -> Kept:
     stays_BS = newest(valid_BS, recent_B)[:, None]
     scores = whole.scores.masked_fill(stays_BS, math.inf).masked_fill(~valid_BS[:, None], -math.inf)
     return whole.take(kept_slots(scores, heavy_B + recent_B))
+
+
+@dataclass(frozen=True)
+class HeavyHitters:
+    """The rule while prompt and answer are read: an `Eviction`."""
+
+    kept: Kept
+    """What the prefix holds, with scores."""
+    rotary: Rotary | None
+    amounts: tuple[Amount, Amount]
+    """Heavy and recent."""
+    budget: tuple[Tensor, Tensor] | None = None
+    """The same in tokens, int64 [B] each: those of the first eviction, after the prompt, hold for the whole answer."""
+
+    def step(self, mask_BT: Tensor) -> _Step:
+        """Watch the next tokens being read."""
+        return _Step(self, mask_BT)
+
+    def select(self, rows_N: Tensor) -> HeavyHitters:
+        """That of these rows."""
+        if self.budget is None:
+            return replace(self, kept=self.kept.select(rows_N))
+        heavy_B, recent_B = self.budget
+        budget = heavy_B.index_select(0, rows_N), recent_B.index_select(0, rows_N)
+        return replace(self, kept=self.kept.select(rows_N), budget=budget)
+
+
+class _Step:
+    """Some tokens read under the rule."""
+
+    def __init__(self, rule: HeavyHitters, mask_BT: Tensor) -> None:
+        self.rule, self.mask_BT = rule, mask_BT
+        self.sums = ColumnSums(rule.kept.keys.shape[0], rule.kept.index.shape[-1], mask_BT)
+
+    def __call__(self, call: Call) -> None:
+        """Add up the attention of one layer."""
+        self.sums(call)
+
+    def left(self, whole: Prefix, *, evict: bool) -> Prefix:
+        """Heavy hitters and recent slots; with all scores brought up to date."""
+        rule = self.rule
+        kept = scored(joined(rule.kept, whole, self.mask_BT, rule.rotary), self.sums.total(), rule.kept)
+        budget = rule.budget
+        if evict:
+            heavy, recent = rule.amounts
+            budget = budget or (tokens_of(heavy, kept.next), tokens_of(recent, kept.next))
+            kept = evicted(kept, *budget)
+        return replace(kept.prefix(rule.rotary), eviction=replace(rule, kept=kept, budget=budget))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ttabench.errors import UserError
+from ttabench.layers.newest import appended, window_of
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.patching import read
@@ -74,32 +75,19 @@ class InContext(BaseMethod[InContextSettings]):
             self._refuse(max(seen))
         meta = {"tokens_read": seen, "truncated_tokens": [max(0, tokens - self.limit) for tokens in seen]}
         if self.settings.truncate == "left":
-            return replace(state, tensors=self._newest(state, rows_new), meta=meta)
+            return replace(state, tensors=appended(self.lm, state.tensors, rows_new, self.limit), meta=meta)
         room = [max(0, self.limit - tokens) for tokens in before]
         return replace(state, tensors=self._extended(state, rows_new, room), meta=meta)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The cache as a prefix, or the kept tokens, which the runner reads once for all queries."""
-        if "tokens" in state.tensors:
-            tokens, lengths = state.tensors["tokens"], state.tensors["lengths"]
-            return Patch(tokens_BT=tokens, tokens_mask_BT=_mask(lengths, tokens.shape[1]))
-        return Patch(prefix=_prefix(state))
+        return window_of(state.tensors) if "tokens" in state.tensors else Patch(prefix=_prefix(state))
 
     def _refuse(self, tokens: int) -> None:
         raise UserError(
             f"The context has {tokens} tokens, more than the {self.limit} that stand in the window of {self.lm.name}.",
             "Use --set truncate=left (keep the newest) or truncate=right (stop reading), or read fewer pieces.",
         )
-
-    def _newest(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
-        kept = rows_new
-        if "tokens" in state.tensors:
-            lengths = state.tensors["lengths"].tolist()
-            old = [row[:length].tolist() for row, length in zip(state.tensors["tokens"], lengths, strict=True)]
-            kept = [[*row, *new] for row, new in zip(old, rows_new, strict=True)]
-        kept = [row[-self.limit :] for row in kept]
-        tokens, mask = pad(kept, self.lm.pad_id, "right")
-        return {"tokens": tokens.to(self.lm.device), "lengths": mask.sum(1).to(self.lm.device)}
 
     def _extended(self, state: State, rows_new: list[list[int]], room: list[int]) -> dict[str, Tensor]:
         ids, mask = pad([new[:free] for new, free in zip(rows_new, room, strict=True)], self.lm.pad_id, "right")
@@ -114,10 +102,6 @@ class InContext(BaseMethod[InContextSettings]):
         if prefix.mask_BP is not None and not bool(prefix.mask_BP.all()):
             tensors["mask"] = prefix.mask_BP
         return tensors
-
-
-def _mask(lengths_B: Tensor, width: int) -> Tensor:
-    return torch.arange(width, device=lengths_B.device) < lengths_B[:, None]
 
 
 def _prefix(state: State) -> Prefix | None:

@@ -11,9 +11,10 @@ Two ways to read (`window`):
 
     None    demonstrations: the base model reads all, all of it is mapped; tokens that fill no chunk are a short last
             one when asked. What a task keeps in the window (its `ratio`) is read by the adapted weights.
-    1024    books: whenever 1,024 tokens stand in the window, the oldest `stride` of them are mapped, as the weights in
-            force see them, and leave; the others are read again by the new weights. A token's keys and values depend
-            on what stands before it, so only those that leave are read: one forward a token.
+    1024    books: whenever 1,024 tokens stand in the window (the last of them comes with the query, which is predicted
+            from it), the oldest `stride` are mapped, as the weights in force see them, and leave; the others are read
+            again by the new weights. A token's keys and values depend on what stands before it, so only those that
+            leave are read: one forward a token.
 
 Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query.
 """
@@ -166,13 +167,13 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         window, stride = self.settings.window, self.settings.stride
         h_LBMRE = self._before(state)["h"]
         rows = [[*old, *new] for old, new in zip(_held(state), rows_new, strict=True)]
-        while leaving := [row for row, ids in enumerate(rows) if len(ids) >= window]:
+        while leaving := [row for row, ids in enumerate(rows) if len(ids) >= window - 1]:
             index_N = torch.tensor(leaving, device=h_LBMRE.device)
             moved = self._evicted(h_LBMRE.index_select(1, index_N), [rows[row][:stride] for row in leaving])
             h_LBMRE = moved if len(leaving) == len(rows) else h_LBMRE.index_copy(1, index_N, moved)
             rows = [ids[stride:] if row in leaving else ids for row, ids in enumerate(rows)]
         lengths_B = torch.tensor([len(ids) for ids in rows], device=h_LBMRE.device)
-        tokens_BT = pad([*rows, [0] * (window - 1)], self.lm.pad_id, "right")[0][:-1]
+        tokens_BT = pad([*rows, [0] * (window - 2)], self.lm.pad_id, "right")[0][:-1]
         return {"h": h_LBMRE, "tokens": tokens_BT.to(h_LBMRE.device), "lengths": lengths_B}
 
     def _evicted(self, h_LBMRE: Tensor, rows: list[list[int]]) -> Tensor:

@@ -3,18 +3,24 @@
     --set n_sink=4 --set recent=512      StreamingLLM: 4 sinks and 512 recent tokens, however long the text
     --set n_sink=0                       a plain sliding window
     --set mode=postprefill               another method: read everything with full attention, then drop the middle
+    --set mode=stride, --preset book     another one: the last tokens are read again, from position 0, for every query
 
 Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm). In a stream every token sees the sinks and the
 last `recent` tokens with itself, at their places in the cache; memory is flat in the length of the text. It is read in
 blocks under a banded mask with exactly the effect of token by token. The query reads the cache as reading left it, and
 goes on from its last slot: the tokens of prompt and answer are appended and evict nothing.
+
+`mode=stride` is the sliding window that books are scored with (StreamAdapter, arXiv 2411.09289, Table 2): windows of
+`recent` tokens and the stride that comes in, each encoded anew behind BOS; it keeps token ids and no cache. The last of
+the `recent` is the token that the stride is predicted from, and comes with the query.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -24,9 +30,12 @@ from ttabench.errors import UserError
 from ttabench.layers.band import Band
 from ttabench.layers.eviction import kept_slots, newest, oldest
 from ttabench.layers.kept import Kept, check_room, extended, joined, padding_first
+from ttabench.layers.newest import appended, window_of
 from ttabench.lm import LM
+from ttabench.methods.base import tokens_read
 from ttabench.methods.evicting import EvictingMethod, ReadingSettings
-from ttabench.types import Growth
+from ttabench.stream import piece_ids
+from ttabench.types import Ask, Growth, Observe, Patch, State
 from ttabench.window import Window
 
 BLOCK = 512
@@ -38,11 +47,12 @@ class WindowSettings(ReadingSettings):
     """Settings of `window`; the defaults are StreamingLLM's."""
 
     n_sink: int = 4
-    """First tokens of the text that always stay, BOS included; 0 is a plain sliding window."""
+    """First tokens of the text that always stay, BOS included; 0 is a plain sliding window. None with mode=stride."""
     recent: int = 512
     """Last tokens that stay."""
-    mode: Literal["stream", "postprefill"] = "stream"
-    """Evict while reading, or read everything with full attention and drop the middle afterwards."""
+    mode: Literal["stream", "postprefill", "stride"] = "stream"
+    """Evict while reading; read everything with full attention and drop the middle afterwards; or read again what
+    stays, from position 0."""
     evict: Literal["before", "after"] = "before"
     """A token of a stream sees `recent` tokens of the band with itself; or besides itself (the perplexity loop of the
     released code evicts after the token has been seen)."""
@@ -57,6 +67,10 @@ class WindowSettings(ReadingSettings):
             raise ValueError(f"recent must be at least 1, got {self.recent}")
         if self.mode == "postprefill" and self.positions == "cache":
             raise ValueError("mode=postprefill keeps original positions, got positions=cache")
+        if self.mode == "stride" and self.recent < 2:
+            raise ValueError(f"mode=stride keeps recent - 1 tokens, got recent={self.recent}")
+        if self.mode == "stride" and self.positions != "auto":
+            raise ValueError(f"mode=stride keeps no cache that has positions, got positions={self.positions}")
 
 
 class SlidingWindow(EvictingMethod[WindowSettings]):
@@ -66,11 +80,12 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
     summary = "keep the first few tokens (sinks) and the last: StreamingLLM, sliding window"
     paper = "2309.17453"
     Settings = WindowSettings
+    presets: ClassVar[Mapping[str, WindowSettings]] = {"book": WindowSettings(mode="stride", n_sink=0)}
     growth: Growth = "constant"
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         super().__init__(lm, settings)
-        if settings.mode == "postprefill":
+        if settings.mode != "stream":
             self.rotary = None
             return
         self.width = settings.recent + (settings.evict == "after")
@@ -83,6 +98,19 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
                 )
                 raise UserError(f"{what} of {lm.name}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, room)
+
+    def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read pieces, see `EvictingMethod.adapt_many`; with mode=stride only their last ids stay."""
+        if self.settings.mode != "stride":
+            return super().adapt_many(state, chunks)
+        new = [[token for chunk in chunks for token in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
+        read = [before + len(row) for before, row in zip(tokens_read(state), new, strict=True)]
+        kept = appended(self.lm, state.tensors, new, self.settings.recent - 1)
+        return State(state.rows, kept, {"tokens_read": read})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        """The kept cache as a prefix; with mode=stride the ids that stay, to be read again."""
+        return window_of(state.tensors) if self.settings.mode == "stride" else super().patch(state, asks)
 
     def _read(self, kept: Kept | None, ids_BT: Tensor, mask_BT: Tensor) -> Kept:
         if self.settings.mode == "postprefill":
@@ -109,7 +137,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
         with watched(self._band(kept, mask_BT)):
             hidden_BTD = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
-        return self._cut(joined(kept, window, start, mask_BT, self.rotary)), hidden_BTD
+        return self._cut(joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
 
     def _band(self, kept: Kept | None, mask_BT: Tensor) -> Band:
         steps_BT = mask_BT.long().cumsum(1) - 1

@@ -9,6 +9,7 @@ drawn anew for every task and seed: without demonstrations every label is equall
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 from ttabench.mini.world import CATEGORIES, LABEL_WORDS, entities, rng
@@ -100,7 +101,9 @@ UNSEEN = {"hellaswag": 4, "winogrande": 2, "openbookqa": 4, "arc_easy": 4, "arc_
 def unseen(task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule drawn from `seed`.
 
-    The rule says words of which category make the right option; of WinoGrande, which words go with which label word.
+    HellaSwag's rule says words of which category make the right ending. The others pair categories with label words
+    drawn anew: the right option is the label word of the category that the question (WinoGrande: the blank) holds.
+    `superglue` pairs categories with answer words that are always the same, or says which of two endings is right.
 
     Raises:
         ValueError: for a task without a twin.
@@ -115,12 +118,14 @@ def unseen(task: str, split: str, seed: int, demonstrations: int = 32, queries: 
     people = entities("person", split)
     made: dict[str, list[Row]] = {}
     for part, count in (("train", demonstrations), ("validation", queries)):
-        rows = [
-            _blank(source, categories, labels, place)
-            if task == "winogrande"
-            else _options(task, source, categories, place, source.choice(people))
-            for place in _balanced(source, size, count)
-        ]
+        rows = []
+        for place in _balanced(source, size, count):
+            if task == "winogrande":
+                rows.append(_blank(source, categories, labels, place))
+            elif task == "hellaswag":
+                rows.append(_endings(source, categories, place, source.choice(people)))
+            else:
+                rows.append(_question(task, source, dict(zip(categories, labels, strict=True)), place, people))
         made[part] = [row | {"id": f"{part}-{i}"} for i, row in enumerate(rows)]
     return made
 
@@ -133,14 +138,25 @@ def _blank(source: random.Random, categories: list[str], labels: list[str], plac
     return {"sentence": sentence, "option1": words[0], "option2": words[1], "answer": str(place + 1)}
 
 
-def _options(task: str, source: random.Random, categories: list[str], place: int, person: str) -> Row:
-    """A question whose right option, at `place`, holds a word of the first category."""
+def _endings(source: random.Random, categories: list[str], place: int, person: str) -> Row:
+    """A beginning whose right ending, at `place`, holds a word of the first category."""
     wrong = iter(source.sample(categories[1:], len(categories) - 1))
-    texts = [scene(source, categories[0] if i == place else next(wrong)) for i in range(len(categories))]
-    if task == "hellaswag":
-        context = {"activity_label": "News", "ctx_a": f"The mood of {person} changed.", "ctx_b": "because"}
-        return {**context, "endings": texts, "label": str(place)}
-    question = f"What changed the mood of {person}?"
+    endings = [scene(source, categories[0] if i == place else next(wrong)) for i in range(len(categories))]
+    context = {"activity_label": "News", "ctx_a": f"The mood of {person} changed.", "ctx_b": "because"}
+    return {**context, "endings": endings, "label": str(place)}
+
+
+def _question(task: str, source: random.Random, rule: Mapping[str, str], place: int, people: Sequence[str]) -> Row:
+    """A question about a word of some category; the label word of that category stands at `place` of the options.
+
+    It is no sentence of its own, as many stems of OpenBookQA are not, and the word to look at stands near its end. With
+    "What changed the mood of {person}?" and four clauses to choose from, full context read by nano was at 33 per cent
+    on the validation split of openbookqa, 43 of arc_easy and 56 of piqa after 10 demonstrations.
+    """
+    category = source.choice(list(rule))
+    question = f"With {source.choice(people)}, {scene(source, category)}"
+    texts = source.sample([word for key, word in rule.items() if key != category], len(rule) - 1)
+    texts.insert(place, rule[category])
     if task == "piqa":
         return {"goal": question, "sol1": texts[0], "sol2": texts[1], "label": place}
     letters = "ABCD"[: len(texts)]

@@ -18,11 +18,13 @@ from ttabench.types import Episode, Json
 
 if TYPE_CHECKING:
     from ttabench.readers.cards import Card
+    from ttabench.readers.tokens import Tokens
 
 READERS = {
     "qa_stream": "ttabench.readers.qa_stream:read",
     "demonstrations": "ttabench.readers.demonstrations:read",
     "metaicl": "ttabench.readers.metaicl:read",
+    "book": "ttabench.readers.book:read",
 }
 
 
@@ -61,27 +63,35 @@ class Task(Protocol):
 
     @property
     def n_observes(self) -> int:
-        """Observations over all episodes."""
+        """Observations over all episodes; an estimate in protocols that cut by tokens."""
         ...
 
     @property
     def n_asks(self) -> int:
-        """Queries over all episodes."""
+        """Queries over all episodes; likewise."""
         ...
 
-    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes, the same ones at every call.
 
-        `count_tokens` is the base model's, for protocols that cut by tokens; without it 4 characters count as a token.
+        `tokens` is the base model, for protocols that cut by tokens; without it 4 characters count as a token.
         """
         ...
 
-    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
-        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement."""
+    def training(
+        self, seed: int, documents: int, questions: int = 1, tokens: Tokens | None = None
+    ) -> Iterator[Episode]:
+        """Endless episodes of `documents` observations with `questions` queries about each, drawn with replacement.
+
+        Texts that are cut by tokens have as many of both as their protocol says.
+        """
         ...
 
     def describe(self) -> dict[str, Json]:
-        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record."""
+        """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record.
+
+        Where one pass over a text gives the figures of several lengths, they stand under `lengths` (see `Ask.step`).
+        """
         ...
 
 

@@ -152,8 +152,8 @@ class Card(_Part):
     """Protocol settings that `paper_quirks=true` switches on together: deviations of the papers' own code."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
     main_metric: str
-    chance: float
-    """Main metric (0 to 1) of an answer drawn without reading."""
+    chance: float | None
+    """Main metric (0 to 1) of an answer drawn without reading; null where nothing is drawn (perplexity)."""
     twin: Twin | None = None
 
     @model_validator(mode="after")

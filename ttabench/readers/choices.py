@@ -240,6 +240,8 @@ def _blank(part: SubTask, raw: RawRow) -> _Shaped:
         raise malformed(raw.place, f"the sentence has no blank (_): {brief(sentence)}")
     heads = (_text(part, raw, "option1"), _text(part, raw, "option2"))
     answer = _label(part, raw, "answer")
+    if answer not in (None, 1, 2):
+        raise malformed(raw.place, f"answer {answer} is neither 1 nor 2")
     return _Shaped({"before": before}, (after.strip(),) * 2, None if answer is None else answer - 1, heads)
 
 

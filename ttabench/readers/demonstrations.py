@@ -7,12 +7,16 @@ The demonstrations of a sub-task are drawn once a seed, uniformly and without re
 method; with one seed fewer are the first of more, so a curve over `shots` nests. Of them the oldest `ratio` are adapted
 to, the rest stand in the window in front of every query whatever the method does (arXiv 2411.09289, Table 9), read once
 for all queries. Under full context (`icl`) every ratio gives the same text and so the same answers.
+
+Texts are lm-evaluation-harness's, character by character. Tokens are too, and so every score, unless a tokenizer merges
+across the end of a demonstration ("\\n\\n" before a letter in GPT-2's, nano's): pieces of a stream are tokenised apart.
+`python -m ttabench.harness` scores the very tokens of lm-evaluation-harness.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
@@ -26,6 +30,7 @@ from ttabench.readers.description import describe
 from ttabench.readers.options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request
 from ttabench.readers.subtasks import Part, Words, chosen, parts, twin_part
+from ttabench.readers.tokens import Tokens
 from ttabench.types import Ask, Episode, Json, Observe
 
 
@@ -90,7 +95,7 @@ class Demonstrations:
         """Queries over all episodes."""
         return sum(len(episode.asks()) for episode in self.episodes())
 
-    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:  # noqa: ARG002
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002
         """One episode a sub-task (see `readers.Task`)."""
         for one in self.drawn:
             name = one.part.name
@@ -110,7 +115,13 @@ class Demonstrations:
     def _ask(self, part: str, item: Item, key: str, template: str = "") -> Ask:
         return replace(item.ask(key, template or self.settings.template, self.card.prompt.delimiter), part=part)
 
-    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
+    def training(
+        self,
+        seed: int,
+        documents: int,
+        questions: int = 1,
+        tokens: Tokens | None = None,  # noqa: ARG002
+    ) -> Iterator[Episode]:
         """Endless episodes of one sub-task each: `documents` demonstrations, then `questions` other rows of its pool.
 
         A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations

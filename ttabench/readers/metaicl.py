@@ -7,54 +7,27 @@
 One episode a task and one pass: the queries after t demonstrations stand at step t. The run's seed 0..4 stands for the
 published draws 100, 13, 21, 42 and 87 (the published order is kept: the first t rows of a draw are its demonstrations;
 test rows are the same for all). CCM's protocol (arXiv 2312.03414) chooses by mean log-likelihood over the tokens of an
-option (`acc_mean`); sums (`acc`) stand beside it. `answer=generate` decodes greedily and compares (Generative Adapter,
-arXiv 2411.05877), `pmi=true` adds what an option is worth without the input.
+option (`acc_mean`); sums (`acc`) stand beside it. `pmi=true` adds what an option is worth without the input. Lengths,
+and the other protocol (`protocol=genadapter`), are in `readers.metaicl_protocol`.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal
-
-from pydantic import BeforeValidator, Field
 
 from ttabench.errors import UserError
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.description import describe
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
-from ttabench.readers.options import ProtocolSettings, resolve
+from ttabench.readers.metaicl_lengths import Count, Fitted, estimate, fitted, short
+from ttabench.readers.metaicl_protocol import LAYOUTS, Settings, names, with_metrics, with_protocol
+from ttabench.readers.options import resolve
 from ttabench.readers.sources import Request
+from ttabench.readers.tokens import Tokens
 from ttabench.types import Ask, Episode, Json, Observe, Step
-
-LAYOUTS = {
-    "ccm": ("Input: {input} Output:", " "),
-    "genadapter": ("Input: {input}\nOutput:", "\n\n"),
-}
-"""Query, and what stands between demonstrations, by name of the layout."""
-
-
-def _steps(value: object) -> object:
-    return tuple(value.split(",")) if isinstance(value, str) else value
-
-
-class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
-
-    task: str = "all"
-    """Tasks, separated by commas; "all" for every test task of the configuration."""
-    steps: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(_steps)] = (
-        1, 2, 4, 8, 16,
-    )  # fmt: skip
-    """Demonstrations after which the rows are asked."""
-    layout: Literal["ccm", "genadapter"] = "ccm"
-    """Words around input and output."""
-    answer: Literal["choose", "generate"] = "choose"
-    pmi: bool = False
-    """Also score options after the prompt without its input (doubles the queries' cost)."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +44,25 @@ class MetaIcl:
     tasks: Sequence[MetaTask]
     notes: tuple[str, ...] = ()
 
-    @cached_property
+    _left_out: dict[str, int] = field(init=False, default_factory=dict, compare=False)
+
+    @property
     def dropped(self) -> Mapping[str, int]:
-        """Rows of the source that were not used, by task and reason."""
-        return {f"{task.name}: {reason}": count for task in self.tasks for reason, count in task.dropped.items()}
+        """Rows of the source that were not used, by task and reason.
+
+        By the tokens of the base model once it asked for the episodes; before, four characters count as a token.
+        """
+        self._fits(None)
+        return dict(self._left_out)
+
+    def _fits(self, tokens: Tokens | None) -> list[Fitted]:
+        count: Count = estimate if tokens is None else lambda text: len(tokens.encode(text))
+        found = [fitted(task, self.settings, self.card.prompt.delimiter, count) for task in self.tasks]
+        if tokens is not None or not self._left_out:
+            self._left_out.clear()
+            for task, fits in zip(self.tasks, found, strict=True):
+                self._left_out.update({f"{task.name}: {reason}": count for reason, count in fits.dropped.items()})
+        return found
 
     @cached_property
     def n_observes(self) -> int:
@@ -86,13 +74,12 @@ class MetaIcl:
         """Queries over all episodes and steps."""
         return sum(len(episode.asks()) for episode in self.episodes())
 
-    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:  # noqa: ARG002
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a task (see `readers.Task`)."""
-        for task, share in zip(self.tasks, self._shares(), strict=True):
-            rows = _spread(task.asked, share)
-            if rows:
-                key = f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
-                yield Episode(key=key, steps=tuple(self._steps(task, rows)))
+        for task, fits, share in zip(self.tasks, self._fits(tokens), self._shares(), strict=True):
+            steps = tuple(self._steps(fits, _spread(fits.asked, share)))
+            if any(isinstance(step, Ask) for step in steps):
+                yield Episode(key=f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}", steps=steps)
 
     def _shares(self) -> list[int | None]:
         """How many rows of each task are asked: `limit` counts every step of every row."""
@@ -101,26 +88,29 @@ class MetaIcl:
         rows, tasks = self.limit // len(set(self.settings.steps)), len(self.tasks)
         return [rows * (i + 1) // tasks - rows * i // tasks for i in range(tasks)]
 
-    def _steps(self, task: MetaTask, rows: Sequence[MetaRow]) -> Iterator[Step]:
-        steps = sorted(set(self.settings.steps))
-        for number in range(steps[-1] + 1):
+    def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
+        """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
+        asks: dict[int, list[Ask]] = {}
+        for step in sorted(set(self.settings.steps)):
+            for row in rows:
+                if (row.id, step) in fits.places:
+                    asks.setdefault(fits.places[row.id, step], []).append(self._ask(row, step, f"{row.id}@{step}"))
+        for number in range(len(fits.shown) + 1):
             if number:
-                yield self._observe(task.shown[number - 1])
-            if number in steps:
-                for row in rows:
-                    yield self._ask(row, number, f"{row.id}@{number}")
+                yield self._observe(fits.shown[number - 1])
+            yield from asks.get(number, [])
 
     def _observe(self, row: MetaRow) -> Observe:
-        query, joiner = LAYOUTS[self.settings.layout]
-        text = f"{query.replace('{input}', row.input)}{self.card.prompt.delimiter}{row.output}"
-        return Observe(text=text, key=f"{row.task}/{row.id}", joiner=joiner)
+        layout = LAYOUTS[self.settings.layout]
+        text = f"{layout.shown.replace('{input}', row.input)}{self.card.prompt.delimiter}{row.output}"
+        return Observe(text=text, key=f"{row.task}/{row.id}", joiner=layout.joiner)
 
     def _ask(self, row: MetaRow, step: int, key: str) -> Ask:
-        query, _ = LAYOUTS[self.settings.layout]
         delimiter = self.card.prompt.delimiter
         choosing = self.settings.answer == "choose"
+        bare = self.settings.pmi or row.task in names(self.settings.pmi_tasks)
         return Ask(
-            prompt=query.replace("{input}", row.input),
+            prompt=LAYOUTS[self.settings.layout].asked.replace("{input}", row.input),
             key=key,
             mode="choose" if choosing else "generate",
             answers=(row.output,),
@@ -129,11 +119,17 @@ class MetaIcl:
             delimiter=delimiter,
             max_new_tokens=self.settings.max_new_tokens,
             step=step,
-            blank="Output:" if choosing and self.settings.pmi else "",
+            blank="Output:" if choosing and bare else "",
             part=row.task,
         )
 
-    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
+    def training(
+        self,
+        seed: int,
+        documents: int,
+        questions: int = 1,
+        tokens: Tokens | None = None,  # noqa: ARG002
+    ) -> Iterator[Episode]:
         """Endless episodes of one task each: `documents` demonstrations, then `questions` other rows of the task.
 
         Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
@@ -141,6 +137,7 @@ class MetaIcl:
         """
         assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
         source = random.Random(f"training {self.card.name} {self.split} {seed}")
+        pools = [short(task.pool, self.settings, self.card.prompt.delimiter, estimate) for task in self.tasks]
         number = 0
         while True:
             if self.source == "mini":
@@ -149,7 +146,7 @@ class MetaIcl:
                 (task,) = twin_tasks(self.card, place, fresh)
                 shown, asked = task.shown, task.asked
             else:
-                rows = source.choice([task.pool for task in self.tasks])
+                rows = source.choice(pools)
                 drawn = tuple(source.sample(rows, min(len(rows), documents + questions)))
                 border = max(0, len(drawn) - questions)
                 shown, asked = drawn[:border], drawn[border:]
@@ -159,8 +156,8 @@ class MetaIcl:
             number += 1
 
     def describe(self) -> dict[str, Json]:
-        """The task as JSON for a record; `digest` changes with any text shown or asked, or their order."""
-        texts = [text for episode in self.episodes() for step in episode.steps for text in _texts(step)]
+        """The task as JSON for a record; `digest` changes with any text that may be shown or asked."""
+        texts = [text for task in self.tasks for row in (*task.shown, *task.spare, *task.asked) for text in _texts(row)]
         counts = {
             "parts": {task.name: len(task.asked) for task in self.tasks},
             "observed": self.n_observes,
@@ -169,10 +166,8 @@ class MetaIcl:
         return describe(self, counts, texts)
 
 
-def _texts(step: Step) -> list[str]:
-    if isinstance(step, Observe):
-        return [step.text]
-    return [step.key, step.prompt, *step.options, *step.answers]
+def _texts(row: MetaRow) -> list[str]:
+    return [row.id, row.task, row.input, row.output, *row.options]
 
 
 def _spread(rows: Sequence[MetaRow], share: int | None) -> Sequence[MetaRow]:
@@ -184,35 +179,39 @@ def _spread(rows: Sequence[MetaRow], share: int | None) -> Sequence[MetaRow]:
 
 def read(card: Card, request: Request) -> MetaIcl:
     """Bind a card of this reader to its data; see `readers.load`."""
+    request = with_protocol(card, request)
     settings, arguments = resolve(card, request, Settings)
     count = len(set(settings.steps))
     if request.limit is not None and request.limit < count:
         what = f"A limit of {request.limit} questions is less than one row at each of {count} steps."
         raise UserError(what, f"Give --limit {count} or more.")
-    if settings.answer == "generate":
-        card = card.model_copy(update={"metrics": ("em", "em_prefix"), "main_metric": "em"})
-    elif settings.pmi:
-        card = card.model_copy(update={"metrics": (*card.metrics, "acc_pmi")})
-    notes: list[str] = []
+    notes = [f"paper_quirks: {dict(card.quirks)}"] if settings.paper_quirks else []
     if request.source == "mini":
         tasks = twin_tasks(card, (card.splits[request.split].twin, request.seed), arguments, settings.task)
         source = "mini"
     else:
-        tasks, notes = wanted_tasks(card, request, settings.task, choosing=settings.answer == "choose")
+        tasks, lacking = wanted_tasks(card, request, settings.task, choosing=settings.answer == "choose")
+        notes += lacking
         source = f"folder:{request.source}"
-    longest = max(settings.steps)
-    for task in tasks:
-        if longest > len(task.shown):
-            what = f"step {longest} needs more than the {len(task.shown)} demonstrations of {task.name}."
-            raise UserError(what, f"Give --task-set steps=N,M up to {len(task.shown)}.")
-    return MetaIcl(
-        card=card,
+    kept = [task for task in tasks if task.name not in names(settings.omit)]
+    if not kept:
+        raise UserError(f"omit={settings.omit} leaves no task of {card.name}.", "Omit fewer.")
+    for task in kept:
+        given = len(task.shown)
+        if max(settings.steps) > given:
+            what = f"step {max(settings.steps)} needs more than the {given} demonstrations of {task.name}."
+            raise UserError(what, f"Give --task-set steps=N,M up to {given}.")
+    made = MetaIcl(
+        card=with_metrics(card, settings),
         source=source,
         split=request.split,
         seed=request.seed,
         limit=request.limit,
         settings=settings,
         arguments=arguments,
-        tasks=[replace(task, shown=task.shown[:longest]) for task in tasks],
+        tasks=kept,
         notes=tuple(notes),
     )
+    if not made.n_asks:
+        raise UserError(f"The limits on length leave nothing to ask of {card.name}.", "Raise max_tokens.")
+    return made

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +21,7 @@ from ttabench.readers.formats import RawRow, malformed, rows
 from ttabench.readers.sources import Request, twin_function
 
 DRAWS = (100, 13, 21, 42, 87)
-"""The published draws of demonstrations, by the run's seed; CCM uses the first."""
+"""The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
 CONFIGURATION = "hr_to_lr"
 SHOTS = 16
 
@@ -45,6 +45,8 @@ class MetaTask:
     name: str
     shown: tuple[MetaRow, ...]
     asked: tuple[MetaRow, ...]
+    spare: tuple[MetaRow, ...] = ()
+    """Demonstrations of another draw, which stand in for those of this one that are too long."""
     pool: tuple[MetaRow, ...] = ()
     """Demonstrations of all draws, to train on."""
     dropped: Mapping[str, int]
@@ -63,11 +65,11 @@ def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], in
             if column not in values:
                 have = brief(", ".join(map(str, values)), 160)
                 raise UserError(f"{place} lacks the column {column!r}; it has {have}.", "Give MetaICL's own files.")
-        task, given, output = (text_of(place, key, values[key]) for key in ("task", "input", "output"))
+        task, given, output = (text_of(place, key, values[key]).strip() for key in ("task", "input", "output"))
         options = values["options"]
         if not isinstance(options, list):
             raise malformed(place, f"options are {brief(options)}, no list")
-        words = tuple(text_of(place, "an option", option) for option in options)
+        words = tuple(dict.fromkeys(text_of(place, "an option", option).strip() for option in options))
         if words and output not in words:
             raise malformed(place, f"output {brief(output)} is not among the options {brief(', '.join(words))}")
         if choosing and not words:
@@ -170,7 +172,8 @@ def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> M
     files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
     held = [list(rows(path)) for path in files]
     shown, free = parse(held[0], choosing)
-    others = [row for rest in held[1:] for row in parse(rest, choosing)[0]]
+    rest = [parse(each, choosing)[0] for each in held[1:]]
+    others = [row for each in rest for row in each]
     path = _file(base, name, DRAWS[0], "test")
     if training:
         asked = others
@@ -183,9 +186,7 @@ def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> M
     counts = Counter({"no options": free, "query equal to a demonstration": len(asked) - len(kept)})
     unique = {(row.input, row.output): row for row in (*shown, *others)}
     pool = tuple(unique.values())
-    numbered = tuple(
-        MetaRow(id=str(i), task=row.task, input=row.input, output=row.output, options=row.options)
-        for i, row in enumerate(kept)
-    )
+    numbered = tuple(replace(row, id=str(i)) for i, row in enumerate(kept))
     dropped = {reason: count for reason, count in counts.items() if count}
-    return MetaTask(name=name, shown=tuple(shown), asked=numbered, pool=pool, dropped=dropped)
+    spare = [] if training or not rest else [replace(row, id=f"other-{row.id}") for row in rest[0]]
+    return MetaTask(name=name, shown=tuple(shown), asked=numbered, spare=tuple(spare), pool=pool, dropped=dropped)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -27,9 +27,9 @@ from ttabench.readers.options import resolve
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
+from ttabench.readers.tokens import CHARACTERS_A_TOKEN, Tokens
 from ttabench.types import Ask, Episode, Json, Observe, Step
 
-_CHARACTERS_A_TOKEN = 4
 _ALL_OF_A_TWIN = 1665
 """Documents of a mini source asked for "all": it has no end, so as many as the papers read."""
 
@@ -90,14 +90,14 @@ class QAStream:
             found.append("the hub data set is not pinned to a revision")
         return tuple(found)
 
-    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:
-        """The episodes of the protocol; the groups of `kind=grouped` depend on `count_tokens` (see `readers.Task`)."""
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """The episodes of the protocol; the groups of `kind=grouped` depend on `tokens` (see `readers.Task`)."""
         name = f"{self.card.name}/{self.split}/seed{self.seed}"
         if self.settings.kind == "retention":
             yield Episode(key=name, steps=tuple(self._retention()))
             return
         wanted = {row.id for row in self.asked}
-        groups = [self.documents] if self.settings.kind == "stream" else self._groups(count_tokens)
+        groups = [self.documents] if self.settings.kind == "stream" else self._groups(tokens)
         for number, group in enumerate(groups):
             pairs = [(document.key, row) for document in group for row in document.rows if row.id in wanted]
             asks = [self._ask(row, about, len(group)) for about, row in pairs]
@@ -105,11 +105,11 @@ class QAStream:
                 key = name if self.settings.kind == "stream" else f"{name}/group{number}of{len(groups)}"
                 yield Episode(key=key, steps=(*map(self._observe, group), *asks))
 
-    def _groups(self, count_tokens: Callable[[str], int] | None) -> list[list[Document]]:
+    def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         texts = (document.text for document in self.documents)
-        tokens = sum(count_tokens(text) if count_tokens else len(text) / _CHARACTERS_A_TOKEN for text in texts)
+        length = sum(len(tokens.encode(text)) if tokens else len(text) / CHARACTERS_A_TOKEN for text in texts)
         total = len(self.documents)
-        count = min(total, max(1, math.ceil(tokens / self.settings.group_tokens)))
+        count = min(total, max(1, math.ceil(length / self.settings.group_tokens)))
         bounds = [number * total // count for number in range(count + 1)]
         return [self.documents[first:last] for first, last in pairwise(bounds)]
 
@@ -138,7 +138,13 @@ class QAStream:
             about=about,
         )
 
-    def training(self, seed: int, documents: int, questions: int = 1) -> Iterator[Episode]:
+    def training(
+        self,
+        seed: int,
+        documents: int,
+        questions: int = 1,
+        tokens: Tokens | None = None,  # noqa: ARG002
+    ) -> Iterator[Episode]:
         """Endless stream episodes of `documents` distinct texts, `questions` about each, drawn with replacement.
 
         A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from ttabench.environment import offline_if_unreachable
 from ttabench.errors import UserError
@@ -209,6 +210,16 @@ def _saved(folder: Path, split: Split, name: str) -> tuple[list[RawRow], bool]:
 
 
 def _from_hub(card: Card, name: str) -> Table:
+    loaded, label = hub_rows(card, name)
+    return Table(rows=list(_numbered(loaded, label)), label=label, where=label, whole=True)
+
+
+def hub_rows(card: Card, name: str) -> tuple[Any, str]:
+    """The data set of a split on the hub, not in memory, and the label of the source.
+
+    Raises:
+        UserError: it is on no hub, or cannot be loaded.
+    """
     import datasets
 
     hub, split = card.source.hub, card.splits[name].hub
@@ -222,7 +233,7 @@ def _from_hub(card: Card, name: str) -> Table:
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         mend = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
         raise UserError(f"Cannot load {hub.path} from the hub ({_first_line(error)}).", mend) from None
-    return Table(rows=list(_numbered(loaded, label)), label=label, where=label, whole=True)
+    return loaded, label
 
 
 def _numbered(values: Iterator[dict[str, object]], where: str) -> Iterator[RawRow]:

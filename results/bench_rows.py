@@ -1,0 +1,118 @@
+"""The rows of the speed comparison: files that `ttabench` reads, and a task of lm-eval with the same demonstrations.
+
+`ttabench` draws its demonstrations from the training rows; lm-eval is given exactly those, in that order, and shows the
+first so many of them in front of every document. `ttabench` tokenises every piece apart, and many tokenizers have one
+token for two line breaks at the end of a piece but two before a word: here the breaks stand in front of the pieces and
+of the queries, so that the tokens too are those of lm-eval's whole prompts.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ttabench.mini.demonstrations import superglue
+from ttabench.readers import load
+from ttabench.readers.demonstrations import Demonstrations
+from ttabench.types import Ask, Episode
+
+TEMPLATES = {"copa": "super_glue/copa/default.yaml", "sst2": "glue/sst2/default.yaml"}
+Rows = list[dict[str, Any]]
+
+
+class Leading(Demonstrations):
+    """The same texts, joiners moved from behind every piece to the front of the next piece or query."""
+
+    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:
+        """See `readers.Task`."""
+        for episode in super().episodes(count_tokens):
+            before = ""
+            steps: list[Any] = []
+            for step in episode.steps:
+                if isinstance(step, Ask):
+                    steps.append(replace(step, prompt=before + step.prompt))
+                else:
+                    steps.append(replace(step, text=before + step.text, joiner=""))
+                    before = step.joiner
+            yield replace(episode, steps=tuple(steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One task's rows from one source."""
+
+    task: str
+    kind: str
+    """`files` (published) or `mini` (the miniature world)."""
+    folder: Path
+    """Holds train.jsonl and validation.jsonl for `ttabench`, and the task of lm-eval."""
+    limit: int
+    """Documents asked, evenly spaced over those there are."""
+
+    @property
+    def lm_eval_name(self) -> str:
+        """Of lm-eval's task."""
+        return f"bench_{self.task}_{self.kind}"
+
+    def ours(self, shots: int) -> Leading:
+        """The task as `ttabench eval --task superglue --source FOLDER` binds it: files are read, prompts are made."""
+        options = {"task": self.task, "shots": shots}
+        bound = load("superglue", source=str(self.folder), seed=0, limit=self.limit, options=options)
+        assert isinstance(bound, Demonstrations), "superglue is a task of demonstrations"
+        return Leading(**{each.name: getattr(bound, each.name) for each in fields(bound)})
+
+
+def published(task: str, folder: Path) -> dict[str, Rows]:
+    """Rows of the published files."""
+    if task == "copa":
+        names = {"train": "train.jsonl", "validation": "val.jsonl"}
+        return {
+            split: [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+            for split, name in names.items()
+        }
+    found = {}
+    for split, name in {"train": "train.tsv", "validation": "dev.tsv"}.items():
+        with (folder / name).open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        found[split] = [{"sentence": row["sentence"], "label": int(row["label"])} for row in rows]
+    return found
+
+
+def twin(task: str, count: int) -> dict[str, Rows]:
+    """Rows of the miniature world."""
+    made = superglue(task, "test", 0, demonstrations=96, queries=count)
+    return {split: [dict(row) for row in rows] for split, rows in made.items()}
+
+
+def prepare(task: str, rows: dict[str, Rows], source: Source, shots: Sequence[int]) -> Source:
+    """Write the rows under numbers of their own, and lm-eval's task on those that `ttabench` shows and asks."""
+    source.folder.mkdir()
+    for split, some in rows.items():
+        _write(source.folder / f"{split}.jsonl", [{**row, "idx": number} for number, row in enumerate(some)])
+    (drawn,) = source.ours(max(shots)).drawn
+    files = {}
+    for split, items, some in (("train", drawn.shown, rows["train"]), ("validation", drawn.asked, rows["validation"])):
+        files[split] = str(source.folder / f"lm-eval-{split}.json")
+        _write(Path(files[split]), [some[int(item.id)] for item in items])
+    _write_task(task, files, source)
+    return source
+
+
+def _write(path: Path, rows: Rows) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _write_task(task: str, files: dict[str, str], source: Source) -> None:
+    """lm-eval's own template on these rows, with the same demonstrations for every document."""
+    import lm_eval
+
+    config = {
+        "include": str(Path(lm_eval.__file__).parent / "tasks" / TEMPLATES[task]), "task": source.lm_eval_name,
+        "dataset_path": "json", "dataset_name": None, "dataset_kwargs": {"data_files": files},
+        "fewshot_split": "train", "fewshot_config": {"sampler": "first_n"},
+    }  # fmt: skip
+    (source.folder / f"{source.lm_eval_name}.yaml").write_text(json.dumps(config), encoding="utf-8")

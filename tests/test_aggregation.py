@@ -1,0 +1,125 @@
+"""Figures that are ratios of sums: perplexities, their errors, and how runs are pooled and compared."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ttabench.aggregation import RATIOS, Unit, aggregate, groups, of_units, pooled
+from ttabench.bootstrap import paired_bootstrap, paired_ratios
+
+units = st.builds(
+    lambda text, mean, tokens, words: Unit(text, mean * tokens, tokens, words),
+    st.sampled_from("abc"), st.floats(0, 15), st.integers(1, 600), st.integers(0, 400),
+)  # fmt: skip
+PLAIN = [Unit("a", 4.0, 2, 1), Unit("a", 6.0, 1, 1), Unit("b", 1.0, 3, 2)]
+
+
+def figure(name: str, of: list[Unit]) -> float:
+    found = of_units(RATIOS[name], of)
+    assert found is not None
+    return found.mean
+
+
+def test_figures_are_as_defined() -> None:
+    assert figure("ppl", PLAIN) == pytest.approx(math.exp(11 / 6))
+    unit_mean = (2 * math.exp(2) + math.exp(6) + 3 * math.exp(1 / 3)) / 6
+    assert figure("ppl_unit_mean", PLAIN) == pytest.approx(unit_mean)
+    assert figure("ppl_book_mean", PLAIN) == pytest.approx((math.exp(10 / 3) + math.exp(1 / 3)) / 2)
+    assert figure("ppl_word", PLAIN) == pytest.approx(math.exp(11 / 4))
+
+
+@given(st.lists(units, min_size=1, max_size=30))
+def test_the_mean_of_perplexities_is_never_under_the_perplexity(some: list[Unit]) -> None:
+    assert figure("ppl_unit_mean", some) >= figure("ppl", some) * (1 - 1e-9)
+
+
+@given(st.lists(units, min_size=2, max_size=30), st.integers(1, 29))
+def test_where_a_text_is_cut_does_not_change_its_perplexity(some: list[Unit], place: int) -> None:
+    place = min(place, len(some) - 1)
+    first, second = some[place - 1], some[place]
+    joined = Unit(first.text, first.nll + second.nll, first.tokens + second.tokens, 0)
+    assert figure("ppl", [*some[: place - 1], joined, *some[place + 1 :]]) == pytest.approx(figure("ppl", some))
+
+
+def test_a_figure_without_words_is_none() -> None:
+    silent = [Unit("a", 5.0, 3, 0)]
+    assert of_units(RATIOS["ppl_word"], silent) is None
+    assert of_units(RATIOS["ppl_word"], [Unit("a", 5000.0, 900, 1)]) is None, "more than a number can say"
+    assert of_units(RATIOS["ppl"], silent) is not None
+
+
+def test_the_error_of_equal_units_is_that_of_a_mean() -> None:
+    values = [1.0, 2.0, 4.0]
+    one = of_units(RATIOS["ppl"], [Unit("a", value * 10, 10, 0) for value in values])
+    plain = aggregate(values)
+    assert one is not None
+    assert one.stderr is not None
+    assert plain.stderr is not None
+    assert one.stderr == pytest.approx(math.exp(plain.mean) * plain.stderr)
+    assert (one.n, one.weight, plain.weight) == (3, 30, 3)
+    assert one.ci_low == pytest.approx(math.exp(plain.ci_low or 0))
+
+
+def test_the_error_is_between_texts_where_there_are_several() -> None:
+    """Strides of a text that are all alike say nothing new: the error is that of two texts, not of twenty strides."""
+    twice = [Unit(text, value, 1, 0) for text, value in (("a", 1.0), ("b", 2.0)) for _ in range(10)]
+    of_two = of_units(RATIOS["ppl"], [Unit("a", 10.0, 10, 0), Unit("b", 20.0, 10, 0)])
+    found = of_units(RATIOS["ppl"], twice)
+    assert found is not None
+    assert of_two is not None
+    assert found.stderr == pytest.approx(of_two.stderr)
+    assert found.n == 20
+    alone = of_units(RATIOS["ppl_book_mean"], twice[:10])
+    assert alone is not None
+    assert alone.stderr is None
+    assert len(groups(RATIOS["ppl"], twice[:10]) or []) == 10
+
+
+def test_the_error_of_texts_of_unequal_length_is_that_of_many_draws() -> None:
+    generator = np.random.default_rng(0)
+
+    def draw() -> list[Unit]:
+        sizes = generator.integers(50, 500, 40)
+        return [Unit(str(i), float(generator.normal(2.0, 0.3)) * int(n), int(n), 0) for i, n in enumerate(sizes)]
+
+    found = [of_units(RATIOS["ppl"], draw()) for _ in range(400)]
+    values = [each.mean for each in found if each is not None]
+    errors = [each.stderr for each in found if each is not None and each.stderr is not None]
+    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.12)
+
+
+@pytest.mark.parametrize("name", ["ppl", "ppl_unit_mean", "ppl_book_mean"])
+def test_pooled_runs_are_as_if_aggregated_at_once(name: str) -> None:
+    runs = [[Unit(f"{run} {u.text}", u.nll + run, u.tokens, u.words) for u in PLAIN] for run in range(3)]
+    parts = [of_units(RATIOS[name], run) for run in runs]
+    value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name])
+    assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
+
+
+def test_pooled_means_weigh_by_their_queries() -> None:
+    value, error = pooled([(0.5, 0.1, 10), (1.0, 0.3, 30)], None)
+    assert value == pytest.approx(0.875)
+    assert error == pytest.approx(math.hypot(10 * 0.1, 30 * 0.3) / 40)
+    assert pooled([(0.5, None, 1), (1.0, 0.3, 30)], None)[1] is None
+
+
+def test_the_bootstrap_of_ratios_is_that_of_means_where_all_weigh_alike() -> None:
+    left, right = np.random.default_rng(3).normal(2.0, 1.0, size=(2, 60))
+    ones = np.ones(60)
+    sides = [np.stack([side, ones], axis=1) for side in (left, right)]
+    assert paired_ratios(*sides, exponential=False) == pytest.approx(paired_bootstrap(left - right))
+    low, high, p = paired_ratios(*sides, exponential=True)
+    assert low < np.exp(left.mean()) - np.exp(right.mean()) < high
+    assert 0 < p <= 1
+
+
+def test_few_groups_show_no_small_p() -> None:
+    sides = [np.array([[value, 1.0]] * 3) for value in (2.0, 1.0)]
+    low, high, p = paired_ratios(*sides, exponential=True)
+    assert low == high == pytest.approx(math.e**2 - math.e)
+    assert p == 0.25

@@ -1,0 +1,142 @@
+"""Tables of cost on paper: one row a method and length, for any architecture, at once."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tiny import tiny_llama
+from ttabench import cost
+from ttabench.analytic import AnalyticLoad, crossing, table
+from ttabench.architectures import names
+from ttabench.cost import Cost
+from ttabench.errors import UnknownName, UserError
+from ttabench.registry import METHODS
+
+LENGTHS = (1, 100, 1024, 65_536)
+ALL = list(cost.FORMULAS)
+
+
+@pytest.mark.parametrize("model", names())
+def test_every_method_has_a_row_a_length(model: str) -> None:
+    found = table(model, ALL, LENGTHS, AnalyticLoad(queries=3, dtype="bfloat16"))
+    assert [(row["method"], row["context_tokens"]) for row in found] == [(m, n) for m in ALL for n in LENGTHS]
+    columns = set(found[0])
+    for row in found:
+        assert set(row) == columns
+        assert row["total_flops"] == row["adapt_flops"] + 3 * row["ask_flops"]
+        assert row["implemented"] == (row["method"] in METHODS)
+        assert all(row[key] >= 0 for key in columns if key.endswith(("flops", "bytes", "floats", "parameters")))
+        assert row["ask_flops"] > 0
+
+
+def test_what_grows_and_what_does_not() -> None:
+    rows = {(row["method"], row["context_tokens"]): row for row in table("llama-2-7b", ALL, LENGTHS, AnalyticLoad())}
+
+    def grows(method: str, key: str) -> bool:
+        return bool(rows[method, 65_536][key] > rows[method, 1024][key])
+
+    for method in ("none", "window", "snapkv", "gisting", "lora", "templora", "generative_adapter", "camels"):
+        assert not grows(method, "state_bytes"), method
+        assert not grows(method, "ask_flops"), method
+    for method in ("icl", "h2o", "mac", "ccm", "retrieval"):
+        assert grows(method, "state_bytes"), method
+    slot = 32 * 2 * 4096 * 4
+    assert rows["window", 65_536]["adapt_peak_kv_bytes"] <= (4 + 512 + 512) * slot
+    assert rows["snapkv", 65_536]["adapt_peak_kv_bytes"] == 65_537 * slot
+    assert rows["icl", 1024]["fits"] is True
+    assert rows["icl", 65_536]["fits"] is False
+    assert rows["window", 65_536]["fits"] is True
+
+
+def test_settings_and_number_format_count() -> None:
+    double, half = (table("gpt2", ["icl"], [64], AnalyticLoad(dtype=dtype))[0] for dtype in ("auto", "float16"))
+    assert double["dtype"] == "float32"
+    assert double["adapt_peak_kv_bytes"] == 2 * half["adapt_peak_kv_bytes"] == 64 * 12 * 2 * 768 * 4
+    more = {"ccm": {"comp_tokens": 2}}
+    plain, changed = (table("gpt2", ["ccm"], [512], AnalyticLoad(), given)[0] for given in (None, more))
+    assert plain["state_floats"] == 4 * changed["state_floats"]
+
+
+def test_settings_may_be_texts() -> None:
+    texts = {"h2o": {"heavy": "0.25", "recent": "8", "join": "false", "chunk": "none"}}
+    values = {"h2o": {"heavy": 0.25, "recent": 8, "join": False, "chunk": None}}
+    assert table("gpt2", ["h2o"], [512], AnalyticLoad(), texts) == table("gpt2", ["h2o"], [512], AnalyticLoad(), values)
+
+
+def test_a_folder_is_a_model_too(tmp_path: Path) -> None:
+    tiny_llama().config.save_pretrained(tmp_path)
+    (row,) = table(str(tmp_path), ["icl"], [100], AnalyticLoad())
+    assert row["state_floats"] == 101 * 2 * 2 * 2 * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("llama-2-7", ["icl"], [8]), "Unknown architecture 'llama-2-7'. Did you mean 'llama-2-7b'?"),
+        (("/no/such/folder", ["icl"], [8]), "Unknown architecture '/no/such/folder'. Known:"),
+        (("nano", ["steamadapter"], [8]), "Unknown method 'steamadapter'. Did you mean 'streamadapter'?"),
+        (("nano", ["icl"], [8, 0]), "A context of 0 tokens is none."),
+        (("nano", ["icl"], [8], {"mca": {}}), "Unknown method 'mca'."),
+        (("nano", ["h2o"], [8], {"h2o": {"haevy": 1}}), "Unknown setting in the cost of h2o 'haevy'. Did you mean"),
+        (("nano", ["mac"], [8], {"mac": {"hierarchy": 1}}), "Setting hierarchy of mac is 1. Give 2 or more."),
+        (("nano", ["ccm"], [8], {"ccm": {"comp_tokens": "few"}}), "Setting comp_tokens of ccm takes int, got 'few'."),
+        (("nano", ["ccm"], [8], {"ccm": {"update": "mean"}}), "Setting update of ccm takes 'concat' or 'merge', got"),
+        (("nano", ["mac"], [8], {"mac": {"amortiser": "t6"}}), "The cost of mac with amortiser=t6"),
+    ],
+)
+def test_what_is_not_known_is_said(arguments: tuple[Any, ...], message: str) -> None:
+    model, methods, lengths, *settings = arguments
+    with pytest.raises(UserError, match=re.escape(message)):
+        table(model, methods, lengths, AnalyticLoad(), *settings)
+
+
+@pytest.mark.parametrize("name", ["prompt_tokens", "new_tokens", "piece_tokens", "queries"])
+def test_a_load_has_sizes(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} is 0"):
+        AnalyticLoad(**{name: 0})
+
+
+def test_a_load_has_a_number_format() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'bfloat16'"):
+        AnalyticLoad(dtype="bfloat")
+
+
+amounts = st.integers(0, 40)
+
+
+@given(amounts, amounts, amounts, amounts)
+def test_a_break_even_is_one(adapt: int, ask: int, full_adapt: int, full_ask: int) -> None:
+    spent = Cost(parameters=0, adapt_flops=adapt, ask_flops=ask)
+    full = Cost(parameters=0, adapt_flops=full_adapt, ask_flops=full_ask)
+    queries, cheaper = crossing(spent, full)
+    better = [adapt + q * ask <= full_adapt + q * full_ask for q in range(100)]
+    if cheaper == "always":
+        assert all(better)
+        assert queries == 0
+    elif cheaper == "from":
+        assert queries is not None
+        assert better.index(True) == queries > 0
+    elif cheaper == "until":
+        assert queries is not None
+        assert better.index(False) == queries + 1
+    else:
+        assert queries is None
+        assert not any(better[1:])
+
+
+def test_a_table_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom ttabench.analytic import AnalyticLoad, table\nfrom ttabench.cost import FORMULAS\n"
+        "assert len(table('llama-2-7b', list(FORMULAS), [1024, 65536], AnalyticLoad())) == 2 * len(FORMULAS)\n"
+        "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

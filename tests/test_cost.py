@@ -1,0 +1,213 @@
+"""Cost on paper is cost as measured: bytes and parameters exactly, operations within a few per cent.
+
+What torch's FlopCounterMode counts: every matrix product, and attention where it is made of matrix products (its CPU
+kernel is not counted, so the math backend is asked for) with all pairs behind the causal mask. `Shape.dense` counts
+those pairs too. Sums, norms, activations and rotations count nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt, tinyllama_shaped
+from tests.tiny_methods import TEXTS, TINY_MAC, asks, observes
+from ttabench import cost
+from ttabench.answering import answer
+from ttabench.cost import Cost, Shape, Workload, shape_from
+from ttabench.lm import LM, load
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.h2o import H2OSettings
+from ttabench.methods.icl import InContextSettings
+from ttabench.methods.mac import Mac
+from ttabench.methods.mac_presets import PRESETS
+from ttabench.methods.snapkv import SnapKVSettings
+from ttabench.methods.window import WindowSettings
+from ttabench.patching import encoded
+from ttabench.registry import METHODS, resolve
+from ttabench.stream import piece_ids, prompt_ids
+from ttabench.types import State
+
+QUESTION = asks("Where does Ada live?")
+BASES: dict[str, Callable[[], LM]] = {
+    "llama": tiny_llama,
+    "gpt2": tiny_gpt2,
+    "opt": tiny_opt,
+    "tinyllama": tinyllama_shaped,
+    "nano": lambda: load("nano", device="cpu"),
+}
+CASES: dict[str, tuple[str, Any]] = {
+    "none": ("none", None),
+    "icl": ("icl", InContextSettings()),
+    "icl left": ("icl", InContextSettings(truncate="left", max_tokens=20)),
+    "icl right": ("icl", InContextSettings(truncate="right", max_tokens=20)),
+    "window": ("window", WindowSettings(n_sink=2, recent=10)),
+    "window in chunks": ("window", WindowSettings(n_sink=2, recent=10, chunk=20)),
+    "window after": ("window", WindowSettings(n_sink=2, recent=10, chunk=20, evict="after", positions="original")),
+    "window of all": ("window", WindowSettings(recent=400)),
+    "window postprefill": ("window", WindowSettings(n_sink=2, recent=10, mode="postprefill")),
+    "window of strides": ("window", WindowSettings(mode="stride", n_sink=0, recent=21)),
+    "snapkv": ("snapkv", SnapKVSettings(budget=12, window=4)),
+    "snapkv in chunks": ("snapkv", SnapKVSettings(budget=12, window=4, chunk=20)),
+    "snapkv by piece": ("snapkv", SnapKVSettings(budget=0.3, window=0.1, join=False)),
+    "snapkv by question": ("snapkv", SnapKVSettings(budget=12, window=4, query_aware=True)),
+    "snapkv of all": ("snapkv", SnapKVSettings(budget=400, window=8)),
+    "h2o": ("h2o", H2OSettings()),
+    "h2o by piece": ("h2o", H2OSettings(heavy=6, recent=6, join=False)),
+    "h2o in chunks": ("h2o", H2OSettings(heavy=0.2, recent=0.1, chunk=15)),
+    "h2o reading alone": ("h2o", H2OSettings(evict_decode=False)),
+    "h2o of all": ("h2o", H2OSettings(heavy=200, recent=200)),
+    "mac": ("mac", TINY_MAC),
+    "mac capped": ("mac", replace(TINY_MAC, bank_cap=2, bank_dtype="bfloat16")),
+    "mac tree": ("mac", replace(TINY_MAC, hierarchy=2)),
+    "mac lora": ("mac", replace(TINY_MAC, modulation="lora", lora_targets=("q_proj", "v_proj", "c_attn"))),
+    "mac shared": ("mac", replace(TINY_MAC, share_t5=True, amortiser="scratch:24,2,3,40")),
+    "mac nano": ("mac", PRESETS["nano"]),
+}
+
+
+def on(value: str) -> str:
+    return value.replace(" ", "-")
+
+
+COUNTED = ("tinyllama", "nano")
+FLOPS = [(base, case) for case in CASES for base in COUNTED]
+BYTES = [*FLOPS, *((base, case) for case in CASES for base in ("llama", "gpt2") if case != "mac nano")]
+QUICK = 4
+"""Tokens of an answer."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A method that has read `TEXTS`, and what was counted while it did and answered one question (on some bases)."""
+
+    lm: LM
+    method: BaseMethod[Any]
+    state: State
+    adapt_flops: int
+    ask_flops: int
+
+    def on_paper(self, *, dense: bool = False, pieces: int = len(TEXTS)) -> Cost:
+        """The analytic cost of the same work; `dense`: with everything that is computed and masked."""
+        settings = {} if self.method.settings is None else asdict(self.method.settings)
+        lengths = tuple(len(piece_ids(self.lm, piece)) for piece in observes(*TEXTS[:pieces]))
+        if dense and "pad_to" in settings and lengths:
+            settings["pad_to"] = max(lengths)  # MAC's documents are padded to the longest of their batch
+        work = Workload(pieces=lengths, prompt_tokens=len(prompt_ids(self.lm, QUESTION[0])), new_tokens=QUICK)
+        found = cost.estimate(self.method.name, settings, replace(shape(self.lm), dense=dense), work)
+        assert found is not None
+        return found
+
+
+def shape(lm: LM) -> Shape:
+    return shape_from(lm.config.to_dict(), lm.config.model_type)
+
+
+@cache
+def built(base: str) -> LM:
+    return BASES[base]()
+
+
+@cache
+def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
+    lm = built(base)
+    name, settings = CASES[case]
+    cls = resolve(name)
+    method = cls(lm, cls.Settings() if settings is None else settings)
+    method.modules().requires_grad_(False)  # or torch's module tracker looks for a gradient function
+    if base not in COUNTED:
+        state = method.adapt_many(method.begin(1), [[piece] for piece in observes(*TEXTS[:pieces])])
+        return Measured(lm, method, state, 0, 0)
+    with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lm, "eos_id", -1)  # no token ends an answer, so that all of it is written
+        with FlopCounterMode(display=False) as adapting:
+            state = method.begin(1)
+            if pieces:
+                state = method.adapt_many(state, [[piece] for piece in observes(*TEXTS[:pieces])])
+            shared = None if method.looks_at_question else encoded(lm, method.patch(state, QUESTION))
+        with FlopCounterMode(display=False) as asking:
+            patch = method.patch(state, QUESTION) if shared is None else shared
+            answer(lm, patch, [replace(QUESTION[0], max_new_tokens=QUICK)])
+    return Measured(lm, method, state, adapting.get_total_flops(), asking.get_total_flops())
+
+
+@pytest.mark.parametrize(("base", "case"), BYTES, ids=on)
+def test_state_is_as_large_as_on_paper(base: str, case: str) -> None:
+    found = measured(base, case)
+    paper = found.on_paper()
+    assert paper.state_bytes == found.state.nbytes
+    assert paper.state_floats == sum(t.numel() for t in found.state.tensors.values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize(("base", "case"), FLOPS, ids=on)
+def test_operations_are_those_of_torch(base: str, case: str) -> None:
+    found = measured(base, case)
+    paper = found.on_paper(dense=True)
+    # MAC's T5s read an end token where the base model reads a joiner; a sum over one query is no matrix product
+    near = {"mac": 0.05, "h2o": 1e-3}.get(case.split()[0], 1e-4)
+    assert paper.adapt_flops == pytest.approx(found.adapt_flops, rel=near)
+    assert paper.ask_flops == pytest.approx(found.ask_flops, rel=near)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_causal_count_leaves_out_masked_pairs_only(case: str) -> None:
+    found = measured("tinyllama", case)
+    causal, dense = found.on_paper(), found.on_paper(dense=True)
+    assert causal.adapt_flops <= dense.adapt_flops
+    assert causal.ask_flops <= dense.ask_flops
+    assert replace(causal, adapt_flops=0, ask_flops=0) == replace(dense, adapt_flops=0, ask_flops=0)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_read_is_a_closed_book(name: str) -> None:
+    case = next(case for case, (method, _) in CASES.items() if method == name)
+    found = measured("tinyllama", case, 0)
+    paper, none = found.on_paper(pieces=0, dense=True), measured("tinyllama", "none").on_paper(dense=True)
+    assert (paper.state_bytes, paper.adapt_flops, found.adapt_flops) == (found.state.nbytes, 0, 0)
+    assert paper.ask_flops == none.ask_flops == found.ask_flops
+
+
+@pytest.mark.parametrize(("base", "case"), [pair for pair in BYTES if pair[1].startswith("mac")], ids=on)
+def test_added_parameters_are_those_of_the_modules(base: str, case: str) -> None:
+    lm, settings = built(base), CASES[case][1]
+    modules = Mac(lm, settings).modules()
+    work = Workload(pieces=(1,), prompt_tokens=1, new_tokens=1)
+    found = cost.estimate("mac", asdict(settings), shape(lm), work)
+    assert found is not None
+    assert found.added_parameters == sum(parameter.numel() for parameter in modules.parameters())
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_shape_knows_the_linear_maps_of_its_model(base: str) -> None:
+    lm = built(base)
+    found = [(linear.name, linear.inputs, linear.outputs) for linear in shape(lm).linears] * lm.layers
+    there = [(name.rpartition(".")[2], *lm.linear_shape(name)) for name in lm.linear_names()]
+    assert sorted(found) == sorted(there)
+    assert shape(lm).starts == len(lm.bos_ids)
+    assert shape(lm).positions == lm.max_positions
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_formulas_have_the_defaults_of_their_methods(name: str) -> None:
+    formula, cls = cost.FORMULAS[name], resolve(name)
+    own = asdict(cls.Settings())
+    assert {key: own[key] for key in formula.settings} == dict(formula.settings)
+    for preset, changes in formula.presets.items():
+        own = asdict(cls.presets[preset])
+        assert {key: own[key] for key in formula.settings} == {**formula.settings, **changes}
+
+
+@pytest.mark.parametrize(("tokens", "context", "band"), [(7, 0, None), (7, 5, None), (9, 2, 4), (3, 9, 4), (9, 0, 20)])
+def test_pairs_are_counted_one_by_one(tokens: int, context: int, band: int | None) -> None:
+    seen = [min(context + token + 1, band or 10**9) for token in range(tokens)]
+    tiny = shape(built("llama"))
+    assert tiny.pairs(tokens, context, band) == sum(seen)
+    assert replace(tiny, sliding=6).pairs(tokens, context, band) == sum(min(each, 6) for each in seen)
+    assert replace(tiny, dense=True).pairs(tokens, context, band) == tokens * (context + tokens)

@@ -1,0 +1,107 @@
+"""What methods cost that compress a context into a few keys and values: CCM, Gisting, Compressive Transformer.
+
+    16 pieces, the last of 50 tokens, prompt and answer of 50, 8 COMP tokens (Llama-7B, 4-byte numbers, 1 MiB a slot):
+    concat peaks at 16 x 8 + 50 = 178 slots (while answering), merge at 8 + 50 + 8 = 66 (while compressing)
+
+Kim et al., arXiv 2312.03414: figure 5 and table 3 for what is alive when. Their "MB" are MiB at 4 bytes a number, and
+they count no BOS. Merging is two operations a number and is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ttabench.cost.load import INTEGER, Cost, Settings, Workload, answer, closed_book
+from ttabench.cost.shape import Shape
+
+
+@dataclass(frozen=True)
+class _Compression:
+    """What compressing took and left."""
+
+    flops: int
+    peak: int
+    kept: int
+    positions: int
+    """Beyond the text read; compressing tokens take none of their own."""
+
+
+def _conditional_lora(settings: Settings, shape: Shape) -> int:
+    """Parameters of the LoRA on the attention's maps; it acts on COMP tokens only."""
+    ends = sum(linear.ends for linear in shape.attention_linears)
+    return int(settings["lora_rank"] * shape.layers * ends)
+
+
+def _cost(settings: Settings, shape: Shape, work: Workload, done: _Compression, embeddings: int) -> Cost:
+    floats = shape.slot_floats * done.kept
+    return Cost(
+        parameters=shape.parameters,
+        added_parameters=_conditional_lora(settings, shape) + embeddings,
+        state_floats=floats,
+        state_bytes=floats * work.value_bytes + INTEGER,
+        adapt_slots=done.peak,
+        ask_slots=done.kept + work.asked,
+        adapt_flops=done.flops,
+        ask_flops=answer(shape, work, done.kept, begun=True),
+        positions=shape.starts + work.tokens + max(done.positions, work.asked),
+    )
+
+
+def _embeddings(settings: Settings, shape: Shape) -> int:
+    return int(settings["comp_tokens"] * shape.hidden)
+
+
+def _untouched(settings: Settings, shape: Shape, work: Workload, embeddings: int) -> Cost:
+    added = _conditional_lora(settings, shape) + embeddings
+    return replace(closed_book(shape, work), added_parameters=added)
+
+
+def ccm(settings: Settings, shape: Shape, work: Workload) -> Cost:
+    """CCM (arXiv 2312.03414, equations 1-3): each piece and its COMP tokens are read on top of the memory so far."""
+    embeddings = _embeddings(settings, shape)
+    if not work.pieces:
+        return _untouched(settings, shape, work, embeddings)
+    comp, held, flops, peak = settings["comp_tokens"], 0, 0, 0
+    adapter = 2 * _conditional_lora(settings, shape) * comp
+    for number, piece in enumerate(work.pieces):
+        read = piece + comp + (0 if number else shape.starts)
+        flops += shape.forward(read, held) + adapter
+        peak = max(peak, held + read)
+        held = comp if settings["update"] == "merge" else held + comp
+    return _cost(settings, shape, work, _Compression(flops, peak, held, comp), embeddings)
+
+
+def gisting(settings: Settings, shape: Shape, work: Workload) -> Cost:
+    """Gisting (arXiv 2304.08467, as in 2312.03414, section 4): the whole context at once, or with `online` each piece
+    alone. Not online, a further piece means to compress everything again."""
+    embeddings = _embeddings(settings, shape)
+    if not work.pieces:
+        return _untouched(settings, shape, work, embeddings)
+    comp = settings["comp_tokens"]
+    texts = work.pieces if settings["online"] else (work.tokens,)
+    reads = [text + comp + (0 if number else shape.starts) for number, text in enumerate(texts)]
+    flops = sum(shape.forward(read) for read in reads) + 2 * _conditional_lora(settings, shape) * comp * len(reads)
+    return _cost(settings, shape, work, _Compression(flops, max(reads), comp * len(reads), comp), embeddings)
+
+
+def compressive(settings: Settings, shape: Shape, work: Workload) -> Cost:
+    """Compressive Transformer (arXiv 1911.05507, as in 2312.03414): each piece's slots are pooled into `comp_tokens`.
+    The paper says no more than how much memory that takes; its LoRA budget is that of CCM."""
+    if not work.pieces:
+        return _untouched(settings, shape, work, 0)
+    held = flops = peak = 0
+    for number, piece in enumerate(work.pieces):
+        read = piece + (0 if number else shape.starts)
+        flops += shape.forward(read, held) + shape.slot_floats * read
+        peak = max(peak, held + read)
+        held += min(read, settings["comp_tokens"])
+    return _cost(settings, shape, work, _Compression(flops, peak, held, 0), 0)
+
+
+def break_even_tokens(shape: Shape, comp_tokens: int, piece_tokens: int) -> float:
+    """Tokens of prompts and answers from which on compressing a piece saves operations (arXiv 2312.03414, table 12).
+
+    A COMP token costs 2 operations a parameter of the layers; a slot less saves attention to every later token.
+    """
+    saved = shape.attention(piece_tokens - comp_tokens)
+    return comp_tokens * 2 * shape.body / saved

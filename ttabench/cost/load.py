@@ -1,0 +1,130 @@
+"""What is read and asked, what that costs, and the one thing all methods share: answering.
+
+Workload(pieces=(256, 256), prompt_tokens=32, new_tokens=16)  --formula-->  Cost(adapt_flops=..., state_bytes=..., ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ttabench.cost.shape import Shape
+from ttabench.types import Ask, Episode, Json
+
+CHARACTERS_A_TOKEN = 4
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
+INTEGER = 8
+"""Bytes of a token id, a position or a count in a state (int64)."""
+SINGLE = 4
+"""Bytes of a float32, or of an index (int32)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """How much is read and asked in one episode."""
+
+    pieces: tuple[int, ...]
+    """Tokens of every piece, its joiner included; no BOS."""
+    prompt_tokens: int
+    new_tokens: int
+    """Tokens written, EOS included; an upper limit where a task only gives that."""
+    value_bytes: int = 4
+    """Of the base model's number format."""
+
+    @property
+    def tokens(self) -> int:
+        """Of all pieces."""
+        return sum(self.pieces)
+
+    @property
+    def asked(self) -> int:
+        """Positions of prompt and answer: the last token written is never read."""
+        return self.prompt_tokens + self.new_tokens - 1
+
+
+def workload(episode: Episode, dtype: str) -> Workload:
+    """The sizes of an episode, at 4 characters a token: no tokenizer is loaded for an estimate."""
+    asks = episode.asks()
+    return Workload(
+        pieces=tuple(_tokens([piece.text]) for piece in episode.observes()),
+        prompt_tokens=_tokens([ask.prompt for ask in asks]),
+        new_tokens=max(_answer_tokens(ask) for ask in asks),
+        value_bytes=BYTES.get(dtype, 4),
+    )
+
+
+def _answer_tokens(ask: Ask) -> int:
+    """What is written or, of a given continuation, scored."""
+    return _tokens([ask.answers[0]]) if ask.mode == "score" else ask.max_new_tokens
+
+
+def _tokens(texts: Sequence[str]) -> int:
+    return max(1, round(sum(map(len, texts)) / CHARACTERS_A_TOKEN / len(texts)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Analytic cost of one method on one workload. Keys and values of one position of all layers are one slot."""
+
+    parameters: int
+    """Of the base model."""
+    added_parameters: int = 0
+    """Trained beforehand and kept beside the base model."""
+    state_floats: int = 0
+    """Fractional numbers in the state after the last piece: keys, values, latents, deltas, moments, scores."""
+    state_bytes: int = 0
+    """Of the whole state, its token ids, places and counts too."""
+    adapt_slots: int = 0
+    """Most slots alive while adapting (of what a gradient step keeps, only these)."""
+    ask_slots: int = 0
+    """Most slots alive while one query is answered."""
+    adapt_flops: int = 0
+    """Reading all pieces, and whatever all later queries share."""
+    ask_flops: int = 0
+    """One query, its answer included."""
+    positions: int = 0
+    """Positions that the base model must have."""
+
+
+Settings: TypeAlias = Mapping[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """What a method costs, and the settings it depends on."""
+
+    cost: Callable[[Settings, Shape, Workload], Cost | None]
+    """None where a setting names what no formula knows."""
+    settings: Settings = field(default_factory=dict)
+    """Defaults; those of a method that is implemented are its own."""
+    presets: Mapping[str, Settings] = field(default_factory=dict)
+    """What differs by default on base models of these names."""
+    paper: str = ""
+    """arXiv id."""
+
+
+def answer(shape: Shape, work: Workload, context: int, *, begun: bool) -> int:
+    """Operations of reading the prompt behind `context` slots and writing the answer token by token.
+
+    Args:
+        shape: the base model.
+        work: prompt and answer.
+        context: slots in front of the prompt.
+        begun: whether the context holds what begins a text; else the prompt starts with it.
+    """
+    prompt = work.prompt_tokens + (0 if begun else shape.starts)
+    # a token that is written attends to what is there: nothing is masked
+    written = replace(shape, dense=False).forward(work.new_tokens - 1, context + prompt)
+    return shape.forward(prompt, context) + written + shape.head(work.new_tokens)
+
+
+def closed_book(shape: Shape, work: Workload) -> Cost:
+    """The base model as it is, with weights merged into it or without: no context in the window, no state."""
+    slots = shape.starts + work.asked
+    return Cost(
+        parameters=shape.parameters,
+        ask_slots=slots,
+        ask_flops=answer(shape, work, 0, begun=False),
+        positions=slots,
+    )

@@ -1,0 +1,198 @@
+"""The sizes of a decoder that its cost depends on, and what its forward passes cost.
+
+    shape_of("llama-2-7b").forward(1024)      operations of reading 1,024 tokens, without the head
+
+A multiply and an add count as two operations. One token costs `2 N + 4 L d c`, N being the parameters of the layers, d
+the width of all heads together and c how many positions it attends to (PaLM, arXiv 2204.02311, appendix B, forward
+part); the logits of a token add `2 D V`. What norms, biases, activations and rotations do is left out: under 1 % of any
+published model. A token attends to what stands before it and to itself: pairs behind a causal mask cost nothing here,
+although kernels that are given a mask compute them; `dense` counts those too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ttabench.architectures import ARCHITECTURES, NANO
+
+NANO_CONFIG = Path(__file__).parents[1] / "assets" / "nano" / "config.json"
+GATED = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma")
+"""Architectures whose feed-forward has three matrices (gate, up, down) rather than two."""
+FUSED = {"gpt2": "c_attn", "phi3": "qkv_proj"}
+"""The one map that makes queries, keys and values, in architectures that have one."""
+LEARNED_POSITIONS = {"gpt2": 0, "opt": 2}
+"""Architectures with positions in a table, and how many more than it can use it has; they have biases too."""
+NO_START = ("gpt2", "qwen2", "qwen3")
+"""Architectures whose texts start without a BOS token."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """One linear map of a decoder layer."""
+
+    name: str
+    """Last part of its name in transformers."""
+    inputs: int
+    outputs: int
+
+    @property
+    def size(self) -> int:
+        """Parameters, bias aside."""
+        return self.inputs * self.outputs
+
+    @property
+    def ends(self) -> int:
+        """Parameters of a low-rank delta of it, per rank."""
+        return self.inputs + self.outputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The sizes of a decoder that its cost depends on."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    feed_forward: int
+    vocabulary: int
+    gated: bool
+    tied: bool
+    model_type: str = "llama"
+    starts: int = 1
+    """Tokens that begin a text: 1 where the model has a BOS, else 0."""
+    positions: int | None = None
+    """Most positions; None where unknown."""
+    sliding: int | None = None
+    """Positions a token attends to at most in every layer; None in most models: all."""
+    dense: bool = False
+    """Count masked pairs of a reading too, as attention that gets a mask computes them (and torch's FlopCounterMode
+    counts them)."""
+
+    @property
+    def width(self) -> int:
+        """Of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def attention_linears(self) -> tuple[Linear, ...]:
+        """Of one layer, its output projection last."""
+        inner, hidden = self.kv_heads * self.head_dim, self.hidden
+        into = [("q_proj", self.width), ("k_proj", inner), ("v_proj", inner)]
+        if self.model_type in FUSED:
+            into = [(FUSED[self.model_type], self.width + 2 * inner)]
+        out = {"gpt2": "c_proj", "opt": "out_proj"}.get(self.model_type, "o_proj")
+        return (*(Linear(name, hidden, size) for name, size in into), Linear(out, self.width, hidden))
+
+    @property
+    def feed_linears(self) -> tuple[Linear, ...]:
+        """Of the feed-forward of one layer."""
+        wide, hidden = self.feed_forward, self.hidden
+        if self.model_type == "phi3":
+            return (Linear("gate_up_proj", hidden, 2 * wide), Linear("down_proj", wide, hidden))
+        if self.gated:
+            up = (Linear("gate_proj", hidden, wide), Linear("up_proj", hidden, wide))
+            return (*up, Linear("down_proj", wide, hidden))
+        names = {"gpt2": ("c_fc", "c_proj"), "opt": ("fc1", "fc2")}.get(self.model_type, ("up_proj", "down_proj"))
+        return (Linear(names[0], hidden, wide), Linear(names[1], wide, hidden))
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """Every linear map of one layer."""
+        return (*self.attention_linears, *self.feed_linears)
+
+    @property
+    def body(self) -> int:
+        """Parameters of the layers, without embeddings and head."""
+        return self.layers * sum(linear.size for linear in self.linears)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters; those of Llama-likes without biases, of GPT-2 and OPT exactly."""
+        norms = (2 * self.layers + 1) * self.hidden
+        if self.model_type in LEARNED_POSITIONS:
+            learned = (self.positions or 0) + LEARNED_POSITIONS[self.model_type]
+            biases = self.layers * sum(linear.outputs for linear in self.linears)
+            norms = 2 * norms + biases + learned * self.hidden
+        return self.body + norms + (1 if self.tied else 2) * self.vocabulary * self.hidden
+
+    def pairs(self, tokens: int, context: int = 0, band: int | None = None) -> int:
+        """Pairs of a token and a position it attends to, of `tokens` after `context` others.
+
+        Args:
+            tokens: tokens read.
+            context: positions in front of them.
+            band: a token attends to no more positions than that, itself included; None to all that `sliding` allows.
+        """
+        if self.dense:
+            return tokens * (context + tokens)
+        if self.sliding is not None:
+            band = min(band or self.sliding, self.sliding)
+        growing = tokens if band is None else min(tokens, max(0, band - context))
+        whole = growing * context + growing * (growing + 1) // 2
+        return whole if band is None else whole + (tokens - growing) * band
+
+    def attention(self, pairs: int) -> int:
+        """Operations of scores and weighted values of so many pairs, in all heads and layers."""
+        return 4 * self.layers * self.width * pairs
+
+    def forward(self, tokens: int, context: int = 0, band: int | None = None) -> int:
+        """Operations of reading `tokens` after `context` others, without the head; see `pairs`."""
+        return 2 * self.body * tokens + self.attention(self.pairs(tokens, context, band))
+
+    def head(self, tokens: int) -> int:
+        """Operations of the logits of `tokens` positions."""
+        return 2 * self.hidden * self.vocabulary * tokens
+
+    @property
+    def slot_floats(self) -> int:
+        """Numbers in the keys and values of one position."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    def cache_bytes(self, slots: int, value_bytes: int) -> int:
+        """Bytes of the keys and values of so many positions."""
+        return self.slot_floats * slots * value_bytes
+
+
+def shape_from(config: Mapping[str, Any], model_type: str) -> Shape:
+    """The shape in a transformers configuration, in the names of Llama, GPT-2 or OPT."""
+    hidden = int(_first(config, "hidden_size", "n_embd"))
+    heads = int(_first(config, "num_attention_heads", "n_head"))
+    default = {"gpt2": True, "opt": True}.get(model_type, False)
+    return Shape(
+        layers=int(_first(config, "num_hidden_layers", "n_layer")),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(_first(config, "num_key_value_heads", default=heads)),
+        head_dim=int(_first(config, "head_dim", default=hidden // heads)),
+        feed_forward=int(_first(config, "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)),
+        vocabulary=int(config["vocab_size"]),
+        gated=model_type in GATED,
+        tied=bool(config.get("tie_word_embeddings", default)),
+        model_type=model_type,
+        starts=0 if model_type in NO_START else 1,
+        positions=_first(config, "max_position_embeddings", "n_positions"),
+        sliding=config.get("sliding_window") if config.get("use_sliding_window", True) else None,
+    )
+
+
+def _first(config: Mapping[str, Any], *names: str, default: int | None = None) -> Any:
+    return next((config[name] for name in names if config.get(name) is not None), default)
+
+
+def shape_of(model: str) -> Shape | None:
+    """The shape of a model known by name or of a local folder; None where only the hub knows it."""
+    if model in ARCHITECTURES:
+        known = ARCHITECTURES[model]
+        return shape_from(known.config, known.model_type)
+    path = NANO_CONFIG if model == NANO else Path(model) / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        return shape_from(config, str(config.get("model_type", "")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,173 @@
+"""Books that do not fit into a window: every stride is scored, then read (book_pieces.py). Only strides are scored.
+
+Protocols (`protocol`):
+    strides    Read the first `window` tokens unscored, then score and read `stride` tokens at a time (the sliding
+               window of StreamAdapter, arXiv 2411.09289, Table 2).
+    units      Score and read `unit` tokens at a time from the first one on, which is scored without context
+               (Temp-LoRA, arXiv 2401.11504).
+
+    Episode("pg19/test/718", [Observe(0..1022), Ask(1023 -> 1024..1535), Observe(1023..1534), Ask(1535 -> ...), ...])
+
+One pass over the longest of the `tokens` gives the figures of all these lengths: a query counts at every length that
+holds it, and a book that ends before counts at its own length. A book no longer than a window is scored whole.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ttabench.errors import UserError
+from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
+from ttabench.readers.book_pieces import CutText, Span, steps, up_to
+from ttabench.readers.book_protocol import Settings, check
+from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.description import describe
+from ttabench.readers.options import resolve
+from ttabench.readers.sources import Request, twin_table
+from ttabench.readers.tokens import CHARACTERS_A_TOKEN, Tokens
+from ttabench.types import Episode, Json
+
+_BOOKS_OF_A_TWIN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Books:
+    """A `readers.Task` over long texts, one episode a book."""
+
+    card: Card
+    split: str
+    seed: int
+    limit: int | None
+    settings: Settings
+    shelf: Shelf
+    arguments: Mapping[str, Scalar]
+
+    @property
+    def source(self) -> str:
+        """See `readers.Task`."""
+        return self.shelf.label
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Books without text."""
+        return self.shelf.dropped
+
+    @cached_property
+    def n_observes(self) -> int:
+        """Pieces read, at 4 characters a token."""
+        return sum(max(0, len(pieces) - 1) for pieces in self._estimated())
+
+    @cached_property
+    def n_asks(self) -> int:
+        """Strides scored, likewise."""
+        return sum(span.asked for pieces in self._estimated() for span in pieces)
+
+    def _estimated(self) -> list[list[Span]]:
+        return [
+            self._pieces(max(1, book.characters // CHARACTERS_A_TOKEN), share) for book, share in self._shared_out()
+        ]
+
+    def _shared_out(self) -> list[tuple[Book, int | None]]:
+        """Every book with the most queries about it: `limit` is shared out evenly, and ends a book early."""
+        books = self.shelf.books
+        if self.limit is None:
+            return [(book, None) for book in books]
+        shares = [self.limit * (i + 1) // len(books) - self.limit * i // len(books) for i in range(len(books))]
+        return [(book, share) for book, share in zip(books, shares, strict=True) if share]
+
+    def _pieces(self, tokens: int, share: int | None) -> list[Span]:
+        return up_to(self.settings.spans(min(tokens, self.settings.lengths[-1])), share)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the record."""
+        found = []
+        if self.source != "mini" and self.shelf.whole:
+            found.append("all books of the source are scored: every seed gives the same figures")
+        if self.source.endswith("@unpinned"):
+            found.append("the hub data set is not pinned to a revision")
+        return tuple(found)
+
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """One episode a book (see `readers.Task`).
+
+        Raises:
+            UserError: a book of a single token.
+        """
+        for book, share in self._shared_out():
+            cut = self._cut(book, tokens)
+            pieces = self._pieces(len(cut), share)
+            key = f"{self.card.name}/{self.split}/{book.id}"
+            key += f"/seed{self.seed}" if self.source == "mini" else ""
+            yield Episode(key=key, steps=tuple(steps(cut, pieces, book.id, book.name, self.settings.lengths)))
+
+    def _cut(self, book: Book, tokens: Tokens | None) -> CutText:
+        cut = CutText.of(book.read(), tokens)
+        if tokens is not None and len(cut) < 2:
+            raise UserError(f"The book {book.name} of {self.source} is a single token.", "Leave it out.")
+        return cut
+
+    def training(
+        self,
+        seed: int,
+        documents: int,  # noqa: ARG002
+        questions: int = 1,  # noqa: ARG002
+        tokens: Tokens | None = None,
+    ) -> Iterator[Episode]:
+        """Endless sequences of `sequence_tokens` tokens, cut as the protocol says, one episode each.
+
+        Files are read in epochs, a book gives one sequence an epoch, from a random place; a mini source writes a new
+        book for every sequence.
+        """
+        source = random.Random(f"training {self.card.name} {self.split} {seed}")
+        length = self.settings.sequence_tokens
+        number = 0
+        while True:
+            mini = self.source == "mini"
+            place = (self.card, self.split, source.getrandbits(48))
+            books = _written(place, 1, length) if mini else source.sample(self.shelf.books, len(self.shelf.books))
+            for book in books:
+                cut = self._cut(book, tokens)
+                start = source.randint(0, max(0, len(cut) - length))
+                piece = cut.range(start, start + length)
+                name = f"{self.card.name}/{self.split}/training{seed}.{number}"
+                found = steps(piece, self.settings.spans(len(piece)), f"{number}", book.name, [length])
+                yield Episode(key=name, steps=tuple(found))
+                number += 1
+
+    def describe(self) -> dict[str, Json]:
+        """The task as JSON for a record; `digest` changes with any text."""
+        books = self.shelf.books
+        characters = sum(book.characters for book in books)
+        counts = {"books": len(books), "characters": characters, "lengths": self.settings.lengths}
+        return describe(self, counts, [part for book in books for part in (book.id, book.digest)])
+
+
+def _written(place: tuple[Card, str, int], books: int, tokens: int) -> tuple[Book, ...]:
+    """Books of the miniature world of at least about so many tokens; `place` is card, split and seed."""
+    card, split, seed = place
+    return books_of_rows(card, twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64}).rows)
+
+
+def read(card: Card, request: Request) -> Books:
+    """Bind a card of this reader to its data; see `readers.load`."""
+    settings, arguments = resolve(card, request, Settings)
+    check(card, request, settings)
+    if request.source == "mini":
+        place = (card, request.split, request.seed)
+        made = _written(place, settings.books or _BOOKS_OF_A_TWIN, settings.lengths[-1])
+        found = Shelf(books=made, label="mini", dropped={}, whole=False)
+    else:
+        found = shelf(card, request, settings.books)
+    return Books(
+        card=card,
+        split=request.split,
+        seed=request.seed,
+        limit=request.limit,
+        settings=settings,
+        shelf=found,
+        arguments=arguments,
+    )

@@ -1,0 +1,104 @@
+"""How books are cut and scored: the protocol part of a card of the reader `book`, and what makes no sense in it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ttabench.errors import UserError
+from ttabench.metrics import METRICS, metric
+from ttabench.readers.book_pieces import Span, spans
+from ttabench.readers.cards import Card
+from ttabench.readers.options import ProtocolSettings
+from ttabench.readers.sources import Request
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20}
+
+
+def _count(value: object) -> object:
+    """`"16k"` as 16,384."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"(\d+)([km]?)", value.strip().lower())
+        if match is None:
+            raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
+        return int(match[1]) * _UNITS[match[2]]
+    return value
+
+
+def _counts(value: object) -> object:
+    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
+
+
+Count = Annotated[int, BeforeValidator(_count), Field(gt=0)]
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    protocol: Literal["strides", "units"] = "strides"
+    tokens: Annotated[tuple[Count, ...], Field(min_length=1), BeforeValidator(_counts)] = (
+        2**14,
+        2**15,
+        2**16,
+        2**17,
+        2**18,
+    )
+    """Longest texts; k stands for 1,024."""
+    window: Count = 1024
+    """Tokens of a book read before the first query (`strides`)."""
+    stride: Count = 512
+    unit: Count = 1024
+    """Tokens of a unit (`units`)."""
+    score_first: bool = False
+    """Score the first window, too (`strides`)."""
+    books: Annotated[int, Field(gt=0)] | None = None
+    """How many books, drawn by the seed; None for all of them."""
+    sequence_tokens: Count = 8192
+    """Tokens of a training sequence."""
+
+    @property
+    def first(self) -> int:
+        """Tokens of the first piece."""
+        return self.window if self.protocol == "strides" else self.unit
+
+    @property
+    def next(self) -> int:
+        """Tokens of every further one."""
+        return self.stride if self.protocol == "strides" else self.unit
+
+    @property
+    def lengths(self) -> list[int]:
+        """The maximum lengths, ascending."""
+        return sorted(set(self.tokens))
+
+    def spans(self, total: int) -> list[Span]:
+        """The pieces of a text of so many tokens."""
+        return spans(total, self.first, self.next, score_first=self.score_first or self.protocol == "units")
+
+
+def check(card: Card, request: Request, settings: Settings) -> None:
+    """Whether settings, card and request go together.
+
+    Raises:
+        UserError: they do not; one line that says what.
+    """
+    for name in card.metrics:
+        if metric(name).ratio is None:
+            known = ", ".join(known for known, each in METRICS.items() if each.ratio)
+            raise UserError(f"The task card {card.name}: {name} is no metric of scored texts.", f"Give {known}.")
+    if request.limit is not None and request.limit < 1:
+        raise UserError(f"A limit of {request.limit} queries leaves nothing to score.", "Give --limit 1 or more.")
+    if settings.protocol == "strides" and settings.window <= settings.stride:
+        what = f"window={settings.window} is not larger than stride={settings.stride}"
+        raise UserError(f"{what}: no context would stay.", "Give --task-set window=N above the stride.")
+    *between, _ = settings.lengths
+    shortest = settings.lengths[0]
+    if shortest <= settings.first:
+        what = f"tokens={shortest} is not longer than the first {settings.first} tokens: nothing would be scored"
+        raise UserError(f"{what}.", "Give --task-set tokens=N with a larger N.")
+    for length in between:
+        if (length - settings.first) % settings.next:
+            what = f"tokens={length} ends inside a piece (they end at {settings.first} + n x {settings.next})"
+            raise UserError(f"{what}.", "Give lengths that end with a piece, or run that length alone.")

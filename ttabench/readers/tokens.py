@@ -1,0 +1,26 @@
+"""What readers that cut by tokens ask of a base model, and a stand-in for when there is none yet."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+CHARACTERS_A_TOKEN = 4
+
+
+class Tokens(Protocol):
+    """A tokenizer; `ttabench.lm.LM` is one."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids without special tokens."""
+        ...
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """The same, and where in the text each token begins (in characters)."""
+        ...
+
+
+def cut_by(tokens: Tokens | None, text: str) -> tuple[list[int], list[int]]:
+    """Ids of a text and where each begins. Without a base model every 4 characters count as one token without an id."""
+    if tokens is None:
+        return [], list(range(0, len(text), CHARACTERS_A_TOKEN))
+    return tokens.encode_with_starts(text)
