@@ -16,6 +16,7 @@ from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Row
 from ttabench.profiling.sizes import short
 from ttabench.records import unwritable
+from ttabench.render import size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 PANELS = {
     "latency": (
         ("total_seconds", "read and write, s"), ("token_ms", "one more token, ms"),
-        ("peak_memory_bytes", "peak memory, bytes"), ("state_bytes", "state, bytes"),
+        ("peak_memory_bytes", "peak memory"), ("state_bytes", "state"),
     ),
     "throughput": (("samples_per_second", "samples/s"), ("largest_batch", "largest batch")),
-    "training": (("train_ms_per_sample", "training, ms a sample"), ("document_peak_bytes", "peak, bytes")),
+    "training": (("train_ms_per_sample", "training, ms a sample"), ("document_peak_bytes", "peak of a document")),
 }  # fmt: skip
 """Figures drawn in each mode, and what their axes say."""
 
@@ -78,7 +79,9 @@ def _draw(axes: Axes, record: ProfileRecord, name: str) -> None:
         )
         _mark(axes, rows, f"C{number}")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
+    axes.set_yscale("log", base=2 if name.endswith("_bytes") else 10)
+    if name.endswith("_bytes"):
+        axes.yaxis.set_major_formatter(lambda value, _: size(value))
     axes.set_xticks(lengths, [short(length) for length in lengths])
     axes.set_xlabel("tokens of context")
     axes.grid(alpha=0.3)
