@@ -15,7 +15,7 @@ from tests.tiny_methods import tiny_method
 from ttabench.cost import shape_from
 from ttabench.errors import UserError
 from ttabench.generation import generate, greedy_tokens
-from ttabench.lm import LM
+from ttabench.lm import LM, load
 from ttabench.methods.icl import InContext, InContextSettings
 from ttabench.patching import forward, text_start
 from ttabench.profiling import batches, machine
@@ -29,7 +29,7 @@ from ttabench.profiling.rows import added, figure
 from ttabench.profiling.sizes import lengths, memory, short, tokens
 from ttabench.profiling.text import pieces, question
 from ttabench.profiling.worker import lift_positions
-from ttabench.registry import METHODS
+from ttabench.registry import METHODS, resolve, settings_from
 from ttabench.types import Patch, State
 
 LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
@@ -252,3 +252,16 @@ def test_figures() -> None:
     assert (found.value, found.low, found.high, found.n) == (2.0, 1.0, 3.0, 3)
     both = added([found, figure([5.0])])
     assert (both.value, both.low, both.high, both.n) == (7.0, 6.0, 8.0, 1)
+
+
+@pytest.mark.parametrize("name", ["snapkv", "h2o"])
+def test_the_preset_of_streams_reads_beyond_the_positions_with_a_constant_state(name: str) -> None:
+    lm = load()
+    cls = resolve(name)
+    method = cls(lm, settings_from(cls, {}, "stream"))
+    assert method.growth == "constant"
+    sizes = []
+    for wanted in (1024, lm.max_positions + 512):
+        read = pieces(lm, wanted, 256)
+        sizes.append(method.adapt_many(method.begin(1), [[piece] for piece in read]).nbytes)
+    assert sizes[0] == sizes[1]

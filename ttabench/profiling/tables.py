@@ -124,5 +124,5 @@ def _caption(record: ProfileRecord) -> str:
             f" {count(limits['flops'])}FLOP/s, memory {count(limits['bytes'])}B/s."
         )
     reasons = [f"{row.method} at {short(row.prefill)}: {row.detail}" for row in record.rows if row.status != "ok"]
-    lines += [f"{line}." for line in (*record.notes(), *reasons)]
+    lines += [f"{line.rstrip('.')}." for line in (*record.notes(), *reasons)]
     return "\n".join(lines)
