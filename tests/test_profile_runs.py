@@ -157,6 +157,12 @@ def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+def test_notes_of_rows_are_told_once(job: Job, requests: Requests, tmp_path: Path) -> None:
+    record = execute(job, tmp_path).record
+    noted = [row.model_copy(update={"notes": ("read once",)}) for row in record.rows if row.prefill > 32]
+    assert record.model_copy(update={"rows": tuple(noted[:2])}).notes()[-1] == "none at 64, none at 96: read once"
+
+
 def test_a_damaged_profile_is_refused(job: Job, requests: Requests, tmp_path: Path) -> None:
     folder = execute(job, tmp_path).folder
     (folder / "profile.json").write_text('{"schema_version": 1}')

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ttabench.errors import UserError
 from ttabench.profiling.rows import FINAL, Row
+from ttabench.profiling.sizes import short
 from ttabench.records import unwritable, write_atomically
 from ttabench.types import Json
 
@@ -74,7 +75,11 @@ class ProfileRecord(BaseModel):
             if method["parameters"] and not self.config["methods"][name]["digest"]
         ]  # fmt: skip
         told = [f"{', '.join(untrained)} untrained: weights do not change the cost"] if untrained else []
-        of_rows = [f"{row.method} at {row.prefill}: {note}" for row in self.rows for note in row.notes]
+        where: dict[str, list[str]] = {}
+        for row in self.rows:
+            for note in row.notes:
+                where.setdefault(note, []).append(f"{row.method} at {short(row.prefill)}")
+        of_rows = [f"{', '.join(places)}: {note}" for note, places in where.items()]
         return list(dict.fromkeys([*of_methods, *told, *of_rows]))
 
     def to_csv(self) -> str:
