@@ -188,6 +188,11 @@ Throughput = Annotated[
     typer.Option("--throughput", help="Samples/s at growing batches, and the largest that fits.",
                  rich_help_panel=MEASURED),
 ]  # fmt: skip
+Analytic = Annotated[
+    bool,
+    typer.Option("--analytic", help="Cost on paper, from published shapes: no weights, at once, any model and length.",
+                 rich_help_panel=MEASURED),
+]  # fmt: skip
 ProfileTraining = Annotated[
     bool,
     typer.Option("--training", help="Milliseconds a training sample; memory of adapting one document.",

@@ -29,6 +29,7 @@ def profile(
     task: o.ShippedFor = "streamingqa",
     throughput: o.Throughput = False,
     training: o.ProfileTraining = False,
+    analytic: o.Analytic = False,
     memory_limit: o.MemoryLimit = "",
     row_seconds: o.RowSeconds = 20.0,
     time_limit: o.TimeLimit = None,
@@ -44,9 +45,21 @@ def profile(
     """Measure what methods cost at several lengths of context: latency, memory, state, share of the machine's limit.
 
     Every method runs in a process of its own. The same command again goes on where it stopped, or shows what is stored.
+    With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
-    if throughput and training:
-        raise UserError("--throughput and --training are two profiles.", "Give one of them.")
+    if throughput + training + analytic > 1:
+        raise UserError("--throughput, --training and --analytic are three profiles.", "Give one of them.")
+    if analytic:
+        refused = {"--plot": plot, "--checkpoint": checkpoint, "--memory-limit": memory_limit}
+        given = [flag for flag, value in refused.items() if value]
+        if given:
+            raise UserError(f"{given[0]} has no part in --analytic.", "Leave it out.")
+        _on_paper(
+            {"methods": methods, "model": model, "prefill": prefill, "preset": preset, "settings": tuple(set_ or ())},
+            {"piece_tokens": piece_tokens, "new_tokens": generate, "dtype": dtype},
+            "json" if json else form,
+        )
+        return
     from ttabench.profiling.load import Load
 
     load = Load(piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds)
@@ -58,6 +71,15 @@ def profile(
     typed = {"methods": methods, "preset": preset, "settings": tuple(set_ or ()), "checkpoint": checkpoint}
     job = _job(said, typed, prefill, memory_limit)
     _run(job, out, plot, Showing(form="json" if json else form, quiet=quiet, force=force))
+
+
+def _on_paper(paper: Mapping[str, Any], load: Mapping[str, Any], form: str) -> None:
+    from ttabench.analytic import AnalyticLoad
+    from ttabench.profiling.load import Load
+    from ttabench.profiling.on_paper import Paper, show
+
+    asked = Load(piece_tokens=load["piece_tokens"], generate=load["new_tokens"])
+    show(Paper(**paper), AnalyticLoad(**load, prompt_tokens=asked.prompt_tokens), form)
 
 
 @dataclass(frozen=True, kw_only=True)
