@@ -92,8 +92,12 @@ def read_on(plainly: bool) -> Iterator[None]:
 
 
 def in_two_parts(device: torch.device) -> bool:
-    """Whether a text that is read on can be attended to in two parts."""
-    return _fused is not None and device.type == "cpu" and not torch.is_grad_enabled()
+    """Whether attention can be put together from two calls of the fused kernel.
+
+    Not under gradients, and not where somebody asked for another kernel (`torch.nn.attention.sdpa_kernel`).
+    """
+    flash: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]  # for a CPU, too
+    return _fused is not None and device.type == "cpu" and flash and not torch.is_grad_enabled()
 
 
 @dataclass(frozen=True)
@@ -167,8 +171,7 @@ def forward(
         return out
     scaling = options.get("scaling")
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    fused = _fused is not None and query.device.type == "cpu" and shared.all_seen and not torch.is_grad_enabled()
-    attend = _attend_fused if fused else _attend_in_parts
+    attend = _attend_fused if shared.all_seen and in_two_parts(query.device) else _attend_in_parts
     return attend(query, (key, value), shared, attention_mask), None
 
 
