@@ -3,6 +3,7 @@
     python results/make.py                       run what is missing, then write every table and the README's
     python results/make.py streamingqa-16        one suite
     python results/make.py --tables              tables only, from the records that are there
+    python results/make.py --profile             what methods cost on this machine; seconds, so leave it idle
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
 
 A suite is a folder of run records (`ttabench eval --out results/SUITE`) and a table `SUITE.md` (`ttabench compare`, and
@@ -211,6 +212,13 @@ def write_readme(made: Mapping[str, str]) -> None:
     readme.write_text(f"{before}<!-- results -->\n{shown}<!-- /results -->{after}", encoding="utf-8")
 
 
+def measure() -> None:
+    """`profile.md`, `profile.svg` and the record behind them: what every method costs on this machine, 1k to 64k."""
+    words = ("profile", "--prefill", "1k,4k,16k,64k", "--out", str(HERE / "profile"))
+    text = ttabench(*words, "--plot", str(HERE / "profile.svg"), "--format", "markdown")
+    (HERE / "profile.md").write_text(f"# profile\n\n![cost by prefill](profile.svg)\n\n{text}", encoding="utf-8")
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -219,7 +227,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE, help="another folder: a trial, which leaves the README alone")
     parser.add_argument("--seeds", default=SEEDS)
     parser.add_argument("--limit", type=int, help="most queries a run asks")
+    parser.add_argument("--profile", action="store_true", help="only measure cost: ten minutes of an idle machine")
     options = parser.parse_args()
+    if options.profile:
+        measure()
+        return
     trial = options.out.resolve() != HERE.resolve()
     if (options.seeds != SEEDS or options.limit is not None) and not trial:
         parser.error("other seeds or a limit make a trial: give --out as well")

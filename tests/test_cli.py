@@ -182,15 +182,6 @@ def test_settings_of_a_method_are_explained(ttabench: Command) -> None:
     assert "int or None" in shown
 
 
-def test_profile(ttabench: Command, tiny_base: Path) -> None:
-    sizes = ["--context-tokens", 100, "--piece-tokens", 50, "--asks", 2, "--repeat", 1, "--model", tiny_base]
-    found = ttabench("profile", "--method", "icl", *sizes, "--json").json()
-    assert found["pieces"] == 2
-    assert found["state_bytes"] > 0
-    assert found["ask_ms"] > 0
-    assert "adapt peak memory" in ttabench("profile", "--method", "none", *sizes).out
-
-
 def test_help_and_version(ttabench: Command) -> None:
     assert ttabench("--version").out.startswith("ttabench ")
     for command in ("eval", "train", "adapt", "compare", "list", "profile"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.conftest import Command, one_line
 from ttabench import cli, environment
@@ -108,7 +109,28 @@ def test_bad_output_folders_and_records(ttabench: Command, common: list[object],
         (["compare", "--format", "cvs"], "Did you mean 'csv'?"),
         (["adapt"], "--context FILE"),
         (["adapt", "--context", "no/such.txt"], "no/such.txt"),
-        (["profile", "--repeat", "0"], "repeat"),
+        (["profile", "--repeat", "0"], "--repeat is 0"),
+        (["profile", "--repeat", "-3"], "--repeat is -3"),
+        (["profile", "--generate", "0"], "--generate is 0"),
+        (["profile", "--row-seconds", "0"], "--row-seconds is 0"),
+        (["profile", "--time-limit", "-1"], "--time-limit is -1"),
+        (["profile", "--prefill", "1k,many"], "--prefill 'many' is no length"),
+        (["profile", "--prefill", "16kb"], "like 512, 16k or 1m"),
+        (["profile", "--prefill", "0"], "--prefill '0'"),
+        (["profile", "--methods", "icl,snapkw"], "Did you mean 'snapkv'?"),
+        (["profile", "--methods", "icl,none", "--set", "chunk=3"], "Unknown setting of these methods 'chunk'"),
+        (["profile", "--methods", "icl", "--set", "snapkv.chunk=3"], "Unknown method in --set 'snapkv'"),
+        (["profile", "--methods", "snapkv", "--set", "snapkv.chunk=no"], "--set chunk of snapkv takes int or None"),
+        (["profile", "--preset", "streem"], "Did you mean 'stream'?"),
+        (["profile", "--checkpoint", "somewhere", "--methods", "icl"], "belongs to one trained method, not 0"),
+        (["profile", "--memory-limit", "lots"], "like 512MiB or 4GiB"),
+        (["profile", "--throughput", "--training"], "three profiles"),
+        (["profile", "--throughput", "--device", "cpu"], "--memory-limit 4GiB"),
+        (["profile", "--plot", "picture.pdf"], ".png or .svg"),
+        (["profile", "--format", "cvs"], "Did you mean 'csv'?"),
+        (["profile", "--device", "cudaa"], "Unknown device"),
+        (["profile", "--random-weights", "--model", "tinylama-1.1b"], "Did you mean 'tinyllama-1.1b'?"),
+        (["profile", "--model", "tinylama-1.1b"], "Did you mean 'tinyllama-1.1b'?"),
         (["train", "--method", "icl", "--source", "mini"], "no parameters"),
         (["train", "--schedule", "cosin", "--source", "mini"], "Did you mean 'cosine'?"),
         (["train", "--documents", "8,x", "--source", "mini"], "--documents 1,2,3"),
@@ -121,9 +143,14 @@ def test_other_commands_refuse_in_one_line(
     ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if arguments[0] in ("adapt", "profile", "train"):
+    if arguments[0] in ("adapt", "profile", "train") and "--model" not in arguments:
         arguments = [*arguments, "--model", str(tiny_base)]
     assert hint in one_line(ttabench(*arguments))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_cannot_be_profiled(ttabench: Command, tiny_base: Path) -> None:
+    assert "Device 'cuda' is not there" in one_line(ttabench("profile", "--model", tiny_base, "--device", "cuda"))
 
 
 def test_a_device_is_checked_even_where_the_run_is_stored(ttabench: Command, common: list[object]) -> None:

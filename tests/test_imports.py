@@ -35,9 +35,18 @@ LEVELS = (
     ("resolving", "evaluation", "reading", "compare", "pairing", "report", "sweep", "harness"),
     ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
 )
+UPPER = {
+    "profiling.job": "resolving",
+    "profiling.worker": "resolving",
+    "profiling.driver": "resolving",
+    "profiling.picture": "plots",
+    "profiling.command": "cli",
+}
+"""Modules of a folder that stand above its other modules, and with whom."""
 RECIPES = ("mini.nano", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")
 """Modules of the miniature world that make and measure the nano model; they stand above what they use."""
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+LEVEL |= {name: LEVEL[beside] for name, beside in UPPER.items()}
 LEVEL |= dict.fromkeys(RECIPES, len(LEVELS) - 2)
 HEAVY = ("torch", "transformers", "pandas", "datasets", "numpy", "pyarrow")
 

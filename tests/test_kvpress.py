@@ -270,7 +270,8 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
         if words[0] == "list":
             assert one_line(ttabench(*words)).endswith(f"Install it: {INSTALL}")
             continue
-        assert one_line(ttabench(*words, "--method", "kvpress:SnapKVPress")).endswith(f"Install it: {INSTALL}")
+        flag = "--methods" if words[0] == "profile" else "--method"
+        assert one_line(ttabench(*words, flag, "kvpress:SnapKVPress")).endswith(f"Install it: {INSTALL}")
     pins = re.findall(r"(\S+)==(\S+)", INSTALL)
     constraints = (ROOT / "constraints.txt").read_text().splitlines()
     assert all(f"{package}=={version}" in constraints for package, version in pins)

@@ -36,6 +36,7 @@ from ttabench.patching import (
     text_start,
 )
 from ttabench.types import Dense, LowRank, Patch, Prefix
+from ttabench.window import Window
 
 FIXTURE = Path(__file__).parents[2] / "shared" / "fixtures" / "mac.safetensors"
 MODELS: list[Callable[[], LM]] = [tiny_llama, tiny_gpt2, tiny_opt, lambda: tiny_llama(gqa=False)]
@@ -376,3 +377,22 @@ def test_prefix_reproduces_the_released_mac_logits(kind: str, key: str, masked: 
         bare_BTV, _ = forward(lm, Patch(), ids_BT, mask_BT)
         expected = tensors["out/qa_logits_noprompt"]
         torch.testing.assert_close(bare_BTV[mask_BT], expected[mask_BT], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_reading_on_in_two_parts_equals_a_mask(
+    make: Callable[[], LM], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of a text attend to what stands before them and to themselves, as one masked softmax would have it."""
+    lm = make()
+    ids = torch.randint(0, 256, (rows, 40), generator=torch.Generator().manual_seed(0))
+
+    def hidden() -> Tensor:
+        window = Window(lm, None, rows)
+        with torch.no_grad():
+            return torch.cat([window.feed(ids[:, part]) for part in (slice(7), slice(7, 8), slice(8, 40))], dim=1)
+
+    in_parts = hidden()
+    monkeypatch.setattr("ttabench.window.in_two_parts", lambda _: False)
+    torch.testing.assert_close(in_parts, hidden(), atol=2e-5, rtol=1e-4)

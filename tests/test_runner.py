@@ -16,7 +16,6 @@ from ttabench.lm import LM
 from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod, NoSettings
 from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.profiling import Load, profile, texts
 from ttabench.readers.tokens import Tokens
 from ttabench.runner import Bench, run_episodes
 from ttabench.states import load_state, save_state
@@ -254,19 +253,6 @@ def test_the_peak_of_a_phase_is_its_own() -> None:
     # where the kernel lets the mark be reset, the later phase does not see the earlier one's peak
     assert meter.peak_bytes["small"] <= meter.peak_bytes["large"]
     assert meter.seconds["large"] > 0
-
-
-def test_profile_measures_every_figure(lm: LM) -> None:
-    load = Load(context_tokens=200, piece_tokens=64, prompt_tokens=8, new_tokens=2, asks=2, repeat=1)
-    found = profile(lm, icl(lm), load)
-    assert abs(found.context_tokens - 200) <= 8
-    assert found.pieces == 4
-    assert found.adapt_seconds > 0
-    assert found.ask_ms > 0
-    assert found.state_bytes > 0
-    assert len(set(texts(lm, load))) == 4, "pieces differ, or a method that dedupes would skip them"
-    with pytest.raises(UserError, match="repeat"):
-        Load(repeat=0)
 
 
 def test_a_context_that_is_read_again_counts_as_reading_and_as_memory(

@@ -7,6 +7,9 @@ some of its slots, both parts share one softmax over written scores.
 
     32 questions, 8 heads, on 1,500 tokens of context: keys [1, H, 1500, D] are read once, not written and read 32 times
 
+A text read in blocks is attended to in the same two parts on a CPU (`read_on`): what was read before without any mask,
+the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
+
 Registered with transformers under `NAME`, where it is sdpa until a window lends it a shared prefix, or until somebody
 watches: `watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel; or
 until heads are kept from seeing slots that other heads see (`heads_blinded`).
@@ -75,6 +78,28 @@ def heads_blinded(layers: Sequence[Tensor] | None) -> Iterator[None]:
         _blind.reset(token)
 
 
+_reading: ContextVar[bool] = ContextVar("read_on", default=False)
+
+
+@contextmanager
+def read_on(plainly: bool) -> Iterator[None]:
+    """Say whether forwards in the block read a text on, every token seeing all that stands before it: no padding."""
+    token = _reading.set(plainly)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+def in_two_parts(device: torch.device) -> bool:
+    """Whether attention can be put together from two calls of the fused kernel.
+
+    Not under gradients, and not where somebody asked for another kernel (`torch.nn.attention.sdpa_kernel`).
+    """
+    flash: bool = torch.backends.cuda.flash_sdp_enabled()  # type: ignore[no-untyped-call]  # for a CPU, too
+    return _fused is not None and device.type == "cpu" and flash and not torch.is_grad_enabled()
+
+
 @dataclass(frozen=True)
 class Call:
     """What one layer's attention is given, after any rotation of queries and keys; nothing of it may be changed."""
@@ -135,6 +160,9 @@ def forward(
         assert lent is None, "a prefix with hidden slots is not lent"
         assert watcher is None, "hidden slots are not shown to watchers"
         attention_mask = _seen_by_heads(blind[module.layer_idx], query, key, attention_mask)
+    if _reading.get() and 1 < query.shape[2] < key.shape[2]:
+        scaling = options.get("scaling")
+        return _attend_behind(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
     shared = None if lent is None else lent[module.layer_idx]
     if shared is None or not shared.keys.shape[2]:
         out: tuple[Tensor, None] = sdpa_attention_forward(
@@ -143,8 +171,7 @@ def forward(
         return out
     scaling = options.get("scaling")
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    fused = _fused is not None and query.device.type == "cpu" and shared.all_seen and not torch.is_grad_enabled()
-    attend = _attend_fused if fused else _attend_in_parts
+    attend = _attend_fused if shared.all_seen and in_two_parts(query.device) else _attend_in_parts
     return attend(query, (key, value), shared, attention_mask), None
 
 
@@ -167,6 +194,21 @@ def _attend_fused(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared
     of_own_HBGTD = of_own.view(rows, heads, -1, tokens, size).transpose(0, 1)
     out_HBGTD = torch.lerp(of_shared.view(*shape, size), of_own_HBGTD, share_HBGT[..., None].to(of_own.dtype))
     return out_HBGTD.permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
+
+
+def _attend_behind(query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: float) -> Tensor:
+    """The last T of S slots attend to the slots before them, and causally to each other; gives [B, T, N, D]."""
+    assert _fused is not None
+    rows, count, tokens, size = query_BNTD.shape
+    heads, before = key_BHSD.shape[1], key_BHSD.shape[2] - tokens
+    past, own = ([each[:, :, part] for each in (key_BHSD, value_BHSD)] for part in (slice(before), slice(before, None)))
+    # without a mask the query heads of one key/value head are more queries of it: nothing is repeated
+    of_past, sum_past = _fused(query_BNTD.reshape(rows, heads, -1, size), *past, scale=scaling)
+    repeated = (each.repeat_interleave(count // heads, dim=1) for each in own)
+    of_own, sum_own = _fused(query_BNTD, *repeated, is_causal=True, scale=scaling)
+    share_BNT = torch.sigmoid(sum_own.reshape(rows, count, tokens) - sum_past.reshape(rows, count, tokens))
+    out_BNTD = torch.lerp(of_past.reshape(query_BNTD.shape), of_own, share_BNT[..., None].to(of_own.dtype))
+    return out_BNTD.transpose(1, 2)
 
 
 def _attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:
@@ -218,5 +260,11 @@ def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask
     return out_HBXD.view(*shape, size).permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
 
 
+def _mask(*arguments: Any, **named: Any) -> Tensor | None:
+    """The mask that transformers makes for sdpa; none where a text is read on."""
+    made: Tensor | None = None if _reading.get() else sdpa_mask(*arguments, **named)
+    return made
+
+
 AttentionInterface.register(NAME, forward)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, _mask)

@@ -16,6 +16,7 @@ import typer
 from ttabench import __version__
 from ttabench import options as o
 from ttabench.errors import UserError
+from ttabench.profiling.command import profile
 
 app = typer.Typer(
     name="ttabench",
@@ -182,35 +183,7 @@ def list_(what: o.What, name: o.Name = "", out: o.Out = o.DEFAULT_OUT, json: o.A
     listing.show(what, name, out, json)
 
 
-@app.command()
-def profile(
-    method: o.Method = "icl",
-    model: o.Model = "nano",
-    random_weights: o.RandomWeights = False,
-    preset: o.Preset = "",
-    set_: o.Set = None,
-    checkpoint: o.Checkpoint = "",
-    task: o.Task = "streamingqa",
-    context_tokens: o.ContextTokens = 1024,
-    piece_tokens: o.PieceTokens = 256,
-    asks: o.Asks = 8,
-    repeat: o.Repeat = 3,
-    device: o.Device = "auto",
-    dtype: o.Dtype = "auto",
-    json: o.AsJson = False,
-    quiet: o.Quiet = False,
-) -> None:
-    """Measure latency, peak memory and state size at one context length. --task only chooses the shipped checkpoint."""
-    from ttabench import commands
-    from ttabench.profiling import Load
-    from ttabench.resolving import Wanted
-
-    wanted = Wanted(
-        method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
-        device=device, dtype=dtype, random_weights=random_weights,
-    )  # fmt: skip
-    load = Load(context_tokens=context_tokens, piece_tokens=piece_tokens, asks=asks, repeat=repeat)
-    commands.profile(wanted, load, commands.Showing(json=json, quiet=quiet))
+app.command()(profile)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

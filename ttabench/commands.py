@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttabench import cost, registry, render
 from ttabench.config import Recipe
@@ -16,9 +16,6 @@ from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
 from ttabench.reading import Reading, pieces_of
 from ttabench.resolving import Wanted, adapter
-
-if TYPE_CHECKING:
-    from ttabench.profiling import Load
 
 SCHEDULES = ("constant", "cosine")
 FORMATS = ("float32", "float16", "bfloat16")
@@ -211,9 +208,7 @@ def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Pat
     from ttabench.records import find_runs, load_record
     from ttabench.tables import comparison_tables
 
-    if form not in render.FORMATS:
-        raise UnknownName("format", form, list(render.FORMATS))
-    chosen = next(known for known in render.FORMATS if known == form)
+    chosen = render.known_format(form)
     if picture is not None:
         plots.check_path(picture)
     folders = find_runs(runs, out)
@@ -221,20 +216,6 @@ def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Pat
     if picture is not None:
         plots.plot(found.entries, [load_record(folder) for folder in folders], picture)
     render.show(comparison_tables(found), chosen)
-
-
-def profile(wanted: Wanted, load: Load, showing: Showing) -> None:
-    """`ttabench profile`: measure one context length."""
-    from ttabench.environment import seed_everything
-    from ttabench.profiling import profile as measure
-
-    resolved = adapter(wanted)
-    seed_everything(0)
-    lm = Bases().get(wanted)
-    with render.progress(showing.talking) as tick:
-        found = measure(lm, resolved.build(lm), load, tick)
-    device = lm.describe()["device"]
-    _show_result(f"{wanted.method} on {wanted.model} ({device})", asdict(found), showing)
 
 
 def _show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: str = "") -> None:

@@ -8,7 +8,8 @@ decoding of a batch equals that of each row alone. An empty prompt with no BOS s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import torch
@@ -81,17 +82,37 @@ def _prefilled(lm: LM, patch: Patch, texts: Sequence[list[int]], room: int) -> t
         return window, lm.logits(hidden_BTD[:, -1])
 
 
-def _greedy(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) -> Tensor:
+@torch.no_grad()
+def greedy_tokens(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) -> Generator[Tensor, None, None]:
+    """Greedy decoding as it happens: the next token int64 [B] of every row, `count` times, EOS or not.
+
+    A token is read only when the one after it is asked for. The patch stays applied until the iterator is exhausted or
+    closed.
+
+    Args:
+        lm: the base model.
+        patch: encoded, of 1 row, shared, or one row a text.
+        texts: token ids, with what begins a text (`patching.text_start`).
+        count: tokens written.
+    """
     window, logits_BV = _prefilled(lm, patch, texts, count)
-    written, done_B = [], torch.zeros(len(texts), dtype=torch.bool, device=lm.device)
     with deltas_applied(lm, patch.deltas, len(texts)):
         for step in range(count):
-            next_B = logits_BV.argmax(-1).masked_fill(done_B, lm.eos_id)
+            next_B = logits_BV.argmax(-1)
+            yield next_B
+            if step + 1 < count:
+                logits_BV = lm.logits(window.feed(next_B[:, None])[:, -1])
+
+
+def _greedy(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) -> Tensor:
+    written, done_B = [], torch.zeros(len(texts), dtype=torch.bool, device=lm.device)
+    with closing(greedy_tokens(lm, patch, texts, count)) as tokens:
+        for fresh_B in tokens:
+            next_B = fresh_B.masked_fill(done_B, lm.eos_id)
             written.append(next_B)
             done_B = done_B | (next_B == lm.eos_id)
-            if step + 1 == count or bool(done_B.all()):
+            if bool(done_B.all()):
                 break
-            logits_BV = lm.logits(window.feed(next_B[:, None])[:, -1])
     return torch.stack(written, dim=1)
 
 

@@ -33,7 +33,7 @@ def pretrained(name: str, dtype: torch.dtype | None) -> tuple[PreTrainedModel, P
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = _source(name)
+    source = find_source(name)
     local = Path(source).is_dir()
     if not local:
         offline_if_unreachable()
@@ -50,8 +50,12 @@ def pretrained(name: str, dtype: torch.dtype | None) -> tuple[PreTrainedModel, P
     return model, tokenizer
 
 
-def _source(name: str) -> str:
-    """Folder or hub id to load from."""
+def find_source(name: str) -> str:
+    """Folder or hub id that a model is loaded from.
+
+    Raises:
+        UserError: an unknown name (closest named), a folder without a model.
+    """
     if name == NANO:
         return str(NANO_FOLDER)
     if name in ARCHITECTURES:

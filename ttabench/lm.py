@@ -199,8 +199,8 @@ def load(
     Raises:
         UserError: unknown name (closest named), folder without a model, hub not reachable, device or dtype not there.
     """
-    where = _device(device)
-    kind = _dtype(dtype, where)
+    where = find_device(device)
+    kind = find_dtype(dtype, where)
     if random_weights:
         model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
         return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name)
@@ -208,7 +208,12 @@ def load(
     return LM(model.to(where), tokenizer, name)
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is the first GPU if there is one.
+
+    Raises:
+        UserError: it is not there.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -219,8 +224,12 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype | None:
-    """None stands for the checkpoint's own type."""
+def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The number format of that name; None, for "auto" on a GPU, stands for the checkpoint's own.
+
+    Raises:
+        UnknownName: no such format.
+    """
     if name == "auto":
         return torch.float32 if device.type == "cpu" else None
     if name not in DTYPES:

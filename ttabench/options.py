@@ -163,8 +163,56 @@ Stored = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.", rich_help_panel=HOW)]
 Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the checkpoint in --out.", rich_help_panel=HOW)]
-ContextTokens = Annotated[int, typer.Option(help="Tokens of context, by the base model's tokenizer.")]
-PieceTokens = Annotated[int, typer.Option(help="Tokens of one piece of it.")]
-Asks = Annotated[int, typer.Option(help="Queries answered together.")]
-Repeat = Annotated[int, typer.Option(help="Counted repetitions; the median is reported.")]
+MEASURED = "What is measured"
+Methods = Annotated[
+    str,
+    typer.Option("--methods", "-m", help="Methods, separated by commas. (default: all)", show_default=False,
+                 autocompletion=complete_method, rich_help_panel=RUN),
+]  # fmt: skip
+ProfileSet = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", rich_help_panel=RUN,
+                 help="key=value for every method that has the setting, method.key=value for one; repeat for more."),
+]  # fmt: skip
+ShippedFor = Annotated[
+    str, typer.Option("--task", "-t", help="Whose shipped checkpoint trained methods take.", rich_help_panel=RUN)
+]
+Prefill = Annotated[
+    str, typer.Option(help="Tokens of context, separated by commas: 1k,4k,64k,1m.", rich_help_panel=MEASURED)
+]
+Generate = Annotated[int, typer.Option(help="Tokens written after the prompt.", rich_help_panel=MEASURED)]
+Repeat = Annotated[int, typer.Option(help="Counted repetitions; medians are reported.", rich_help_panel=MEASURED)]
+PieceTokens = Annotated[int, typer.Option(help="Tokens of one piece of context.", rich_help_panel=MEASURED)]
+Throughput = Annotated[
+    bool,
+    typer.Option("--throughput", help="Samples/s at growing batches, and the largest that fits.",
+                 rich_help_panel=MEASURED),
+]  # fmt: skip
+Analytic = Annotated[
+    bool,
+    typer.Option("--analytic", help="Cost on paper, from published shapes: no weights, at once, any model and length.",
+                 rich_help_panel=MEASURED),
+]  # fmt: skip
+ProfileTraining = Annotated[
+    bool,
+    typer.Option("--training", help="Milliseconds a training sample; memory of adapting one document.",
+                 rich_help_panel=MEASURED),
+]  # fmt: skip
+MemoryLimit = Annotated[
+    str,
+    typer.Option(help="Memory a process may use, like 4GiB. (default: all)", show_default=False, rich_help_panel=HOW),
+]
+RowSeconds = Annotated[
+    float, typer.Option(help="A row is repeated no further once it took this long.", rich_help_panel=HOW)
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(help="Leave out rows whose one pass would take more seconds. (default: none)", show_default=False,
+                 rich_help_panel=HOW),
+]  # fmt: skip
+ProfilePlot = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Also draw latency and memory by length: a .png or .svg file.", show_default=False,
+                 rich_help_panel=HOW),
+]  # fmt: skip
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ttabench.errors import UnknownName
 from ttabench.progress import Tick, no_tick
 from ttabench.types import Json
 
@@ -45,6 +46,17 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     data: tuple[Mapping[str, Cell], ...] = ()
     caption: str = ""
+
+
+def known_format(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        UnknownName: none has it.
+    """
+    if name not in FORMATS:
+        raise UnknownName("format", name, list(FORMATS))
+    return next(known for known in FORMATS if known == name)
 
 
 def console(stderr: bool = False) -> Console:

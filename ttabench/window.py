@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.attention import NAME, Shared, heads_blinded, is_watched, shared_prefix, watched
+from ttabench.attention import NAME, Shared, heads_blinded, in_two_parts, is_watched, read_on, shared_prefix, watched
 from ttabench.lm import LM
 from ttabench.types import Eviction, Prefix
 
@@ -47,6 +47,9 @@ class Window:
         hidden = None if prefix is None else prefix.hidden_LBHP
         self._hidden = None if hidden is None else [each.to(lm.device) for each in hidden]
         self._shared = self._lendable(pairs)
+        sliding = getattr(lm.config, "sliding_window", None) is not None
+        ours = lm.model.config._attn_implementation == NAME
+        self._whole = ours and not sliding and self._shared is None and self._hidden is None
         slots = pairs[0][0].shape[2] if self._shared else 0
         own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
@@ -130,7 +133,9 @@ class Window:
 
     def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
-        with shared_prefix(self._shared), heads_blinded(self._hidden):
+        behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
+        plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
+        with shared_prefix(self._shared), heads_blinded(self._hidden), read_on(plainly):
             output = self.lm.decoder(
                 input_ids=ids_BT,
                 attention_mask=mask,

@@ -59,7 +59,10 @@ class H2O(EvictingMethod[H2OSettings]):
     summary = "keep the keys and values that received the most attention, and the latest"
     paper = "2306.14048"
     Settings = H2OSettings
-    presets: ClassVar[Mapping[str, Any]] = {"streamadapter": H2OSettings()}
+    presets: ClassVar[Mapping[str, Any]] = {
+        "streamadapter": H2OSettings(),
+        "stream": H2OSettings(heavy=256, recent=256, chunk=512, positions="auto"),
+    }
     growth: Growth = "linear"
 
     def __init__(self, lm: LM, settings: H2OSettings) -> None:

@@ -81,6 +81,7 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     Settings = SnapKVSettings
     presets: ClassVar[Mapping[str, Any]] = {
         "nano": SnapKVSettings(budget=256),
+        "stream": SnapKVSettings(budget=512, chunk=512, positions="auto"),
         "streamadapter": SnapKVSettings(window=0.1, budget=0.2),
         "class-default": SnapKVSettings(window=64, budget=320, kernel=5, pool="avg"),
         "init-default": SnapKVSettings(budget=2048, kernel=5, pool="avg"),

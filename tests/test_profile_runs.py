@@ -1,0 +1,241 @@
+"""`ttabench profile` from end to end: its record, what survives a stop or the death of a process, what people see."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import Command, one_line
+from ttabench.errors import UserError
+from ttabench.profiling import driver, machine, worker
+from ttabench.profiling.driver import End, Lines, Manner, execute
+from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
+from ttabench.profiling.load import Load
+from ttabench.profiling.record import COLUMNS, load_profile
+from ttabench.profiling.rows import Row
+
+LENGTHS = (32, 64, 96)
+SMALL = ("--prefill", "32,64", "--generate", 2, "--repeat", 1, "--piece-tokens", 16)
+Requests = list[Mapping[str, Any]]
+
+
+@pytest.fixture
+def job(tiny_base: Path) -> Job:
+    load = Load(piece_tokens=16, prompt_tokens=8, generate=2, repeat=1)
+    chosen = choose(Typed(methods="none,icl"))
+    return Job(model=str(tiny_base), lengths=LENGTHS, chosen=chosen, load=load, device="cpu")
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
+    """Processes that run right here, each request noted; the machine is measured in no time."""
+    asked: Requests = []
+
+    def here(request: Mapping[str, Any]) -> Lines:
+        asked.append(request)
+        found: list[tuple[str, Any]] = []
+        worker.work(json.loads(json.dumps(dict(request))), lambda kind, value: found.append((kind, value)))
+        for kind, value in found:
+            yield kind, json.loads(json.dumps(value))
+        yield End(code=0)
+
+    monkeypatch.setattr(driver, "launch", here)
+    monkeypatch.setattr(machine, "SECONDS", 0.0)
+    monkeypatch.setattr(machine, "SIZES", {"cpu": (32,)})
+    monkeypatch.setattr(machine, "TRIAD_BYTES", {"cpu": 3 * 2**16})
+    before = torch.are_deterministic_algorithms_enabled()
+    yield asked
+    torch.use_deterministic_algorithms(before)
+
+
+def dying(end: End, at: tuple[str, int]) -> Any:
+    """Processes that end like this when they come to a method's length; elsewhere all goes well."""
+
+    def process(request: Mapping[str, Any]) -> Lines:
+        if request["task"] == "machine":
+            limits = {"flops": 1e9, "bytes": 1e9, "dtype": "float32", "device": "cpu", "threads": 1}
+            yield "machine", limits
+        for length in request.get("lengths", ()):
+            yield "at", length
+            if (request["method"], length) == at:
+                yield end
+                return
+            yield "row", Row(method=request["method"], prefill=length).model_dump()
+        yield End(code=0)
+
+    return process
+
+
+def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path: Path) -> None:
+    first = execute(job, tmp_path)
+    assert first.how == "new"
+    assert [request["task"] for request in requests] == ["machine", "measure", "measure"]
+    assert [(row.method, row.prefill, row.status) for row in first.record.rows] == [
+        (method, length, "ok") for method in ("none", "icl") for length in LENGTHS
+    ]
+    assert first.record.growth("icl") == "linear"
+    assert first.record.model["architecture"] == "llama"
+    assert not (first.folder / "rows.jsonl").exists()
+    again = execute(job, tmp_path)
+    assert (again.how, again.record, len(requests)) == ("stored", first.record, 3)
+    assert execute(job, tmp_path, Manner(force=True)).how == "new"
+    assert len(requests) == 6
+
+
+def test_the_table_is_tidy(job: Job, requests: Requests, tmp_path: Path) -> None:
+    done = execute(job, tmp_path)
+    rows = list(csv.DictReader(io.StringIO((done.folder / "profile.csv").read_text())))
+    assert tuple(rows[0]) == COLUMNS
+    assert len({(row["method"], row["prefill"], row["metric"]) for row in rows}) == len(rows)
+    assert {int(row["prefill"]) for row in rows} == set(LENGTHS)
+    assert all(float(row["low"]) <= float(row["value"]) <= float(row["high"]) for row in rows)
+    (state,) = {row["value"] for row in rows if row["metric"] == "state_bytes" and row["method"] == "none"}
+    assert float(state) == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        (End(code=-signal.SIGKILL), "oom", "was killed"),
+        (End(code=1, said="Traceback ...\nMemoryError\n"), "oom", "MemoryError"),
+        (End(code=1, said="RuntimeError: DefaultCPUAllocator: can't allocate memory: ..."), "oom", "DefaultCPU"),
+        (End(code=-signal.SIGSEGV), "failed", "signal 11"),
+        (End(code=1, said="RuntimeError: shapes differ"), "failed", "shapes differ"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_death_of_a_process_is_a_row(job: Job, tmp_path: Path, end: End, status: str, said: str) -> None:
+    told: list[str] = []
+    manner = Manner(launch=dying(end, ("icl", 64)), notify=told.append)
+    done = execute(job, tmp_path, manner)
+    found = {(row.method, row.prefill): row for row in done.record.rows}
+    assert found["icl", 64].status == status
+    assert said in found["icl", 64].detail
+    assert all(row.status == "ok" for at, row in found.items() if at != ("icl", 64)), "a fresh process goes on"
+    assert f"icl at 64: {status}" in told[0]
+    # what failed is tried again, what ran out of memory is an answer
+    again = execute(job, tmp_path, Manner(launch=dying(end, ("none", 1))))
+    assert again.how == ("stored" if status == "oom" else "continued")
+    assert {row.status for row in again.record.rows} == ({"ok", "oom"} if status == "oom" else {"ok"})
+
+
+def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: Requests, tmp_path: Path) -> None:
+    def interrupted(request: Mapping[str, Any]) -> Lines:
+        for line in driver.launch(request):
+            yield line
+            if line == ("at", 64) and request["method"] == "icl":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(job, tmp_path, Manner(launch=interrupted))
+    (folder,) = tmp_path.iterdir()
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write('{"kind": "row", "value": {"method": "icl", "pre')  # killed while it wrote
+    before = len(requests)
+    done = execute(job, tmp_path)
+    (request,) = requests[before:]
+    assert (done.how, request["method"], request["lengths"]) == ("continued", "icl", [64, 96])
+    assert [at for at, _ in request["passes"]] == [32]
+    assert len(done.record.rows) == 6
+
+
+def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> None:
+    def refusing(request: Mapping[str, Any]) -> Lines:
+        yield "fault", {"what": "Model 'x' could not be loaded.", "mend": "Give another."}
+        yield End(code=0)
+
+    with pytest.raises(UserError, match="could not be loaded"):
+        execute(job, tmp_path, Manner(launch=refusing))
+    assert not list(tmp_path.iterdir())
+
+
+def test_notes_of_rows_are_told_once(job: Job, requests: Requests, tmp_path: Path) -> None:
+    record = execute(job, tmp_path).record
+    noted = [row.model_copy(update={"notes": ("read once",)}) for row in record.rows if row.prefill > 32]
+    assert record.model_copy(update={"rows": tuple(noted[:2])}).notes()[-1] == "none at 64, none at 96: read once"
+
+
+def test_a_damaged_profile_is_refused(job: Job, requests: Requests, tmp_path: Path) -> None:
+    folder = execute(job, tmp_path).folder
+    (folder / "profile.json").write_text('{"schema_version": 1}')
+    with pytest.raises(UserError, match="--force"):
+        load_profile(folder)
+
+
+def test_who_is_who(job: Job) -> None:
+    assert Job.from_json(job.to_json()) == job
+    config, here = job.config(), {"cpu": "a", "threads": 1, "memory_bytes": 1}
+    assert identity(config, here) == identity(config, {**here, "memory_bytes": 2})
+    assert identity(config, here) != identity(config, {**here, "threads": 2})
+    assert identity({**config, "dtype": "bfloat16"}, here) != identity(config, here)
+
+
+def test_settings_find_their_methods() -> None:
+    chosen = {each.method: each for each in choose(Typed(settings=("chunk=64", "h2o.heavy=8"), checkpoint="none"))}
+    assert chosen["snapkv"] == Chosen(method="snapkv", preset="stream", settings=("chunk=64",))
+    assert chosen["h2o"].settings == ("chunk=64", "heavy=8")
+    assert chosen["icl"].settings == ()
+    assert (chosen["mac"].checkpoint, chosen["icl"].checkpoint) == ("none", "")
+    (asked,) = choose(Typed(methods="snapkv", preset="streamadapter"))
+    assert asked.preset == "streamadapter"
+
+
+def test_the_command_shows_stores_and_draws(
+    ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path
+) -> None:
+    picture = tmp_path / "profile.png"
+    common = ["profile", "--methods", "icl,mac", *SMALL, "--model", tiny_base, "--out", tmp_path / "runs",
+              "--set", "mac.amortiser=scratch:16,1,2,32", "--set", "mac.input_encoder=scratch:16,1,2,32",
+              "--set", "num_virtual_tokens=4"]  # fmt: skip
+    ran = ttabench(*common, "--plot", picture)
+    assert ran.code == 0, ran.err
+    for shown in ("token ms", "tokens/s", "peak memory", "growth, 64 to 32", "matrix products", "mac untrained"):
+        assert shown in ran.out
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    stored = ttabench(*common, "--json")
+    (title,) = [key for key in stored.json() if key.startswith("latency of")]
+    assert [row["method"] for row in stored.json()[title]] == ["icl", "icl", "mac", "mac"]
+    assert len(requests) == 3
+    where = ttabench(*common, "--quiet").out.strip()
+    assert (Path(where) / "profile.csv").exists()
+    assert "| icl | 32 |" in ttabench(*common, "--format", "markdown").out
+
+
+@pytest.mark.parametrize(("flags", "shown"), [(["--training"], "train ms/sample"),
+                                              (["--throughput", "--memory-limit", "1t"], "largest batch")])  # fmt: skip
+def test_other_profiles(
+    ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    flags: list[str], shown: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(worker, "_limit_memory", lambda *_: None)  # this process has other things to do yet
+    monkeypatch.setattr("ttabench.profiling.batches.MOST", 2)
+    picture = tmp_path / "picture.svg"
+    out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]
+    ran = ttabench("profile", "--methods", "icl", *SMALL, *flags, *out)
+    assert ran.code == 0, ran.err
+    assert shown in ran.out
+    assert "growth" not in ran.out
+    assert (picture.exists(), len(requests)) == (True, 1) or flags == ["--training"]
+
+
+def test_processes_of_their_own_that_run_out_of_memory(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    """The real thing: one process a method, each with less memory than it needs."""
+    ran = ttabench("profile", "--methods", "icl", "--training", "--prefill", "16", "--repeat", 1, "--model", tiny_base,
+                   "--out", tmp_path, "--memory-limit", "1MiB", "--device", "cpu")  # fmt: skip
+    assert ran.code == 0, ran.err
+    assert "OOM at 16" in ran.out
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_command(ttabench: Command, tmp_path: Path) -> None:
+    """The real thing again: the process says what the user can mend."""
+    (tmp_path / "config.json").write_text("{}")
+    ran = ttabench("profile", "--methods", "none", "--training", *SMALL, "--model", tmp_path, "--out", tmp_path / "o")
+    assert "could not be loaded" in one_line(ran)

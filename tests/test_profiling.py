@@ -1,0 +1,267 @@
+"""What a profile measures at one length: sizes, text, counts, phases, batches, lessons. Nothing is timed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import tiny_method
+from ttabench.cost import shape_from
+from ttabench.errors import UserError
+from ttabench.generation import generate, greedy_tokens
+from ttabench.lm import LM, load
+from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.patching import forward, text_start
+from ttabench.profiling import batches, machine
+from ttabench.profiling.batches import next_batch, throughput
+from ttabench.profiling.counting import Counter
+from ttabench.profiling.lessons import training
+from ttabench.profiling.load import Load
+from ttabench.profiling.machine import Limits, machine_limits
+from ttabench.profiling.measure import Measuring
+from ttabench.profiling.rows import added, figure
+from ttabench.profiling.sizes import lengths, memory, short, tokens
+from ttabench.profiling.text import pieces, question
+from ttabench.profiling.worker import lift_positions
+from ttabench.registry import METHODS, resolve, settings_from
+from ttabench.types import Patch, State
+
+LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
+LIMITS = Limits(flops=1e9, bytes=1e9, dtype="float32", device="cpu", threads=1)
+
+
+@pytest.fixture
+def lm() -> LM:
+    return tiny_llama()
+
+
+@given(st.integers(1, 10**9 - 1))
+def test_a_length_reads_as_it_is_written(count: int) -> None:
+    assert tokens(short(count)) == count
+
+
+@given(st.text(max_size=8))
+def test_any_text_is_a_length_or_refused(text: str) -> None:
+    try:
+        count = tokens(text)
+    except UserError as error:
+        count = len(error.mend)
+    assert count >= 1
+
+
+def test_suffixes() -> None:
+    assert lengths("64k, 1K,1m,512,1024") == (512, 1024, 65536, 2**20)
+    assert [memory(text) for text in ("4GiB", "1.5g", "512 MB", "100")] == [2**32, 3 * 2**29, 2**29, 100]
+    assert short(1536) == "1536"
+    for wrong in ("", "1k,", "-1k", "1.5k", "k", "1 k", "²"):
+        with pytest.raises(UserError, match="--prefill"):
+            lengths(wrong)
+    for wrong in ("", "0", "4Gi b", "-1GiB", "nan"):
+        with pytest.raises(UserError, match="--memory-limit"):
+            memory(wrong)
+
+
+@pytest.mark.parametrize("wanted", [1, 31, 32, 200, 500])
+def test_text_has_the_length_asked_for_and_never_repeats(lm: LM, wanted: int) -> None:
+    read = [piece.text for reader in range(2) for piece in pieces(lm, wanted, 32, reader)]
+    told = [text for text in read if len(text) > 20]  # the rest of a text may be too short to say anything
+    assert len(set(told)) == len(told) >= 2 * (wanted // 32)
+    counted = sum(len(lm.encode(piece.text + piece.joiner)) for piece in pieces(lm, wanted, 32))
+    assert abs(counted - wanted) <= 2 or wanted < 10
+    assert len(lm.encode(question(lm, 8, 3).prompt)) == 8
+
+
+def test_operations_of_a_forward_are_those_of_the_formula(lm: LM) -> None:
+    shape, count = shape_from(lm.config.to_dict(), "llama"), 64
+    with torch.no_grad(), Counter() as counter:
+        forward(lm, Patch(), torch.randint(0, 250, (1, count)))
+    attended = 4 * shape.layers * shape.heads * shape.head_dim * count**2 // 2
+    assert counter.flops == 2 * shape.body * count + shape.head(count) + attended
+    weights = 4 * (shape.body + shape.vocabulary * shape.hidden)
+    assert weights < counter.moved_bytes < 10 * weights
+
+
+def test_tensors_are_counted_while_they_live() -> None:
+    given_ = torch.ones(100)
+    with Counter() as counter:
+        for _ in range(3):
+            kept = given_ + 1  # each one takes the place of the last, once it is made
+        view = kept.view(10, 10).t()
+        given_.mul_(2)
+    assert counter.peak_tensor_bytes == 2 * kept.nbytes
+    assert view.nbytes == kept.nbytes
+    with Counter(tensors=False) as blind:
+        given_[:, None] @ given_[None]
+    assert (blind.flops, blind.peak_tensor_bytes) == (2 * 100 * 100, 0)
+
+
+@pytest.mark.parametrize("model", [tiny_llama, tiny_gpt2])
+def test_tokens_as_they_come_are_those_of_generation(model: Any) -> None:
+    lm = model()
+    prompts = [[65, 66, 67], [70, 71, 72]]
+    start = text_start(lm, Patch())
+    rows = torch.stack(list(greedy_tokens(lm, Patch(), [start + ids for ids in prompts], 12)), dim=1).tolist()
+    cut = [row[: row.index(lm.eos_id)] if lm.eos_id in row else row for row in rows]
+    assert cut == generate(lm, Patch(), prompts, max_new_tokens=12)
+    assert all(len(row) == 12 for row in rows)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_every_figure(lm: LM, name: str) -> None:
+    measuring = Measuring(lm=lm, method=tiny_method(name, lm), load=LOAD, limits=LIMITS)
+    rows = [measuring.row(length) for length in (64, 160)]
+    for row in rows:
+        assert row.status == "ok", row.detail
+        for figure_name in ("total_seconds", "first_ms", "token_ms", "tokens_per_second", "peak_memory_bytes"):
+            assert (row.value(figure_name) or 0) > 0, figure_name
+        assert {"peak_tensor_bytes", "decode_limit_share", "first_flops"} <= set(row.figures)
+        assert row.figures["token_ms"].n == row.figures["adapt_seconds"].n == 2
+        assert row.value("decode_flops") == pytest.approx(rows[0].value("decode_flops"), rel=0.5)
+    states = [row.value("state_bytes") or 0.0 for row in rows]
+    growth = measuring.method.growth
+    assert states[1] == 0 if growth == "none" else (states[1] > 2 * states[0]) == (growth == "linear")
+    if name in ("icl", "h2o", "snapkv", "window"):
+        assert abs((rows[1].value("tokens_read") or 0) - 160) <= 2
+
+
+def test_the_state_of_a_profile_is_that_of_the_method(lm: LM) -> None:
+    method = InContext(lm, InContextSettings())
+    state = method.adapt_many(method.begin(1), [[piece] for piece in pieces(lm, 100, 32)])
+    assert Measuring(lm=lm, method=method, load=LOAD).row(100).value("state_bytes") == state.nbytes
+
+
+def test_what_takes_too_long_is_read_once_and_counted_all_the_same(lm: LM) -> None:
+    method = InContext(lm, InContextSettings())
+    slow = Measuring(lm=lm, method=method, load=LOAD, passes={50: 1e6}).row(200)
+    quick = Measuring(lm=lm, method=method, load=LOAD).row(200)
+    assert (slow.figures["adapt_seconds"].n, quick.figures["adapt_seconds"].n) == (1, 2)
+    assert slow.figures["token_ms"].n == 2
+    assert slow.value("adapt_flops") == quick.value("adapt_flops")
+    assert "the one pass" in slow.notes[0]
+    assert not quick.notes
+
+
+def test_the_next_length_is_expected_to_follow_the_trend(lm: LM) -> None:
+    method = InContext(lm, InContextSettings())
+    measuring = Measuring(lm=lm, method=method, load=LOAD, passes={1024: 1.0, 4096: 4.0})
+    assert measuring.expected(16384) == pytest.approx(16.0)
+    measuring.passes[4096] = 16.0
+    assert measuring.expected(16384) == pytest.approx(256.0)
+    assert measuring.expected(512) == 0.0
+
+
+def test_what_does_not_fit_the_positions_is_a_row(lm: LM) -> None:
+    method = InContext(lm, InContextSettings())
+    row = Measuring(lm=lm, method=method, load=LOAD).row(4000)
+    assert row.status == "refused"
+    assert "window" in row.detail
+    assert "lifted from 512" in lift_positions(lm, 5000)
+    lifted = InContext(lm, InContextSettings())
+    assert Measuring(lm=lm, method=lifted, load=replace(LOAD, repeat=1)).row(4000).status == "ok"
+    learned = tiny_gpt2()
+    assert not lift_positions(learned, 5000)
+    assert learned.max_positions == 512
+
+
+class Greedy(InContext):
+    """Runs out of memory beyond so many rows, or tokens."""
+
+    most_rows = 5
+
+    def adapt_many(self, state: State, chunks: Any) -> State:
+        if state.rows > self.most_rows:
+            raise MemoryError("no room for so many rows")
+        return super().adapt_many(state, chunks)
+
+
+def test_out_of_memory_is_a_row(lm: LM) -> None:
+    method = Greedy(lm, InContextSettings())
+    method.most_rows = 0
+    row = Measuring(lm=lm, method=method, load=LOAD).row(64)
+    assert (row.status, row.figures) == ("oom", {})
+    assert "no room" in row.detail
+    assert throughput(lm, method, 64, LOAD).status == "oom"
+    assert training(lm, method, 64, LOAD).status == "oom"
+
+
+def test_faults_of_our_own_are_no_rows(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = InContext(lm, InContextSettings())
+
+    def broken(*_: object) -> State:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(method, "adapt_many", broken)
+    for make in (Measuring(lm=lm, method=method, load=LOAD).row, lambda n: throughput(lm, method, n, LOAD)):
+        with pytest.raises(RuntimeError, match="shapes"):
+            make(64)
+
+
+def test_throughput_finds_the_largest_batch(lm: LM) -> None:
+    row = throughput(lm, Greedy(lm, InContextSettings()), 64, LOAD)
+    assert row.status == "ok"
+    assert row.value("largest_batch") == 5
+    assert (row.value("samples_per_second") or 0) > (row.value("whole_samples_per_second") or 0) > 0
+    alone = Measuring(lm=lm, method=InContext(lm, InContextSettings()), load=LOAD).row(64)
+    assert row.value("sample_state_bytes") == alone.value("state_bytes")
+
+
+@given(st.integers(1, batches.MOST - 1))
+def test_the_largest_batch_is_known_to_an_eighth(room: int) -> None:
+    largest, failed, tried = 0, 0, 0
+    while rows := next_batch(largest, failed):
+        tried += 1
+        largest, failed = (rows, failed) if rows <= room else (largest, rows)
+    assert largest <= room < failed
+    assert room - largest <= max(1, largest // batches.NEAR)
+    assert tried <= 24
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_training_profile(lm: LM, name: str) -> None:
+    method = tiny_method(name, lm)
+    before = [parameter.clone() for parameter in method.modules().parameters()]
+    row = training(lm, method, 40, LOAD)
+    assert row.status == "ok", row.detail
+    assert row.figures["document_ms"].n == 2
+    assert ("train_ms_per_sample" in row.figures) == method.trainable
+    if method.trainable:
+        after = list(method.modules().parameters())
+        assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True)), "no step was made"
+        assert row.value("trained_parameters") == sum(parameter.numel() for parameter in after)
+
+
+def test_limits_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "SECONDS", 0.0)
+    monkeypatch.setattr(machine, "SIZES", {"cpu": (64,)})
+    monkeypatch.setattr(machine, "TRIAD_BYTES", {"cpu": 3 * 2**20})
+    found = machine_limits(torch.device("cpu"), torch.float32)
+    assert found.flops > 1e6
+    assert found.bytes > 1e6
+    assert LIMITS.share(flops=1e9, moved=2e9, seconds=4.0) == pytest.approx(0.5)
+    assert LIMITS.share(flops=3e9, moved=2e9, seconds=4.0) == pytest.approx(0.75)
+
+
+def test_figures() -> None:
+    found = figure([3.0, 1.0, 2.0])
+    assert (found.value, found.low, found.high, found.n) == (2.0, 1.0, 3.0, 3)
+    both = added([found, figure([5.0])])
+    assert (both.value, both.low, both.high, both.n) == (7.0, 6.0, 8.0, 1)
+
+
+@pytest.mark.parametrize("name", ["snapkv", "h2o"])
+def test_the_preset_of_streams_reads_beyond_the_positions_with_a_constant_state(name: str) -> None:
+    lm = load()
+    cls = resolve(name)
+    method = cls(lm, settings_from(cls, {}, "stream"))
+    assert method.growth == "constant"
+    sizes = []
+    for wanted in (1024, lm.max_positions + 512):
+        read = pieces(lm, wanted, 256)
+        sizes.append(method.adapt_many(method.begin(1), [[piece] for piece in read]).nbytes)
+    assert sizes[0] == sizes[1]

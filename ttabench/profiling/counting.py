@@ -1,0 +1,91 @@
+"""What a piece of work does to the machine: operations, bytes moved by matrix products, and the largest set of tensors.
+
+    with Counter() as counter:
+        state = method.adapt(state, chunk)
+    counter.flops, counter.moved_bytes, counter.peak_tensor_bytes
+
+Every operation passes through a dispatch mode, which costs time: what is counted is not what is timed, except where one
+pass is all there is time for (see `measure`). A multiply and an add are two operations. Attention counts as it is
+computed: with a mask in full, causal without one as half. Moved bytes are the operands and results of matrix products
+and attention, each read or written once a call: the least that a machine without a cache could move.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+
+class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch is not typed there
+    """Counts until it is left; `Counter(tensors=False)` does not follow the life of tensors, which costs the most.
+
+    Attributes:
+        flops: floating-point operations of matrix products and attention.
+        moved_bytes: bytes of their operands and results.
+        peak_tensor_bytes: the most that tensors made inside held at a time; those of the model are not among them, nor
+            is what kernels allocate for themselves.
+        follows: whether tensors are followed.
+    """
+
+    def __init__(self, *, tensors: bool = True) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops = self.moved_bytes = self.peak_tensor_bytes = 0
+        self.follows = tensors
+        self._held: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operation and note it."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        done = operations(func, args, kwargs, out)
+        if done:
+            self.flops += done
+            self.moved_bytes += sum(t.numel() * t.element_size() for t in _tensors((args, kwargs, out)))
+        if self.follows:
+            given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
+            for tensor in _tensors(out):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in given:  # else a view of what was there, or the same tensor changed in place
+                    self._follow(storage)
+        return out
+
+    def _follow(self, storage: torch.UntypedStorage) -> None:
+        size = storage.nbytes()
+        if storage._cdata in self._held or not size:
+            return
+        self._held[storage._cdata] = size
+        self.peak_tensor_bytes = max(self.peak_tensor_bytes, sum(self._held.values()))
+        weakref.finalize(storage, self._held.pop, storage._cdata).atexit = False
+
+
+def operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> int:
+    """Operations of one call of an operator of torch; 0 for what is no matrix product."""
+    packet = func._overloadpacket
+    name = packet.__name__
+    if "scaled_dot_product" in name and "backward" not in name:
+        return _attention(func, args, kwargs)
+    formula = flop_registry.get(packet)
+    return int(formula(*args, **kwargs, out_val=out)) if formula else 0
+
+
+def _attention(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    rows, heads, queries, size = args[0].shape
+    slots, width = args[1].shape[2], args[2].shape[3]
+    whole = 2 * rows * heads * queries * slots * (size + width)
+    names = [argument.name for argument in func._schema.arguments]
+    place = names.index("is_causal") if "is_causal" in names else len(args)
+    causal = args[place] if place < len(args) else kwargs.get("is_causal", False)
+    return int(whole // 2 if causal else whole)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

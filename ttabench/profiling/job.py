@@ -1,0 +1,185 @@
+"""A profile as one value: which methods on which base model, what is measured at which lengths, and its identity.
+
+    job = Job(model="nano", chosen=(Chosen(method="icl"),), lengths=(1024, 4096))
+    job.identity()  ->  "9b0c4e0d2a51"
+
+The identity covers the configuration and the machine, since seconds belong to a machine: the same command on the same
+machine goes on with or returns what is stored. It travels to the processes that measure as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ttabench import registry
+from ttabench.architectures import ARCHITECTURES, NANO
+from ttabench.config import DEVICES, DTYPES, IDENTITY_DIGITS, digest
+from ttabench.errors import UnknownName, UserError
+from ttabench.profiling.load import Load
+from ttabench.resolving import Adapter, Wanted, adapter
+from ttabench.types import Json
+
+Mode = Literal["latency", "throughput", "training"]
+STREAM = "stream"
+"""Preset of methods that can read without end; a profile takes it where nobody asks for another."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """One method as it is profiled: what a user typed for it."""
+
+    method: str
+    preset: str = ""
+    settings: tuple[str, ...] = ()
+    checkpoint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything that decides what a profile measures.
+
+    Raises:
+        UserError: a model, device or number format that is not known, limits below 0, nothing to measure.
+    """
+
+    mode: Mode = "latency"
+    model: str = NANO
+    random_weights: bool = False
+    task: str = "streamingqa"
+    """Only chooses the shipped checkpoint."""
+    device: str = "auto"
+    dtype: str = "auto"
+    chosen: tuple[Chosen, ...] = ()
+    lengths: tuple[int, ...] = ()
+    load: Load = field(default_factory=Load)
+    time_limit: float | None = None
+    """Rows that would take longer than so many seconds a pass are left out, and say so; None leaves none out."""
+    memory_limit: int | None = None
+    """Bytes that a process may use."""
+
+    def __post_init__(self) -> None:
+        if self.random_weights and self.model not in ARCHITECTURES:
+            raise UnknownName("architecture for --random-weights", self.model, list(ARCHITECTURES))
+        if self.device.partition(":")[0] not in DEVICES:
+            raise UnknownName("device", self.device, list(DEVICES))
+        if self.dtype not in DTYPES:
+            raise UnknownName("dtype", self.dtype, list(DTYPES))
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise UserError(f"--time-limit is {self.time_limit}.", "Give seconds, more than 0.")
+        assert self.chosen, "a profile of no method"
+        assert self.lengths, "a profile of no length"
+
+    def wanted(self, chosen: Chosen) -> Wanted:
+        """The request of one method."""
+        return Wanted(
+            method=chosen.method, task=self.task, model=self.model, preset=chosen.preset, settings=chosen.settings,
+            checkpoint=chosen.checkpoint, device=self.device, dtype=self.dtype, random_weights=self.random_weights,
+        )  # fmt: skip
+
+    def adapters(self) -> dict[str, Adapter]:
+        """The resolved methods, by name.
+
+        Raises:
+            UserError: an unknown preset or setting; a checkpoint that is missing or of another method.
+        """
+        return {chosen.method: adapter(self.wanted(chosen)) for chosen in self.chosen}
+
+    def config(self) -> dict[str, Json]:
+        """The configuration as JSON values: settings and digests in place of what was typed for the methods."""
+        told = asdict(self)
+        del told["chosen"]
+        told["methods"] = {
+            name: {
+                "settings": dict(found.settings),
+                "preset": found.preset,
+                "checkpoint": found.checkpoint_name(),
+                "digest": found.checkpoint_digest,
+            }
+            for name, found in self.adapters().items()
+        }
+        folder = Path(self.model)
+        told["model_digest"] = digest(folder) if self.model not in ARCHITECTURES and folder.is_dir() else ""
+        return {**told, "lengths": list(self.lengths)}
+
+    def to_json(self) -> str:
+        """As text, for another process."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Job:
+        """The job that `to_json` wrote."""
+        said = json.loads(text)
+        load = Load(**said.pop("load"))
+        chosen = tuple(Chosen(**{**each, "settings": tuple(each["settings"])}) for each in said.pop("chosen"))
+        return Job(**{**said, "load": load, "chosen": chosen, "lengths": tuple(said["lengths"])})
+
+
+def identity(config: Mapping[str, Json], machine: Mapping[str, Json]) -> str:
+    """12 hexadecimal digits of a configuration on a machine (see `environment.hardware`)."""
+    known = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
+    methods = {name: {**each, "checkpoint": ""} for name, each in config["methods"].items()}
+    kept = json.dumps({**config, "methods": methods, "machine": known}, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(kept.encode()).hexdigest()[:IDENTITY_DIGITS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """Methods and their settings as typed, for all methods at once."""
+
+    methods: str = ""
+    """Names, separated by commas; empty for all there are."""
+    preset: str = ""
+    settings: tuple[str, ...] = ()
+    """key=value for every method that has the key, or method.key=value."""
+    checkpoint: str = ""
+
+
+def choose(typed: Typed) -> tuple[Chosen, ...]:
+    """What was typed, shared out among the methods.
+
+    Raises:
+        UnknownName: a method or a setting that none of them has.
+        UserError: a preset or a checkpoint that none of them takes.
+    """
+    words = [part.strip() for part in typed.methods.split(",")] if typed.methods else list(registry.METHODS)
+    names = list(dict.fromkeys(words))
+    classes = {name: registry.resolve(name) for name in names}
+    settings = _shared_out(names, typed.settings)
+    presets = {name: typed.preset for name, cls in classes.items() if typed.preset in cls.presets}
+    if typed.preset and not presets:
+        raise UnknownName("preset", typed.preset, sorted({each for cls in classes.values() for each in cls.presets}))
+    takers = [name for name, cls in classes.items() if cls.trainable]
+    if typed.checkpoint not in ("", "none") and len(takers) != 1:
+        what = f"--checkpoint {typed.checkpoint} belongs to one trained method, not {len(takers)}."
+        raise UserError(what, "Name one with --methods.")
+    stream = {name: STREAM for name, cls in classes.items() if STREAM in cls.presets and not typed.preset}
+    return tuple(
+        Chosen(
+            method=name,
+            preset=presets.get(name, stream.get(name, "")),
+            settings=tuple(settings[name]),
+            checkpoint=typed.checkpoint if name in takers else "",
+        )
+        for name in names
+    )
+
+
+def _shared_out(names: Sequence[str], settings: Sequence[str]) -> dict[str, list[str]]:
+    """`key=value` to every method with that setting, `method.key=value` to that one."""
+    known = {name: {key for key, _, _ in registry.describe_settings(registry.resolve(name))} for name in names}
+    found: dict[str, list[str]] = {name: [] for name in names}
+    for key, value in registry.assignments(settings).items():
+        method, dot, inner = key.partition(".")
+        if dot and method not in known:
+            raise UnknownName("method in --set", method, list(names))
+        takers = [method] if dot else [name for name in names if key in known[name]]
+        if not takers:
+            raise UnknownName("setting of these methods", key, sorted(set().union(*known.values())))
+        for name in takers:
+            found[name].append(f"{inner if dot else key}={value}")
+    return found

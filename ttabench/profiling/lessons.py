@@ -1,0 +1,97 @@
+"""What training costs: milliseconds a sample, peak memory, and the memory of adapting one document.
+
+A sample is a document of the given length with one query about it; a step trains on `BATCH` of them, in one episode, by
+the loop and the loss of `ttabench train` (CCM, arXiv 2312.03414, Tables 18 and 22). Beside it stands what adapting to
+one such document takes (MAC, arXiv 2403.04317, Figure 2), for methods without training too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from itertools import count, pairwise
+from typing import Any
+
+from ttabench.batching import out_of_memory
+from ttabench.errors import UserError
+from ttabench.lm import LM
+from ttabench.meter import Meter
+from ttabench.methods.base import BaseMethod
+from ttabench.profiling.load import Load
+from ttabench.profiling.rows import Figure, Row, exactly, figure, oom
+from ttabench.profiling.sizes import short
+from ttabench.profiling.text import pieces, question
+from ttabench.progress import Tick, no_tick
+from ttabench.training import TrainConfig, train
+from ttabench.types import Ask, Episode, Observe
+
+BATCH = 8
+"""Samples in a step."""
+
+
+def training(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick = no_tick) -> Row:
+    """The row of one length of document."""
+    try:
+        figures = _document(lm, method, tokens, load)
+        if method.trainable:
+            figures |= _steps(lm, method, tokens, load, tick)
+    except UserError as error:
+        return Row(method=method.name, prefill=tokens, status="refused", detail=str(error))
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        return oom(method.name, tokens, str(error))
+    return Row(method=method.name, prefill=tokens, figures=figures)
+
+
+def _document(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[str, Figure]:
+    """Adapting to one document: warmed up once, then repeated."""
+    (document,) = pieces(lm, tokens, tokens)
+    seconds, peaks, state = [], [], method.begin(1)
+    for number in range(load.repeat + 1):
+        meter, state = Meter(lm.device.type), method.begin(1)
+        with meter.phase("adapt"):
+            state = method.adapt_many(state, [[document]])
+        if number:
+            seconds.append(1000 * meter.seconds["adapt"])
+            peaks.append(meter.peak_bytes["adapt"])
+    return {
+        "document_ms": figure(seconds),
+        "document_peak_bytes": exactly(max(peaks)),
+        "state_bytes": exactly(state.nbytes),
+    }
+
+
+def _steps(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick) -> dict[str, Figure]:
+    """Training steps: the first warms up, the others are timed one by one."""
+    ends: list[float] = []
+    meter = Meter(lm.device.type)
+
+    def on_step(step: int, _: Mapping[str, float]) -> None:
+        ends.append(time.perf_counter())  # the loss was read back, so a GPU is done, too
+        tick(f"{method.name} trains on {short(tokens)}", step, load.repeat + 1)
+
+    # from the weights as they are: what a step costs does not depend on them
+    config = TrainConfig(steps=load.repeat + 1, fresh=False, lr=1e-6)
+    with meter.phase("train"):
+        train(method, _episodes(lm, tokens, load), config, on_step)
+    samples = [1000 * (after - before) / BATCH for before, after in pairwise(ends)]
+    return {
+        "train_ms_per_sample": figure(samples),
+        "train_peak_bytes": exactly(meter.peak_bytes["train"]),
+        "trained_parameters": exactly(sum(parameter.numel() for parameter in method.modules().parameters())),
+        "samples_per_step": exactly(BATCH),
+    }
+
+
+def _episodes(lm: LM, tokens: int, load: Load) -> Iterator[list[Episode]]:
+    """Steps without end, each one episode of documents never seen before and a query about each."""
+    for step in count():
+        read: list[Observe] = []
+        asked: list[Ask] = []
+        for number in range(step * BATCH, (step + 1) * BATCH):
+            (piece,) = pieces(lm, tokens, tokens, reader=number)
+            query = question(lm, load.prompt_tokens, load.generate, number)
+            read.append(Observe(text=piece.text, key=f"document{number}"))
+            asked.append(Ask(prompt=query.prompt, key=query.key, answers=query.answers, about=f"document{number}"))
+        yield [Episode(key=f"episode{step}", steps=(*read, *asked))]

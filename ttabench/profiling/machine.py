@@ -1,0 +1,75 @@
+"""The limits of the machine: how fast it multiplies matrices and moves memory, and how near to them a phase comes.
+
+    limits = machine_limits(torch.device("cpu"), torch.float32)      Limits(flops=1.1e11, bytes=2.3e10)
+    limits.share(flops=4e9, moved=2e8, seconds=0.1)                  0.36 of what the slower of the two allows
+
+Williams, Waterman, Patterson: Roofline (CACM 2009). Rates are the best of several sizes, measured as the model runs:
+same device, number format and threads. What stays in a cache can be faster than memory: shares above 1 are possible.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
+"""Sides of the square matrices multiplied."""
+TRIAD_BYTES = {"cpu": 2**28, "cuda": 2**31}
+"""Of the three arrays together, well beyond any cache."""
+SECONDS = 0.4
+"""How long each size is tried."""
+
+
+class Limits(BaseModel):
+    """Measured rates of a machine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    flops: float
+    """Operations a second of the best square matrix product; a multiply and an add are two."""
+    bytes: float
+    """Bytes a second of a triad, a = b + s c: two arrays read, one written."""
+    dtype: str
+    device: str
+    threads: int
+
+    def share(self, flops: float, moved: float, seconds: float) -> float:
+        """The least time in which the machine could do this much, as a share of the time it took."""
+        assert seconds > 0, f"{seconds} seconds"
+        return max(flops / self.flops, moved / self.bytes) / seconds
+
+
+@torch.no_grad()
+def machine_limits(device: torch.device, dtype: torch.dtype) -> Limits:
+    """Measure the machine; about two seconds."""
+    kind = "cpu" if device.type == "cpu" else "cuda"
+    rate = 0.0
+    for side in SIZES[kind]:
+        a, b = (torch.full((side, side), 0.5, device=device, dtype=dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        rate = max(rate, 2 * side**3 / _fastest(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device))  # type: ignore[misc]
+    count = TRIAD_BYTES[kind] // (3 * dtype.itemsize)
+    b, c = (torch.ones(count, device=device, dtype=dtype) for _ in range(2))
+    a = torch.zeros_like(b)
+    moved = 3 * count * dtype.itemsize / _fastest(lambda: torch.add(b, c, alpha=0.5, out=a), device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    told = str(dtype).removeprefix("torch.")
+    return Limits(flops=rate, bytes=moved, dtype=told, device=name, threads=torch.get_num_threads())
+
+
+def _fastest(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the fastest of as many tries as fit, three at least."""
+    work()
+    best, tries, end = float("inf"), 0, time.perf_counter() + SECONDS
+    while tries < 3 or time.perf_counter() < end:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best, tries = min(best, time.perf_counter() - start), tries + 1
+    return best

@@ -1,0 +1,212 @@
+"""One method at one length: seconds, peaks and bytes of reading the context, the first token, and the tokens after.
+
+    adapt    begin(1), then adapt_many as the runner calls it               adapt_seconds
+    first    patch, its encoding, the prompt, the first token               first_ms
+    decode   one token after the other, by the loop of `generation`         token_ms, tokens_per_second
+
+The first pass warms up and is counted (`counting`), not timed. Where a pass would take longer than half of what a row
+may take there is only one, after the first few pieces: it is timed, while operations alone are counted.
+Asking is repeated for itself, on the last state.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import torch
+
+from ttabench.batching import out_of_memory
+from ttabench.errors import UserError
+from ttabench.generation import greedy_tokens
+from ttabench.lm import LM
+from ttabench.meter import Meter
+from ttabench.methods.base import BaseMethod, tokens_read
+from ttabench.patching import encoded, text_start
+from ttabench.profiling.counting import Counter
+from ttabench.profiling.load import Load
+from ttabench.profiling.machine import Limits
+from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom
+from ttabench.profiling.sizes import short
+from ttabench.profiling.text import pieces, question
+from ttabench.progress import Tick, no_tick
+from ttabench.runner import READ_AT_ONCE
+from ttabench.stream import prompt_ids
+from ttabench.types import Ask, Observe, State
+
+COUNTED_TOKENS = 2
+"""Tokens of the counted answer: the first, and one that stands for all others."""
+WARMING = 4
+"""Tokens written to warm up, and pieces read where a whole pass takes too long for it."""
+
+
+@dataclass(kw_only=True)
+class _Asked:
+    """One answer."""
+
+    first_seconds: float
+    token_seconds: list[float]
+    peak_bytes: int
+    patch_bytes: int
+
+
+@dataclass(kw_only=True)
+class Measuring:
+    """Measures a method, length after length, the shortest first."""
+
+    lm: LM
+    method: BaseMethod[Any]
+    load: Load
+    limits: Limits | None = None
+    tick: Tick = no_tick
+    passes: dict[int, float] = field(default_factory=dict)
+    """Seconds of one pass by length, as far as measured: what the next length will take follows from it."""
+
+    def expected(self, tokens: int) -> float:
+        """Seconds that a pass over so many tokens should take: the last trend goes on; 0 where nothing is known."""
+        known = sorted(length for length in self.passes if length < tokens)
+        if not known:
+            return 0.0
+        power = 1.0
+        if len(known) > 1:
+            rise = max(self.passes[known[-1]], 1e-9) / max(self.passes[known[-2]], 1e-9)
+            power = min(2.0, max(0.0, math.log(rise) / math.log(known[-1] / known[-2])))
+        return float(self.passes[known[-1]] * (tokens / known[-1]) ** power)
+
+    def row(self, tokens: int) -> Row:
+        """The row of one length; too little memory and refusals of model or method are rows, too."""
+        name = self.method.name
+        try:
+            return self._measured(tokens)
+        except UserError as error:
+            return Row(method=name, prefill=tokens, status="refused", detail=str(error))
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            return oom(name, tokens, str(error))
+
+    def _measured(self, tokens: int) -> Row:
+        load, started = self.load, time.perf_counter()
+        read = pieces(self.lm, tokens, load.piece_tokens)
+        ask = question(self.lm, load.prompt_tokens, load.generate)
+        single = self.expected(tokens) > load.row_seconds / 2
+        counter = Counter(tensors=not single)
+        seconds: list[float] = []
+        peaks: list[int] = []
+        self._tell(tokens, "warms up", 0)
+        with nullcontext() if single else counter:
+            state = self._adapt(read[:WARMING] if single else read, Meter(self.lm.device.type))
+        self._ask(state, ask, WARMING)
+        most = 1 if single else load.repeat
+        while not seconds or (len(seconds) < most and time.perf_counter() - started < load.row_seconds):
+            del state  # that of the last pass must not stand beside that of the next
+            meter = Meter(self.lm.device.type)
+            self._tell(tokens, "reads", len(seconds))
+            with counter if single else nullcontext():
+                state = self._adapt(read, meter)
+            seconds.append(meter.seconds["adapt"])
+            peaks.append(meter.peak_bytes["adapt"])
+        self.passes[tokens] = median(seconds)
+        figures = {"adapt_seconds": figure(seconds), "adapt_peak_bytes": exactly(max(peaks))}
+        figures |= self._counted("adapt", counter, median(seconds))
+        figures |= self._asked(state, ask, tokens)
+        notes = () if not single else ("operations were counted while the one pass was timed",)
+        return self._row(tokens, read, state, figures, notes)
+
+    def _row(
+        self, tokens: int, read: list[Observe], state: State, figures: dict[str, Figure], notes: tuple[str, ...]
+    ) -> Row:
+        figures["state_bytes"] = exactly(state.nbytes)
+        figures["pieces"] = exactly(len(read))
+        told = tokens_read(state) if "tokens_read" in state.meta else []
+        if told:
+            figures["tokens_read"] = exactly(told[0])
+        phases = [figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")]
+        figures["total_seconds"] = added(phases)
+        peaks = [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes")]
+        figures["peak_memory_bytes"] = exactly(max(peaks))
+        held = [figures.pop(name).value for name in ("adapt_tensor_bytes", "decode_tensor_bytes") if name in figures]
+        if len(held) == 2:
+            figures["peak_tensor_bytes"] = exactly(max(held[0], held[1] + state.nbytes))
+        return Row(method=self.method.name, prefill=tokens, figures=figures, notes=notes)
+
+    def _adapt(self, read: list[Observe], meter: Meter) -> State:
+        state = self.method.begin(1)
+        with meter.phase("adapt"):
+            for begin in range(0, len(read), READ_AT_ONCE):
+                block = read[begin : begin + READ_AT_ONCE]
+                state = self.method.adapt_many(state, [[piece] for piece in block])
+        return state
+
+    @torch.no_grad()
+    def _ask(self, state: State, ask: Ask, count: int) -> _Asked:
+        """Answer once; the clock is read after each token has come back from the device."""
+        meter, stamps = Meter(self.lm.device.type), []
+        with meter.phase("first"):
+            patch = encoded(self.lm, self.method.patch(state, [ask]))
+            ids = text_start(self.lm, patch) + prompt_ids(self.lm, ask)
+            written = greedy_tokens(self.lm, patch, [ids], count)
+            next(written).tolist()
+        with closing(written), meter.phase("decode"):
+            stamps.append(time.perf_counter())
+            for token_B in written:
+                token_B.tolist()
+                stamps.append(time.perf_counter())
+        gaps = [after - before for before, after in pairwise(stamps)]
+        peak = max(meter.peak_bytes.values())
+        return _Asked(
+            first_seconds=meter.seconds["first"], token_seconds=gaps, peak_bytes=peak, patch_bytes=patch.nbytes
+        )
+
+    def _asked(self, state: State, ask: Ask, tokens: int) -> dict[str, Figure]:
+        """Figures of the answer: repeated, then counted."""
+        runs: list[_Asked] = []
+        started = time.perf_counter()
+        while not runs or (len(runs) < self.load.repeat and time.perf_counter() - started < self.load.row_seconds):
+            self._tell(tokens, "answers", len(runs))
+            runs.append(self._ask(state, ask, self.load.generate))
+        firsts = [run.first_seconds for run in runs]
+        found = {
+            "first_seconds": figure(firsts),
+            "first_ms": figure([1000 * seconds for seconds in firsts]),
+            "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
+            "ask_peak_bytes": exactly(max(run.peak_bytes for run in runs)),
+            "patch_bytes": exactly(runs[0].patch_bytes),
+        }
+        gaps = [median(run.token_seconds) for run in runs if run.token_seconds]
+        if gaps:
+            found["token_ms"] = figure([1000 * gap for gap in gaps])
+            rates = [len(run.token_seconds) / sum(run.token_seconds) for run in runs]
+            found["tokens_per_second"] = figure(rates)
+            found |= self._counted_decoding(state, ask, median(firsts), median(gaps))
+        return found
+
+    def _counted_decoding(self, state: State, ask: Ask, first: float, token: float) -> dict[str, Figure]:
+        """Operations of the first token, and of one more."""
+        found: dict[str, Figure] = {}
+        with Counter() as alone:
+            self._ask(state, ask, 1)
+        with Counter() as both:
+            self._ask(state, ask, COUNTED_TOKENS)
+        found |= self._counted("first", alone, first)
+        found.pop("first_tensor_bytes", None)
+        both.flops, both.moved_bytes = both.flops - alone.flops, both.moved_bytes - alone.moved_bytes
+        return found | self._counted("decode", both, token)
+
+    def _counted(self, phase: str, counter: Counter, seconds: float) -> dict[str, Figure]:
+        """Operations, bytes moved, and their share of what the machine can do; tensors where they were followed."""
+        found = {f"{phase}_flops": exactly(counter.flops), f"{phase}_moved_bytes": exactly(counter.moved_bytes)}
+        if self.limits is not None and seconds > 0 and counter.flops:
+            share = self.limits.share(counter.flops, counter.moved_bytes, seconds)
+            found[f"{phase}_limit_share"] = exactly(share)
+        if counter.follows and self.lm.device.type == "cpu":
+            found[f"{phase}_tensor_bytes"] = exactly(counter.peak_tensor_bytes)
+        return found
+
+    def _tell(self, tokens: int, what: str, done: int) -> None:
+        self.tick(f"{self.method.name} {what} {short(tokens)}", done, self.load.repeat)

@@ -1,0 +1,96 @@
+"""A picture of a profile: latency and memory against the length of the prefill, on logarithmic axes.
+
+    ttabench profile --plot profile.svg          one line a method; a cross where memory did not suffice
+
+In the manner of StreamAdapter's Figure 5 (arXiv 2411.09289).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.errors import UserError
+from ttabench.plots import check_path
+from ttabench.profiling.record import ProfileRecord
+from ttabench.profiling.rows import Row
+from ttabench.profiling.sizes import short
+from ttabench.records import unwritable
+from ttabench.render import size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PANELS = {
+    "latency": (
+        ("total_seconds", "read and write, s"), ("token_ms", "one more token, ms"),
+        ("peak_memory_bytes", "peak memory"), ("state_bytes", "state"),
+    ),
+    "throughput": (("samples_per_second", "samples/s"), ("largest_batch", "largest batch")),
+    "training": (("train_ms_per_sample", "training, ms a sample"), ("document_peak_bytes", "peak of a document")),
+}  # fmt: skip
+"""Figures drawn in each mode, and what their axes say."""
+
+
+def plot(record: ProfileRecord, path: Path) -> Path:
+    """Draw a profile and write it.
+
+    Args:
+        record: at least one row was measured.
+        path: ends in .png or .svg.
+
+    Raises:
+        UserError: another suffix, nothing to draw, a folder that cannot be written.
+    """
+    check_path(path)
+    panels = [panel for panel in PANELS[record.mode] if any(row.value(panel[0]) for row in record.rows)]
+    if not panels:
+        raise UserError("There is nothing to plot: no row was measured.", "See the table for the reasons.")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    down, across = -(-len(panels) // 2), min(2, len(panels))
+    figure = Figure(figsize=(5.5 * across, 3.8 * down), layout="constrained")
+    FigureCanvasAgg(figure)
+    places = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes, (name, label) in zip(places, panels, strict=False):
+        _draw(axes, record, name)
+        axes.set_ylabel(label)
+    places[0].legend(fontsize="small")
+    for axes in places[len(panels) :]:
+        axes.set_visible(False)
+    figure.suptitle(f"{record.base}, {record.machine.get('device') or record.model.get('device')}")
+    try:
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
+    return path
+
+
+def _draw(axes: Axes, record: ProfileRecord, name: str) -> None:
+    lengths = record.config["lengths"]
+    for number, method in enumerate(record.config["methods"]):
+        rows = [row for row in record.rows if row.method == method]
+        points = [(row.prefill, row.figures[name]) for row in rows if row.value(name)]
+        places, values = [place for place, _ in points], [found.value for _, found in points]
+        errors = [[found.value - found.low for _, found in points], [found.high - found.value for _, found in points]]
+        axes.errorbar(
+            places, values, yerr=errors, marker="o", markersize=4, capsize=2, label=method, color=f"C{number}"
+        )
+        _mark(axes, rows, f"C{number}")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2 if name.endswith("_bytes") else 10)
+    if name.endswith("_bytes"):
+        axes.yaxis.set_major_formatter(lambda value, _: size(value))
+    axes.set_xticks(lengths, [short(length) for length in lengths])
+    axes.set_xlabel("tokens of context")
+    axes.grid(alpha=0.3)
+
+
+def _mark(axes: Axes, rows: list[Row], color: str) -> None:
+    """A cross at the top of the panel where memory did not suffice."""
+    for row in rows:
+        if row.status == "oom":
+            axes.plot(
+                [row.prefill], [0.97], marker="x", color=color, transform=axes.get_xaxis_transform(), clip_on=False
+            )

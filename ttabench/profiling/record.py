@@ -1,0 +1,211 @@
+"""What a profile leaves behind: finished rows as they come, then one record and its figures as a tidy table.
+
+    OUT/<id>/profile.json     configuration, machine and its limits, base model, methods, rows, versions
+    OUT/<id>/profile.csv      one figure a row: method, prefill, status, metric, value, low, high, n
+    OUT/<id>/rows.jsonl       what is finished of a profile that still goes on
+
+A profile that was stopped loses no finished row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ttabench.errors import UserError
+from ttabench.profiling.rows import FINAL, Row
+from ttabench.profiling.sizes import short
+from ttabench.records import unwritable, write_atomically
+from ttabench.types import Json
+
+SCHEMA = 1
+RECORD_FILE, TABLE_FILE, PARTIAL_FILE, LOCK_FILE = "profile.json", "profile.csv", "rows.jsonl", ".lock"
+COLUMNS = ("profile", "model", "method", "growth", "prefill", "status", "metric", "value", "low", "high", "n", "detail")
+
+
+class ProfileRecord(BaseModel):
+    """A finished profile. JSON values only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: int = SCHEMA
+    id: str
+    created: str
+    """UTC, ISO 8601."""
+    seconds: float
+    """Spent on it in all, stops left out."""
+    config: dict[str, Json]
+    machine: dict[str, Json]
+    """Measured limits, see `machine.Limits`."""
+    model: dict[str, Json]
+    methods: dict[str, dict[str, Json]]
+    """Growth, trained parameters and notes by name, of those that could be built."""
+    rows: tuple[Row, ...]
+    versions: dict[str, str]
+    hardware: dict[str, Json]
+    code: dict[str, Json]
+
+    @property
+    def mode(self) -> str:
+        """latency, throughput or training."""
+        return str(self.config["mode"])
+
+    @property
+    def base(self) -> str:
+        """The base model as tables name it."""
+        return f"{self.config['model']}{' (random weights)' if self.config['random_weights'] else ''}"
+
+    def growth(self, method: str) -> str:
+        """How a method's state grows with what it reads; "" for one that could not be built."""
+        return str(self.methods.get(method, {}).get("growth", ""))
+
+    def notes(self) -> list[str]:
+        """What must be known to read the figures, each once."""
+        of_methods = [note for method in self.methods.values() for note in method["notes"]]
+        untrained = [
+            name for name, method in self.methods.items()
+            if method["parameters"] and not self.config["methods"][name]["digest"]
+        ]  # fmt: skip
+        told = [f"{', '.join(untrained)} untrained: weights do not change the cost"] if untrained else []
+        where: dict[str, list[str]] = {}
+        for row in self.rows:
+            for note in row.notes:
+                where.setdefault(note, []).append(f"{row.method} at {short(row.prefill)}")
+        of_rows = [f"{', '.join(places)}: {note}" for note, places in where.items()]
+        return list(dict.fromkeys([*of_methods, *told, *of_rows]))
+
+    def to_csv(self) -> str:
+        """One figure a row; a row without figures stands there with its status alone."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+        writer.writeheader()
+        for row in self.rows:
+            common = {
+                "profile": self.id, "model": self.base, "method": row.method, "growth": self.growth(row.method),
+                "prefill": row.prefill, "status": row.status, "detail": row.detail,
+            }  # fmt: skip
+            figures = [{"metric": name, **found.model_dump()} for name, found in row.figures.items()]
+            writer.writerows({**common, **each} for each in figures or [{}])
+        return text.getvalue()
+
+
+def load_profile(folder: Path) -> ProfileRecord:
+    """The record in a folder.
+
+    Raises:
+        UserError: missing, corrupted, or of another version.
+    """
+    file = folder / RECORD_FILE
+    try:
+        content: Any = json.loads(file.read_text(encoding="utf-8"))
+        if content["schema_version"] != SCHEMA:
+            raise UserError(f"{file} has schema version {content['schema_version']}.", "Profile again with --force.")
+        return ProfileRecord.model_validate(content)
+    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise UserError(f"The profile {file} cannot be read ({reason}).", "Profile again with --force.") from None
+
+
+class ProfileFolder:
+    """The folder of one profile and what is finished of it.
+
+    Args:
+        out: folder of all profiles and runs; made if missing.
+        profile: the profile's id.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+
+    def __init__(self, out: Path, profile: str) -> None:
+        self.path = out / profile
+        self.told: dict[str, Json] = {}
+        """machine and model, as soon as they are known."""
+        self.methods: dict[str, dict[str, Json]] = {}
+        self.rows: dict[tuple[str, int], Row] = {}
+        self.seconds = 0.0
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / PARTIAL_FILE).open("a"):
+                pass
+        except OSError as error:
+            raise unwritable(out, error) from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder; two processes that measure at once would disturb each other.
+
+        Raises:
+            UserError: another process holds it.
+        """
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path / LOCK_FILE)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise UserError(f"Another process measures {self.path}.", "Wait for it: both would be wrong.") from None
+        try:
+            yield
+        finally:
+            lock.release()
+            if not (self.path / RECORD_FILE).exists() and not self.rows:  # nothing came of it
+                for name in (PARTIAL_FILE, LOCK_FILE):
+                    (self.path / name).unlink(missing_ok=True)
+                with suppress(OSError):
+                    self.path.rmdir()
+
+    def discard(self) -> None:
+        """Forget what was measured."""
+        for name in (RECORD_FILE, TABLE_FILE, PARTIAL_FILE):
+            (self.path / name).unlink(missing_ok=True)
+
+    def resume(self) -> int:
+        """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
+        with suppress(FileNotFoundError):
+            for line in (self.path / PARTIAL_FILE).read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError, KeyError, TypeError, ValidationError):
+                    self._take(json.loads(line))
+        return len(self.rows)
+
+    def append(self, kind: str, value: Json, seconds: float = 0.0) -> None:
+        """Keep one finding, at once."""
+        line = {"kind": kind, "value": value, "seconds": seconds}
+        self._take(line)
+        try:
+            with (self.path / PARTIAL_FILE).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+    def _take(self, line: dict[str, Json]) -> None:
+        kind, value = line["kind"], line["value"]
+        self.seconds += float(line["seconds"])
+        if kind == "row":
+            row = Row.model_validate(value)
+            if row.status in FINAL:
+                self.rows[row.method, row.prefill] = row
+        elif kind == "method":
+            self.methods[value["name"]] = value
+        else:
+            self.told[kind] = value
+
+    def missing(self, method: str, lengths: Sequence[int]) -> list[int]:
+        """Lengths that a method was not measured at yet."""
+        return [length for length in lengths if (method, length) not in self.rows]
+
+    def finish(self, record: ProfileRecord) -> None:
+        """Write the table, then the record, then drop what they were made of."""
+        write_atomically(self.path / TABLE_FILE, record.to_csv())
+        write_atomically(self.path / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
+        (self.path / PARTIAL_FILE).unlink(missing_ok=True)

@@ -1,0 +1,75 @@
+"""What a profile says about one method at one length: how it ended, and its figures with their spread.
+
+Row(method="icl", prefill=65536, status="oom", detail="out of memory while adapting")
+Row(method="none", prefill=1024, figures={"token_ms": Figure(value=2.1, low=2.0, high=2.4, n=5), ...})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Status = Literal["ok", "oom", "refused", "skipped", "failed"]
+FINAL: tuple[Status, ...] = ("ok", "oom", "refused", "skipped")
+"""How rows end for good; failed ones are tried again by the same command."""
+
+
+class Figure(BaseModel):
+    """A median with the smallest and the largest of its n measurements; counts have n = 1."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    value: float
+    low: float
+    high: float
+    n: int = 1
+
+
+class Row(BaseModel):
+    """One method at one length."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    method: str
+    prefill: int
+    """Tokens of context asked for, by the base model's tokenizer."""
+    status: Status = "ok"
+    """Measured; out of memory; refused by model or method; left out for want of time; the process died."""
+    detail: str = ""
+    """Why it did not end well."""
+    figures: dict[str, Figure] = {}
+    """By name; the name says the unit: _seconds, _ms, _bytes, _share (of the machine's limit) ..."""
+    notes: tuple[str, ...] = ()
+
+    def value(self, name: str) -> float | None:
+        """The value of a figure, None where it was not measured."""
+        return self.figures[name].value if name in self.figures else None
+
+
+def figure(values: Sequence[float]) -> Figure:
+    """Median, extremes and number of measurements."""
+    return Figure(value=median(values), low=min(values), high=max(values), n=len(values))
+
+
+def exactly(value: float) -> Figure:
+    """What was counted rather than timed."""
+    return Figure(value=value, low=value, high=value)
+
+
+def added(parts: Sequence[Figure]) -> Figure:
+    """The sum of phases measured apart: of their medians, their lows and their highs."""
+    assert parts, "a sum of no phases"
+    return Figure(
+        value=sum(part.value for part in parts),
+        low=sum(part.low for part in parts),
+        high=sum(part.high for part in parts),
+        n=min(part.n for part in parts),
+    )
+
+
+def oom(method: str, prefill: int, reason: str) -> Row:
+    """The row of a length that memory does not suffice for."""
+    return Row(method=method, prefill=prefill, status="oom", detail=" ".join(reason.split())[:200])

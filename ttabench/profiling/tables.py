@@ -1,0 +1,128 @@
+"""Tables of a profile: what each method costs at each length, how that grows, and what the machine could do at best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ttabench.profiling.record import ProfileRecord
+from ttabench.profiling.rows import Figure, Row
+from ttabench.profiling.sizes import short
+from ttabench.render import Cell, Table, count, number, size
+
+FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
+    "latency": (
+        ("#adapt s", "adapt_seconds"), ("#first ms", "first_ms"), ("#token ms", "token_ms"),
+        ("#total s", "total_seconds"), ("#tokens/s", "tokens_per_second"), ("#peak memory", "peak_memory_bytes"),
+        ("#tensors", "peak_tensor_bytes"), ("#state", "state_bytes"), ("#adapt of limit", "adapt_limit_share"),
+        ("#token of limit", "decode_limit_share"),
+    ),
+    "throughput": (
+        ("#largest batch", "largest_batch"), ("#samples/s", "samples_per_second"), ("#at batch", "fastest_batch"),
+        ("#with reading", "whole_samples_per_second"), ("#tokens/s", "tokens_per_second"),
+        ("#peak memory", "peak_memory_bytes"), ("#state a sample", "sample_state_bytes"),
+    ),
+    "training": (
+        ("#train ms/sample", "train_ms_per_sample"), ("#train peak", "train_peak_bytes"),
+        ("#trained parameters", "trained_parameters"), ("#document ms", "document_ms"),
+        ("#document peak", "document_peak_bytes"), ("#state", "state_bytes"),
+    ),
+}  # fmt: skip
+"""Columns of each mode: heading and figure."""
+SPREAD = {"latency": "total_seconds", "training": "document_ms"}
+"""The figure whose spread stands in the table; all others are in the CSV."""
+STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}
+
+
+def profile_tables(record: ProfileRecord) -> list[Table]:
+    """The main table, and for latencies one of growth."""
+    tables = [main_table(record)]
+    if record.mode == "latency" and len(record.config["lengths"]) > 1:
+        tables.append(growth_table(record))
+    return tables
+
+
+def main_table(record: ProfileRecord) -> Table:
+    """A row a method and length."""
+    columns = FIGURES[record.mode]
+    spread = SPREAD.get(record.mode)
+    extra = ("#n", "#spread") if spread else ()
+    rows: list[tuple[str, ...]] = []
+    for row in record.rows:
+        cells = tuple(shown(name, row.figures.get(name)) for _, name in columns)
+        if row.status != "ok":
+            cells = (f"{STATUS[row.status]} at {short(row.prefill)}", *("" for _ in columns[1:]))
+        told = _spread(row.figures.get(spread)) if spread else ()
+        rows.append((row.method, short(row.prefill), *cells, *told))
+    data = tuple(_data(record, row) for row in record.rows)
+    heads = ("method", "#prefill", *(heading for heading, _ in columns), *extra)
+    title = f"{record.mode} of {record.base} on {record.model.get('device', '?')}, {record.model.get('dtype', '?')}"
+    return Table(title=title, columns=heads, rows=tuple(rows), data=data, caption=_caption(record))
+
+
+def growth_table(record: ProfileRecord) -> Table:
+    """The longest length against the shortest, for every method that was measured at both."""
+    first, last = record.config["lengths"][0], record.config["lengths"][-1]
+    names = ("adapt_seconds", "token_ms", "peak_memory_bytes", "state_bytes")
+    rows: list[tuple[str, ...]] = []
+    data: list[dict[str, Cell]] = []
+    for method in record.config["methods"]:
+        ends = [_found(record.rows, method, length) for length in (first, last)]
+        ratios = [_ratio(*(end.value(name) if end else None for end in ends)) for name in names]
+        rows.append((method, record.growth(method) or "-", *(number(ratio, 2) for ratio in ratios)))
+        data.append({"method": method, "growth": record.growth(method), **dict(zip(names, ratios, strict=True))})
+    columns = ("method", "state grows", "#adapt", "#token", "#peak memory", "#state")
+    title = f"growth, {short(last)} to {short(first)}"
+    caption = "How many times as much the longest prefill takes. A token of a constant state should stay near 1."
+    return Table(title=title, columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+
+
+def shown(name: str, found: Figure | None) -> str:
+    """A figure for people; its name says its unit."""
+    if found is None:
+        return "-"
+    value = found.value
+    if name.endswith("_bytes"):
+        return size(value)
+    if name.endswith("_share"):
+        return f"{100 * value:.3g} %"
+    if name.endswith("_parameters"):
+        return count(value)
+    if name.endswith("_batch"):
+        return f"{value:,.0f}"
+    return number(value, 1 if value >= 100 else 3)
+
+
+def _spread(found: Figure | None) -> tuple[str, str]:
+    if found is None:
+        return "", ""
+    width = (found.high - found.low) / found.value if found.value else 0.0
+    return str(found.n), "-" if found.n == 1 else f"{100 * width:.0f} %"
+
+
+def _data(record: ProfileRecord, row: Row) -> dict[str, Cell]:
+    figures: dict[str, Cell] = {name: found.value for name, found in row.figures.items()}
+    return {"method": row.method, "prefill": row.prefill, "growth": record.growth(row.method), "status": row.status,
+            "detail": row.detail, **figures}  # fmt: skip
+
+
+def _found(rows: Sequence[Row], method: str, length: int) -> Row | None:
+    return next((row for row in rows if (row.method, row.prefill) == (method, length)), None)
+
+
+def _ratio(low: float | None, high: float | None) -> float | None:
+    return high / low if low and high is not None else None
+
+
+def _caption(record: ProfileRecord) -> str:
+    lines = []
+    if record.mode == "latency":
+        load, limits = record.config["load"], record.machine
+        what = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
+        lines.append(f"Medians; spread: (largest - smallest) / median of the total. {what}")
+        lines.append(
+            f"Limits of {limits['device']}, {limits['threads']} threads, {limits['dtype']}: matrix products"
+            f" {count(limits['flops'])}FLOP/s, memory {count(limits['bytes'])}B/s."
+        )
+    reasons = [f"{row.method} at {short(row.prefill)}: {row.detail}" for row in record.rows if row.status != "ok"]
+    lines += [f"{line.rstrip('.')}." for line in (*record.notes(), *reasons)]
+    return "\n".join(lines)

@@ -1,0 +1,40 @@
+"""Synthetic text of a given length: what a model costs does not depend on what the text says.
+
+Numbered sentences, all different (methods may leave out what they have read before), cut into pieces of so many tokens
+of the base model's tokenizer.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+from ttabench.lm import LM
+from ttabench.types import Ask, Observe
+
+ROOM = 100_000
+"""Sentence numbers between two readers of a batch."""
+
+
+def pieces(lm: LM, tokens: int, piece_tokens: int, reader: int = 0) -> list[Observe]:
+    """Pieces of `piece_tokens` tokens each (joiner included, within a token or two), together `tokens`."""
+    texts: list[str] = []
+    left, joiner = tokens, len(lm.encode(Observe(text="").joiner))
+    while left > joiner:
+        room = min(piece_tokens, left)
+        start = reader * ROOM * ROOM + len(texts) * ROOM
+        texts.append(lm.decode(lm.encode(_sentences(room, start), max(1, room - joiner))))
+        left -= room
+    texts = texts or [lm.decode(lm.encode(_sentences(1), 1))]
+    return [Observe(text=text, key=f"piece{number}") for number, text in enumerate(texts)]
+
+
+def question(lm: LM, prompt_tokens: int, new_tokens: int, number: int = 0) -> Ask:
+    """A query with a prompt of so many tokens, and an answer for training."""
+    prompt = lm.decode(lm.encode(_sentences(prompt_tokens, number), prompt_tokens))
+    return Ask(prompt=prompt, key=f"q{number}", answers=("nothing happened",), max_new_tokens=new_tokens)
+
+
+def _sentences(tokens: int, start: int = 0) -> str:
+    """More than `tokens` tokens of text in any tokenizer: each sentence has at least eight."""
+    numbers = (number for number, _ in zip(count(start), range(tokens // 8 + 2), strict=False))
+    return " ".join(f"Entry {number} of the log says that nothing happened on day {number}." for number in numbers)

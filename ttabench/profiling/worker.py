@@ -1,0 +1,166 @@
+"""One process of a profile: reads a request on standard input, measures, and writes what it found as lines of JSON.
+
+    {"task": "measure", "method": "icl", "lengths": [1024, 4096], "limits": {...}, "job": "{...}"}
+    ->  {"kind": "model", ...}   {"kind": "method", ...}   {"kind": "at", "value": 1024}   {"kind": "row", ...}   ...
+
+Standard output belongs to these lines alone: what libraries print goes to standard error. A fault of the user's is a
+line too; where the process dies, the lines so far are what it leaves behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from ttabench import lm as base
+from ttabench.batching import out_of_memory
+from ttabench.environment import quiet_libraries, seed_everything
+from ttabench.errors import UserError
+from ttabench.layers.rotary import rotates
+from ttabench.lm import LM
+from ttabench.methods.base import BaseMethod
+from ttabench.profiling.job import Job
+from ttabench.profiling.machine import Limits, machine_limits
+from ttabench.profiling.measure import Measuring
+from ttabench.profiling.rows import Row, oom
+from ttabench.types import Json
+
+Emit: TypeAlias = Callable[[str, Json], None]
+"""Called with the kind of a line and its value."""
+
+
+def work(request: Mapping[str, Json], emit: Emit) -> None:
+    """Do what a request asks."""
+    job = Job.from_json(request["job"])
+    quiet_libraries()
+    seed_everything(0)
+    try:
+        if request["task"] == "machine":
+            emit("machine", _limits(job).model_dump())
+            return
+        lm = base.load(job.model, random_weights=job.random_weights, device=job.device, dtype=job.dtype)
+    except UserError as error:
+        emit("fault", {"what": error.what, "mend": error.mend})
+        return
+    _method(request, job, lm, emit)
+
+
+def _limits(job: Job) -> Limits:
+    """Rates of the device, in the number format the model will have."""
+    device = base.find_device(job.device)
+    return machine_limits(device, base.find_dtype(job.dtype, device) or torch.bfloat16)
+
+
+def _method(request: Mapping[str, Json], job: Job, lm: LM, emit: Emit) -> None:
+    name, lengths = request["method"], list(request["lengths"])
+    emit("model", lm.describe())
+    lifted = lift_positions(lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE)
+    _limit_memory(job.memory_limit, lm.device)
+    try:
+        method = job.adapters()[name].build(lm)
+    except UserError as error:
+        for length in lengths:
+            emit("row", Row(method=name, prefill=length, status="refused", detail=str(error)).model_dump())
+        return
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        for length in lengths:
+            emit("row", oom(name, length, str(error)).model_dump())
+        return
+    emit("method", _describe(method, lifted))
+    limits = Limits.model_validate(request["limits"]) if request["limits"] else None
+    measure = measurer(job, lm, method, limits, dict(request.get("passes", ())), emit)
+    for length in lengths:
+        emit("at", length)
+        row = measure(length)
+        emit("row", row.model_dump())
+        if row.status == "oom":
+            return  # what is left of it would be counted with the next length; a fresh process goes on
+
+
+SPARE = 512
+"""Positions beside context, prompt and answer: sinks, BOS, what a method keeps for itself."""
+
+
+def measurer(
+    job: Job, lm: LM, method: BaseMethod[Any], limits: Limits | None, passes: dict[int, float], emit: Emit
+) -> Callable[[int], Row]:
+    """What makes the row of a length, by the mode of the job; `passes` are seconds of lengths measured before."""
+    load = job.load
+
+    def tick(what: str, done: int, total: int) -> None:
+        emit("tick", [what, done, total])
+
+    if job.mode == "throughput":
+        from ttabench.profiling.batches import throughput
+
+        return lambda tokens: throughput(lm, method, tokens, load, tick)
+    if job.mode == "training":
+        from ttabench.profiling.lessons import training
+
+        return lambda tokens: training(lm, method, tokens, load, tick)
+    measuring = Measuring(lm=lm, method=method, load=load, limits=limits, tick=tick, passes=passes)
+
+    def timed(tokens: int) -> Row:
+        expected = measuring.expected(tokens)
+        if job.time_limit is not None and expected > job.time_limit:
+            detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
+            return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)
+        return measuring.row(tokens)
+
+    return timed
+
+
+def lift_positions(lm: LM, needed: int) -> str:
+    """Let a rotary model read further than it was trained to: rotation has no table that ends, and costs do not depend
+    on values. What it would write there means nothing.
+
+    Returns:
+        a note for the record; empty where nothing was lifted.
+    """
+    if lm.max_positions >= needed or not rotates(lm):
+        return ""
+    before, lm.max_positions = lm.max_positions, needed
+    return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"
+
+
+def _limit_memory(limit: int | None, device: torch.device) -> None:
+    """From here on, allocations beyond the limit fail."""
+    if limit is None:
+        return
+    if device.type == "cuda":
+        whole = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / whole), device)
+        return
+    import resource
+
+    # private writable memory: what malloc and torch take, not the libraries that are mapped
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def _describe(method: BaseMethod[Any], lifted: str) -> dict[str, Json]:
+    trained = sum(parameter.numel() for parameter in method.modules().parameters())
+    return {"name": method.name, "growth": method.growth, "parameters": trained, "notes": [lifted] if lifted else []}
+
+
+def main() -> None:
+    """Answer the request on standard input."""
+    request = json.loads(sys.stdin.readline())
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as lines:
+        os.dup2(2, 1)
+
+        def emit(kind: str, value: Json) -> None:
+            lines.write(json.dumps({"kind": kind, "value": value}) + "\n")
+            lines.flush()
+
+        work(request, emit)
+
+
+if __name__ == "__main__":
+    main()
