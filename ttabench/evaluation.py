@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ttabench import registry
-from ttabench.architectures import NANO
+from ttabench.architectures import ARCHITECTURES, NANO
 from ttabench.config import RunConfig, digest
-from ttabench.errors import UserError
+from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
 from ttabench.resolving import ASSETS, Adapter, Wanted, adapter
@@ -54,6 +54,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     """
     if wanted.ask_only and wanted.state is None:
         raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
+    _check_model(wanted)
     source = wanted.source or ("mini" if wanted.model == NANO else "hub")
     resolved = adapter(wanted)
     task = load(
@@ -92,6 +93,16 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     card = task.card
     metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance}
     return Plan(wanted=wanted, config=config, adapter=resolved, task=task, task_record={**record, **metrics})
+
+
+def _check_model(wanted: Wanted) -> None:
+    """Refuse a model that nothing is known of before its task's data are looked for."""
+    from ttabench.hub import find_source
+
+    if not wanted.random_weights:
+        find_source(wanted.model)
+    elif wanted.model not in ARCHITECTURES:
+        raise UnknownName("architecture for --random-weights", wanted.model, list(ARCHITECTURES))
 
 
 def _model_digest(model: str) -> str:
