@@ -196,6 +196,28 @@ def _attend_fused(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared
     return out_HBGTD.permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
 
 
+Part: TypeAlias = tuple[Tensor, Tensor]
+"""Attention to some of the slots [B, N, T, D], and the log of the sum of its exponentials [B, N, T]."""
+
+
+def summed(
+    query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: float, *, bias: Tensor | None = None,
+    causal: bool = False,
+) -> Part:  # fmt: skip
+    """Attention to these slots alone, where `in_two_parts` allows it; `bias` [B, 1, T, S] is added to the scores."""
+    assert _fused is not None
+    groups = query_BNTD.shape[1] // key_BHSD.shape[1]
+    key, value = (each.repeat_interleave(groups, dim=1) for each in (key_BHSD, value_BHSD))
+    out_BNTD, sum_BNT = _fused(query_BNTD, key, value, attn_mask=bias, is_causal=causal, scale=scaling)
+    return out_BNTD, sum_BNT.reshape(query_BNTD.shape[:3])
+
+
+def joined(first: Part, second: Part) -> Tensor:
+    """Attention [B, N, T, D] to the slots of both parts."""
+    share_BNT1 = torch.sigmoid(second[1] - first[1])[..., None]
+    return torch.lerp(first[0], second[0], share_BNT1.to(second[0].dtype))
+
+
 def _attend_behind(query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: float) -> Tensor:
     """The last T of S slots attend to the slots before them, and causally to each other; gives [B, T, N, D]."""
     assert _fused is not None
@@ -204,10 +226,8 @@ def _attend_behind(query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, sca
     past, own = ([each[:, :, part] for each in (key_BHSD, value_BHSD)] for part in (slice(before), slice(before, None)))
     # without a mask the query heads of one key/value head are more queries of it: nothing is repeated
     of_past, sum_past = _fused(query_BNTD.reshape(rows, heads, -1, size), *past, scale=scaling)
-    repeated = (each.repeat_interleave(count // heads, dim=1) for each in own)
-    of_own, sum_own = _fused(query_BNTD, *repeated, is_causal=True, scale=scaling)
-    share_BNT = torch.sigmoid(sum_own.reshape(rows, count, tokens) - sum_past.reshape(rows, count, tokens))
-    out_BNTD = torch.lerp(of_past.reshape(query_BNTD.shape), of_own, share_BNT[..., None].to(of_own.dtype))
+    front = of_past.reshape(query_BNTD.shape), sum_past.reshape(rows, count, tokens)
+    out_BNTD = joined(front, summed(query_BNTD, own[0], own[1], scaling, causal=True))
     return out_BNTD.transpose(1, 2)
 
 
