@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ttabench.attention import Call, in_two_parts, joined, summed
+from ttabench.attention import Call
+from ttabench.fused import in_two_parts, joined, summed
 from ttabench.layers.rotary import Rotary
 
 
