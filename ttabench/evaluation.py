@@ -7,7 +7,7 @@ outcome = execute(plan, Bases(), Path("runs"))       # returns what is stored, c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -185,6 +185,21 @@ def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watchin
     return Outcome(record=record, folder=folder.path, how="continued" if resumed else "new")
 
 
+class _Notes:
+    """Notes that are given once something is done: what is refused at the start is refused in one line."""
+
+    def __init__(self, notes: Sequence[str], watching: Watching) -> None:
+        self._pending, self._watching = list(notes), watching
+
+    def give(self) -> None:
+        while self._pending:
+            self._watching.notify(f"Note: {self._pending.pop(0)}.")
+
+    def tick(self, what: str, done: int, total: int) -> None:
+        self.give()
+        self._watching.tick(what, done, total)
+
+
 def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.environment import seed_everything
     from ttabench.recording import label_notes, make_record, notes
@@ -201,9 +216,9 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
         start=_start(plan, lm),
         ask_only=plan.config.ask_only,
     )
-    for note in notes(plan, lm):
-        watching.notify(f"Note: {note}.")
-    run_episodes(bench, plan.task, folder, watching.tick)
+    pending = _Notes(notes(plan, lm), watching)
+    run_episodes(bench, plan.task, folder, pending.tick)
+    pending.give()
     for note in label_notes(method):
         watching.notify(f"Note: {note}.")
     record = make_record(plan, lm, method, folder)
