@@ -53,6 +53,23 @@ def test_a_figure_without_words_is_none() -> None:
     assert of_units(RATIOS["ppl"], silent) is not None
 
 
+@pytest.mark.parametrize("name", RATIOS)
+@pytest.mark.parametrize("mean", [math.nan, math.inf, 1e6, 800.0, 500.0, 299.0])
+def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
+    """A figure is finite with its error and interval, or there is none; nothing overflows on the way."""
+    some = [Unit("a", 1.0, 1, 1), Unit("b", mean * 3, 3, 3), Unit("b", 2.0, 1, 1), Unit("c", 1.0, 1, 1)]
+    for of in (some, some[:3], some[1:2]):
+        found = of_units(RATIOS[name], of)
+        whole = math.fsum(unit.nll for unit in of) / sum(unit.tokens for unit in of)
+        assert found is not None or not max(whole, mean) < 300
+        if found is not None:
+            figures = (found.mean, found.stderr, found.ci_low, found.ci_high)
+            assert all(each is None or math.isfinite(each) for each in figures)
+            assert math.isfinite(mean)
+    if not math.isfinite(mean):
+        assert groups(RATIOS[name], some) is None
+
+
 def test_the_error_of_equal_units_is_that_of_a_mean() -> None:
     values = [1.0, 2.0, 4.0]
     one = of_units(RATIOS["ppl"], [Unit("a", value * 10, 10, 0) for value in values])
@@ -94,11 +111,44 @@ def test_the_error_of_texts_of_unequal_length_is_that_of_many_draws() -> None:
 
 
 @pytest.mark.parametrize("name", ["ppl", "ppl_unit_mean", "ppl_book_mean"])
-def test_pooled_runs_are_as_if_aggregated_at_once(name: str) -> None:
+def test_the_value_of_pooled_runs_is_as_if_aggregated_at_once(name: str) -> None:
     runs = [[Unit(f"{run} {u.text}", u.nll + run, u.tokens, u.words) for u in PLAIN] for run in range(3)]
     parts = [of_units(RATIOS[name], run) for run in runs]
     value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name])
     assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
+
+
+@pytest.mark.parametrize("name", RATIOS)
+def test_the_error_of_equal_runs_falls_with_the_root_of_their_number(name: str) -> None:
+    alone = of_units(RATIOS[name], PLAIN)
+    assert alone is not None
+    assert alone.stderr is not None
+    value, error = pooled([(alone.mean, alone.stderr, alone.weight)] * 4, RATIOS[name])
+    assert value == pytest.approx(alone.mean)
+    assert error == pytest.approx(alone.stderr / 2)
+
+
+def test_the_error_of_pooled_perplexities_is_that_of_their_logarithms() -> None:
+    """Against many draws of two runs of unlike length and perplexity: how far they lie apart is no error."""
+    generator = np.random.default_rng(1)
+
+    def draw() -> tuple[float, float]:
+        runs = [
+            [Unit(str(i), float(generator.normal(mean, 0.4)) * 100, 100, 0) for i in range(texts)]
+            for mean, texts in ((2.0, 20), (3.0, 60))
+        ]
+        parts = [part for run in runs if (part := of_units(RATIOS["ppl"], run))]
+        value, error = pooled([(part.mean, part.stderr, part.weight) for part in parts], RATIOS["ppl"])
+        whole = [unit._replace(text=f"{run} {unit.text}") for run, own in enumerate(runs) for unit in own]
+        at_once = of_units(RATIOS["ppl"], whole)
+        assert at_once is not None
+        assert value == pytest.approx(at_once.mean)
+        assert error is not None
+        assert error < (at_once.stderr or 0.0)
+        return value, error
+
+    values, errors = zip(*(draw() for _ in range(400)), strict=True)
+    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.12)
 
 
 def test_pooled_means_weigh_by_their_queries() -> None:

@@ -18,7 +18,7 @@ from ttabench.analytic import AnalyticLoad, crossing, table
 from ttabench.architectures import names
 from ttabench.cost import Cost
 from ttabench.errors import UnknownName, UserError
-from ttabench.registry import METHODS
+from ttabench.registry import METHODS, resolve
 
 LENGTHS = (1, 100, 1024, 65_536)
 ALL = list(cost.FORMULAS)
@@ -90,12 +90,38 @@ def test_a_folder_is_a_model_too(tmp_path: Path) -> None:
         (("nano", ["ccm"], [8], {"ccm": {"comp_tokens": "few"}}), "Setting comp_tokens of ccm takes int, got 'few'."),
         (("nano", ["ccm"], [8], {"ccm": {"update": "mean"}}), "Setting update of ccm takes 'concat' or 'merge', got"),
         (("nano", ["mac"], [8], {"mac": {"amortiser": "t6"}}), "The cost of mac with amortiser=t6"),
+        (("nano", ["streamadapter"], [8], {"streamadapter": {"ratio": 2}}), "ratio of streamadapter is 2. Give 0 to 1"),
     ],
 )
 def test_what_is_not_known_is_said(arguments: tuple[Any, ...], message: str) -> None:
     model, methods, lengths, *settings = arguments
     with pytest.raises(UserError, match=re.escape(message)):
         table(model, methods, lengths, AnalyticLoad(), *settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("snapkv", {"budget": 1.5}),
+        ("snapkv", {"budget": 0.0}),
+        ("snapkv", {"window": float("nan")}),
+        ("snapkv", {"window": 2000}),
+        ("snapkv", {"budget": 0.1, "window": 0.2}),
+        ("h2o", {"heavy": 1.2}),
+        ("h2o", {"recent": float("inf")}),
+        ("window", {"mode": "stride", "recent": 1}),
+        ("window", {"mode": "stride", "positions": "original"}),
+        ("window", {"mode": "postprefill", "positions": "cache"}),
+        ("mac", {"bank_cap": 1}),
+    ],
+    ids=str,
+)
+def test_what_a_method_refuses_has_no_cost(name: str, settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(reversed(settings))):
+        resolve(name).Settings(**settings)
+    for changes in (settings, {key: str(value) for key, value in settings.items()}):
+        with pytest.raises(UserError, match=next(reversed(settings))):
+            table("gpt2", [name], [512], AnalyticLoad(), {name: changes})
 
 
 @pytest.mark.parametrize("name", ["prompt_tokens", "new_tokens", "piece_tokens", "queries"])

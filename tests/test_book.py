@@ -203,6 +203,10 @@ def test_mini_books_are_as_long_as_asked_for() -> None:
     assert list(task.episodes(lm)) == list(load("pg19", options=task.describe()["protocol"]).episodes(lm))
     assert task.n_asks == pytest.approx(12, rel=0.3), "an estimate of 4 characters a token"
     assert task.n_observes == task.n_asks
+    shorter = load("pg19", options={"tokens": "2k", "window": "1k", "books": 2}).episodes(lm)
+    for begun, whole in zip(shorter, (one, two), strict=True):
+        assert begun.key == whole.key
+        assert begun.asks() == whole.asks()[:2], "runs of two lengths are paired over what is the same text"
 
 
 def test_training_sequences_are_cut_like_books(tmp_path: Path) -> None:
@@ -232,7 +236,15 @@ def test_training_sequences_are_cut_like_books(tmp_path: Path) -> None:
         ({"window": 8}, "window=8 is not larger than stride=8"),
         ({"tokens": "20"}, "tokens=20 is not longer than the first 20 tokens"),
         ({"tokens": "30,100"}, "tokens=30 ends inside a piece (they end at 20 + n x 8)"),
-        ({"tokens": "many"}, "'many' is no number of tokens such as 512 or 16k"),
+        (
+            {"tokens": "8k,16q"},
+            "tokens: '16q' is no number of tokens such as 512 or 16k, received '8k,16q'. "
+            "Give another with --task-set tokens=VALUE.",
+        ),
+        ({"tokens": "many"}, "tokens: 'many' is no number of tokens such as 512 or 16k. Give another"),
+        ({"tokens": "0,8k"}, "tokens.0: Input should be greater than 0, received 0. Give another"),
+        ({"tokens": ()}, "tokens: no length is given, received ()"),
+        ({"window": "1kb"}, "window: '1kb' is no number of tokens such as 512 or 16k. Give"),
         ({"tokens": ""}, "'' is no number of tokens"),
         ({"stride": 0}, "greater than 0"),
         ({"stripe": 8}, "Did you mean 'stride'?"),

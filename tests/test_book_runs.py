@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conftest import Command
+from tests.conftest import Command, one_line
 from tests.test_book import SMALL, put
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
@@ -219,6 +219,26 @@ def test_samples_hold_no_text_and_all_that_figures_need(ttabench: Command, tiny_
     assert not any(TEXT[start : start + 8] in str(sample) for sample in samples for start in range(len(TEXT) - 8))
     total = -sum(sample["logprobs"][0] for sample in samples) / sum(sample["tokens"][0] for sample in samples)
     assert record["rows"][0]["value"] == pytest.approx(math.exp(total))
+
+
+def test_a_book_of_one_token_is_refused_in_one_line(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    put(tmp_path, "books/1.txt", TEXT)
+    put(tmp_path, "books/2.txt", "x")
+    for source in (tmp_path / "books" / "2.txt", tmp_path / "books"):
+        ran = ttabench("eval", "--method", "none", "--task", "pg19", "--source", source, "--model", tiny_base,
+                       "--out", tmp_path / "runs", "--task-set", "window=20", "--task-set", "stride=8",
+                       "--task-set", "tokens=84")  # fmt: skip
+        assert "The book 2 of" in one_line(ran)
+        assert "is a single token" in ran.err
+        assert not list((tmp_path / "runs").iterdir()), "nothing was asked"
+
+
+def test_notes_are_given_once_something_is_done(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    put(tmp_path, "1.txt", TEXT)
+    ran = ttabench("eval", "--method", "none", "--task", "pg19", "--source", tmp_path / "1.txt", "--model", tiny_base,
+                   "--out", tmp_path / "runs", "--task-set", "window=20", "--task-set", "stride=8",
+                   "--task-set", "tokens=84")  # fmt: skip
+    assert ran.err.count("Note: all books of the source are scored") == 1
 
 
 def test_a_dry_run_knows_what_books_cost(ttabench: Command, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,77 @@ def test_only_shared_queries_are_paired(tmp_path: Path) -> None:
     ]
     (apart,) = compare(folders).differences
     assert (apart.n, apart.value) == (1, 0.5)
+
+
+Stretches = dict[tuple[str, int], tuple[int, int, float]]
+"""(tokens, words, mean NLL) by (text, first token)."""
+
+
+def scored(folder: Path, run: str, stretches: Stretches, metric: str = "ppl", **model: object) -> Path:
+    """A finished run that scored these stretches of text."""
+    base = {"name": "nano", "fingerprint": "f", "tokenizer": "nano"} | model
+    row = Row(run=run, method=run, task="t", source="mini", model=str(base["name"]), seed=0, metric=metric, value=9.0,
+              n=len(stretches), weight=100.0)  # fmt: skip
+    samples = [
+        replace(sample(f"{text}@{start}", text), mode="score", metrics={}, logprobs=[-tokens * mean], tokens=[tokens],
+                words=words, position=start)
+        for (text, start), (tokens, words, mean) in stretches.items()
+    ]  # fmt: skip
+    path = folder / run
+    path.mkdir(parents=True)
+    config = {"method": run, "task": "t", "model": base["name"], "seed": 0}
+    save_record(record(run, rows=(row,), config=config, model=base, task={"main_metric": metric}), path)
+    write_samples(path / SAMPLES_FILE, [each.flat() for each in samples])
+    return path
+
+
+LONG: Stretches = {("a", 1024): (512, 300, 2.0), ("a", 1536): (512, 310, 2.5), ("b", 1024): (512, 305, 3.0)}
+TAIL: Stretches = {("a", 2048): (40, 30, 1.0), ("b", 1536): (50, 33, 2.0)}
+
+
+def test_perplexities_are_paired_over_the_same_stretches_only(tmp_path: Path) -> None:
+    worse = {place: (tokens, words, mean + 1) for place, (tokens, words, mean) in (LONG | TAIL).items()}
+    short = dict.fromkeys(LONG, (256, 150, 2.2))
+    folders = [scored(tmp_path, "long", LONG | TAIL), scored(tmp_path, "worse", worse)]
+    (apart,) = compare(folders).differences
+    assert apart.n == 5
+    assert apart.value < 0
+    (apart,) = compare([folders[0], scored(tmp_path, "short", short | TAIL)]).differences
+    assert apart.n == 2, "only the ends of the texts are the same stretches"
+    assert apart.value == 0
+    found = compare([*folders, scored(tmp_path, "other", short)])
+    assert [(each.left, each.right) for each in found.differences] == [("long", "worse")]
+    assert found.unpaired == (("long", "other"), ("worse", "other"))
+    assert "no stretch of text was scored by both" in comparison_tables(found)[0].caption
+    assert "long − other; worse − other" in as_markdown(comparison_tables(found)[0])
+    assert compare(folders).unpaired == ()
+    assert comparison_tables(compare(folders))[0].caption == ""
+
+
+@pytest.mark.parametrize("change", [{"fingerprint": "g"}, {"tokenizer": "gpt2"}, {"name": "gpt2", "fingerprint": "g"}])
+def test_perplexities_of_other_bases_have_no_difference(tmp_path: Path, change: dict[str, object]) -> None:
+    one = scored(tmp_path, "one", LONG)
+    assert compare([one, scored(tmp_path, "renamed", LONG, name="the same by another name")]).differences
+    found = compare([one, scored(tmp_path, "other", LONG, **change)])
+    assert found.differences == ()
+    assert found.unpaired == (("one", "other"),)
+
+
+def test_one_query_or_text_shows_no_interval(tmp_path: Path) -> None:
+    of_a = {place: values for place, values in LONG.items() if place[0] == "a"}
+    better = {place: (tokens, words, mean / 2) for place, (tokens, words, mean) in LONG.items()}
+    mean = "ppl_book_mean"
+    alone = compare([scored(tmp_path, "all", better, mean), scored(tmp_path, "a", of_a, mean)])
+    few = compare([stored(tmp_path, "r1", {"q": 1.0}), stored(tmp_path, "r2", {"q": 0.5}, method="none")])
+    for found in (alone, few):
+        (apart,) = found.differences
+        assert apart.value != 0
+        assert (apart.ci_low, apart.ci_high, apart.p) == (None, None, None)
+        table = comparison_tables(found)[-1]
+        assert table.rows[0][4:6] == ("-", "-")
+    (both,) = compare([tmp_path / "all", scored(tmp_path, "both", LONG, mean)]).differences
+    assert both.ci_low is not None
+    assert both.p is not None
 
 
 def test_every_format_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,7 @@ from ttabench.methods.mac_presets import PRESETS
 from ttabench.methods.snapkv import SnapKVSettings
 from ttabench.methods.window import WindowSettings
 from ttabench.patching import encoded
+from ttabench.profiling.typed import STREAM
 from ttabench.registry import METHODS, resolve
 from ttabench.stream import piece_ids, prompt_ids
 from ttabench.types import State
@@ -199,6 +200,7 @@ def test_formulas_have_the_defaults_of_their_methods(name: str) -> None:
     formula, cls = cost.FORMULAS[name], resolve(name)
     own = asdict(cls.Settings())
     assert {key: own[key] for key in formula.settings} == dict(formula.settings)
+    assert (STREAM in formula.presets) == (STREAM in cls.presets), "a profile on paper would take another preset"
     for preset, changes in formula.presets.items():
         own = asdict(cls.presets[preset])
         assert {key: own[key] for key in formula.settings} == {**formula.settings, **changes}

@@ -28,11 +28,11 @@ LEVELS = (
         "progress",
         "mini",
     ),
-    ("lm", "hub", "patching", "stream", "deltas", "window", "attention"),
+    ("lm", "hub", "patching", "stream", "deltas", "window", "attention", "fused"),
     ("scoring", "forcing", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
     ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export"),
-    ("resolving", "evaluation", "reading", "compare", "pairing", "report", "sweep", "harness"),
+    ("resolving", "evaluation", "reading", "compare", "pairing", "harness"),
     ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
 )
 UPPER = {
@@ -73,6 +73,12 @@ def imported(tree: ast.AST) -> Iterator[str]:
         found = [name.removeprefix("ttabench.") for name in names if name.startswith("ttabench.")]
         yield from (name if name in LEVEL else name.split(".")[0] for name in found)
         yield from imported(node)
+
+
+def test_every_level_names_modules_that_exist() -> None:
+    for name in LEVEL:
+        place = PACKAGE.joinpath(*name.split("."))
+        assert place.with_suffix(".py").is_file() or place.is_dir(), f"there is no module {name}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))

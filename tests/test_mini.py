@@ -154,6 +154,25 @@ def test_books_have_the_length_asked_for_and_facts_that_return_late() -> None:
     assert max(gaps) * 9 > 1024
 
 
+def test_a_longer_book_goes_on_from_a_shorter_one() -> None:
+    long = str(books.pg19("test", 3, 1, 60_000)[0]["text"])
+    for tokens in (100, 4_000, 20_000):
+        assert long.startswith(str(books.pg19("test", 3, 1, tokens)[0]["text"]))
+
+
+def test_new_people_keep_appearing_in_a_book() -> None:
+    text = str(books.pg19("test", 0, 1, 60_000)[0]["text"])
+    fifths = [names_in(text[: len(text) * part // 5]) for part in range(6)]
+    assert all(len(after - before) > 10 for before, after in pairwise(fifths))
+    whole = names_in(books.book(rng("validation"), "validation", 400_000, growing=True))
+    assert whole == set(entities("person", "validation")), "until the split has no more"
+
+
+def test_the_stories_that_nano_is_trained_on_have_a_cast_that_is_complete() -> None:
+    for cast in (8, 16, 32):
+        assert len(names_in(books.book(rng("cast"), "train", 30_000, cast))) == cast
+
+
 def test_unknown_twins_and_impossible_numbers_of_facts_are_refused() -> None:
     with pytest.raises(ValueError, match="no miniature twin of 'wsc'"):
         demonstrations.superglue("wsc", "test", 0)

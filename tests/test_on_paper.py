@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import Command, one_line
 from ttabench.analytic import AnalyticLoad, table
 from ttabench.cost import FORMULAS
+from ttabench.profiling.typed import STREAM
 
 ANALYTIC = ("profile", "--analytic")
 
@@ -19,7 +20,9 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
     assert [(row["method"], row["context_tokens"]) for row in rows] == [
         (name, length) for name in FORMULAS for length in (1024, 65536)
     ]
-    wanted = table("llama-3-8b", list(FORMULAS), [1024, 65536], AnalyticLoad(new_tokens=128))
+    streams = {name: formula.presets[STREAM] for name, formula in FORMULAS.items() if STREAM in formula.presets}
+    assert set(streams) == {"snapkv", "h2o"}
+    wanted = table("llama-3-8b", list(FORMULAS), [1024, 65536], AnalyticLoad(new_tokens=128), streams)
     assert rows == wanted
 
 
@@ -39,11 +42,26 @@ def test_settings_and_presets_reach_the_formulas(ttabench: Command) -> None:
         return {row["method"]: row["state_floats"] for row in rows}
 
     whole = slots()
-    assert slots("--set", "snapkv.budget=512")["snapkv"] == 2 * whole["snapkv"]
-    assert slots("--set", "snapkv.budget=512")["h2o"] == whole["h2o"]
-    streamed = slots("--preset", "stream")
-    assert streamed["h2o"] < whole["h2o"] / 10
-    assert streamed["icl"] == whole["icl"]
+    assert slots("--preset", "stream") == whole
+    assert slots("--set", "snapkv.budget=1024")["snapkv"] == 2 * whole["snapkv"]
+    assert slots("--set", "snapkv.budget=1024")["h2o"] == whole["h2o"]
+    shares = slots("--preset", "streamadapter")
+    assert shares["h2o"] > 10 * whole["h2o"]
+    assert shares["icl"] == whole["icl"]
+
+
+def test_queries_are_in_the_total(ttabench: Command) -> None:
+    words = (*ANALYTIC, "--methods", "icl", "--prefill", "1k", "--queries", 7)
+    (rows,) = ttabench(*words, "--json").json().values()
+    assert [row["total_flops"] for row in rows] == [row["adapt_flops"] + 7 * row["ask_flops"] for row in rows]
+    assert "total FLOPs" in ttabench(*words, "--format", "markdown").out
+
+
+def test_a_folder_of_runs_from_the_environment_is_not_refused(
+    ttabench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTABENCH_OUT", "elsewhere")
+    assert ttabench(*ANALYTIC, "--methods", "icl").code == 0
 
 
 @pytest.mark.parametrize(
@@ -60,7 +78,23 @@ def test_settings_and_presets_reach_the_formulas(ttabench: Command) -> None:
         (["--dtype", "float8"], "float"),
         (["--generate", "0"], "--generate is 0"),
         (["--format", "yaml"], "format"),
+        (["--set", "snapkv.budget=1.5"], "Setting budget of snapkv is 1.5. Give a share"),
+        (["--set", "h2o.heavy=1.2"], "Setting heavy of h2o is 1.2. Give a share"),
+        (["--set", "snapkv.window=2000"], "window must be smaller than the budget 512, got 2000"),
+        (["--methods", "icl,,none"], "misses a name"),
+        (["--queries", "0"], "queries is 0"),
+        (["--repeat", "0"], "--repeat has no part in --analytic"),
         (["--plot", "x.png"], "--plot has no part in --analytic"),
+        (["--random-weights"], "--random-weights has no part in --analytic"),
+        (["--checkpoint", "none"], "--checkpoint has no part in --analytic"),
+        (["--task", "squad_seq"], "--task has no part in --analytic"),
+        (["--memory-limit", "4GiB"], "--memory-limit has no part in --analytic"),
+        (["--row-seconds", "3"], "--row-seconds has no part in --analytic"),
+        (["--time-limit", "3"], "--time-limit has no part in --analytic"),
+        (["--device", "cuda"], "--device has no part in --analytic"),
+        (["-o", "runs"], "--out has no part in --analytic"),
+        (["--force"], "--force has no part in --analytic"),
+        (["--quiet"], "--quiet has no part in --analytic"),
         (["--throughput"], "three profiles"),
     ],
 )

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama, tiny_opt
-from ttabench import attention
+from ttabench import attention, fused
 from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.patching import (
@@ -278,7 +278,7 @@ def test_shared_prefix_equals_its_copies(
     lm: LM, at_once: int, padded_prefix: bool, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if at_once:
-        monkeypatch.setattr(attention, "_fused", None)
+        monkeypatch.setattr(fused, "_fused", None)
         monkeypatch.setattr(attention, "SCORES_AT_ONCE", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:

@@ -58,6 +58,8 @@ def test_the_command_draws_and_refuses(ttabench: Command, tmp_path: Path) -> Non
     assert ttabench("compare", "--out", tmp_path, "--plot", picture, "--json").json()["runs"]
     assert picture.stat().st_size > 5000
     assert ".png or .svg" in one_line(ttabench("compare", "--out", tmp_path, "--plot", "p.pdf"))
-    assert "no/such" in one_line(ttabench("compare", "--out", tmp_path, "--plot", "no/such/p.png"))
+    assert "no folder no/such" in one_line(ttabench("compare", "--out", tmp_path, "--plot", "no/such/p.png"))
+    (tmp_path / "folder.svg").mkdir()
+    assert "cannot be written" in one_line(ttabench("compare", "--out", tmp_path, "--plot", tmp_path / "folder.svg"))
     stored(tmp_path, "r2", {"a": 1.0}, task="elsewhere")
     assert "One picture" in one_line(ttabench("compare", "--out", tmp_path, "--plot", picture))

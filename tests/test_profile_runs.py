@@ -12,15 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+from typer.main import get_command
 
 from tests.conftest import Command, one_line
+from ttabench.cli import app
+from ttabench.environment import versions
 from ttabench.errors import UserError
 from ttabench.profiling import driver, machine, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
 from ttabench.profiling.load import Load
 from ttabench.profiling.record import COLUMNS, load_profile
-from ttabench.profiling.rows import Row
+from ttabench.profiling.rows import Row, oom
 
 LENGTHS = (32, 64, 96)
 SMALL = ("--prefill", "32,64", "--generate", 2, "--repeat", 1, "--piece-tokens", 16)
@@ -163,11 +166,35 @@ def test_notes_of_rows_are_told_once(job: Job, requests: Requests, tmp_path: Pat
     assert record.model_copy(update={"rows": tuple(noted[:2])}).notes()[-1] == "none at 64, none at 96: read once"
 
 
-def test_a_damaged_profile_is_refused(job: Job, requests: Requests, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ({"config": {}}, "config.mode"),
+        ({"machine": {}}, "machine.flops"),
+        ({"methods": {"icl": {}}}, "methods.icl.growth"),
+        ({"methods": {"mac": {"growth": "linear", "parameters": 1, "notes": []}}}, "'mac' is among the methods"),
+        ({"schema_version": 7}, "schema version 7"),
+        ({"rows": [{}]}, "rows.0.method"),
+    ],
+    ids=str,
+)
+def test_a_damaged_profile_is_refused(
+    job: Job, requests: Requests, tmp_path: Path, damage: dict[str, Any], told: str
+) -> None:
     folder = execute(job, tmp_path).folder
-    (folder / "profile.json").write_text('{"schema_version": 1}')
-    with pytest.raises(UserError, match="--force"):
+    load_profile(folder)
+    file = folder / "profile.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **damage}))
+    with pytest.raises(UserError, match="--force") as caught:
         load_profile(folder)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}', "[" * 100_000], ids=lambda text: text[:9])
+def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(UserError, match="--force"):
+        load_profile(tmp_path)
 
 
 def test_who_is_who(job: Job) -> None:
@@ -223,7 +250,67 @@ def test_other_profiles(
     assert ran.code == 0, ran.err
     assert shown in ran.out
     assert "growth" not in ran.out
-    assert (picture.exists(), len(requests)) == (True, 1) or flags == ["--training"]
+    assert "spread" in ran.out
+    assert picture.exists()
+    assert [request["task"] for request in requests] == ["measure"], "only latencies are held against the machine"
+
+
+def test_what_was_measured_is_shown_even_where_nothing_can_be_drawn(
+    ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(request: Mapping[str, Any]) -> Lines:
+        for length in request["lengths"]:
+            yield "row", oom(request["method"], length, "no room").model_dump()
+        yield End(code=0)
+
+    monkeypatch.setattr(driver, "launch", too_large)
+    ran = ttabench("profile", "--training", "--methods", "icl", *SMALL, "--model", tiny_base, "--out", tmp_path,
+                   "--plot", tmp_path / "p.svg")  # fmt: skip
+    assert ran.code == 2
+    assert "OOM at 32" in ran.out
+    assert "nothing to plot" in ran.err
+
+
+def test_nothing_is_measured_for_a_picture_that_cannot_be_written(
+    ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path
+) -> None:
+    ran = ttabench("profile", "--methods", "icl", *SMALL, "--model", tiny_base, "--out", tmp_path / "runs",
+                   "--plot", tmp_path / "nowhere" / "x.svg")  # fmt: skip
+    assert "there is no folder" in one_line(ran)
+    assert not requests
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_stored_profile_says_which_versions_it_had(
+    ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path
+) -> None:
+    words = ("profile", "--training", "--methods", "icl", *SMALL, "--model", tiny_base, "--out", tmp_path)
+    assert ttabench(*words).code == 0
+    assert "measured with" not in ttabench(*words).err
+    (file,) = tmp_path.glob("*/profile.json")
+    stored = json.loads(file.read_text())
+    stored["versions"]["torch"] = "0.1"
+    file.write_text(json.dumps(stored))
+    assert f"It was measured with torch 0.1 (now {versions()['torch']})." in ttabench(*words).err
+
+
+def test_measured_and_on_paper_are_the_same_methods(ttabench: Command, requests: Requests, tmp_path: Path) -> None:
+    """The same words, without and with --analytic: states agree to the byte, presets included."""
+    words = ("profile", "--methods", "icl,snapkv,h2o,window", "--model", "nano", "--generate", 2, "--json")
+    ran = ttabench(*words, "--prefill", 600, "--repeat", 1, "--out", tmp_path, "--device", "cpu").json()
+    (title,) = [key for key in ran if key.startswith("latency of")]
+    measured = {row["method"]: row["state_bytes"] for row in ran[title]}
+    (read,) = {row["tokens_read"] for row in ran[title]}  # the text has 600 tokens within a token or two
+    (rows,) = ttabench(*words, "--prefill", int(read), "--analytic").json().values()
+    assert {row["method"]: row["state_bytes"] for row in rows} == measured
+
+
+def test_the_help_says_which_presets_and_checkpoints_a_profile_takes() -> None:
+    command = get_command(app).commands["profile"]  # type: ignore[attr-defined]
+    told = {option.name: getattr(option, "help", "") for option in command.params}
+    assert "default: stream" in told["preset"]
+    assert "--task" in told["checkpoint"]
+    assert "the one trained method" in told["checkpoint"]
 
 
 def test_processes_of_their_own_that_run_out_of_memory(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a profile measures at one length: sizes, text, counts, phases, batches, lessons. Nothing is timed."""
+"""What a profile measures at one length: sizes, text, counts, phases, batches, training. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ttabench.lm import LM, load
 from ttabench.methods.icl import InContext, InContextSettings
 from ttabench.patching import forward, text_start
 from ttabench.profiling import batches, machine
-from ttabench.profiling.batches import next_batch, throughput
+from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
-from ttabench.profiling.lessons import training
 from ttabench.profiling.load import Load
 from ttabench.profiling.machine import Limits, machine_limits
 from ttabench.profiling.measure import Measuring
 from ttabench.profiling.rows import added, figure
 from ttabench.profiling.sizes import lengths, memory, short, tokens
 from ttabench.profiling.text import pieces, question
+from ttabench.profiling.training_cost import training
 from ttabench.profiling.worker import lift_positions
 from ttabench.registry import METHODS, resolve, settings_from
 from ttabench.types import Patch, State
@@ -209,6 +209,34 @@ def test_throughput_finds_the_largest_batch(lm: LM) -> None:
     assert (row.value("samples_per_second") or 0) > (row.value("whole_samples_per_second") or 0) > 0
     alone = Measuring(lm=lm, method=InContext(lm, InContextSettings()), load=LOAD).row(64)
     assert row.value("sample_state_bytes") == alone.value("state_bytes")
+
+
+def test_a_batch_warms_up_and_is_repeated(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+    method = Greedy(lm, InContextSettings())
+    method.most_rows = 2
+    monkeypatch.setattr(method, "begin", lambda rows: begun.append(rows) or InContext.begin(method, rows))
+    row = throughput(lm, method, 64, replace(LOAD, repeat=3))
+    assert begun == [1] * 4 + [2] * 4 + [4, 3], "once to warm up, three times timed; what does not fit fails at once"
+    for name in ("samples_per_second", "whole_samples_per_second", "tokens_per_second"):
+        assert row.figures[name].n == 3
+    assert row.figures["largest_batch"].n == 1
+    begun.clear()
+    throughput(lm, method, 64, replace(LOAD, repeat=3, row_seconds=1e-9))
+    assert begun == [1] * 2 + [2] * 2 + [4, 3], "where there is no time a batch is timed once"
+
+
+def test_all_rates_are_those_of_the_fastest_batch() -> None:
+    one = Rate(rows=1, adapt_seconds=(0.0,) * 3, ask_seconds=(1.0,) * 3, state_bytes=10, peak_bytes=7)
+    two = Rate(rows=2, adapt_seconds=(1.0, 3.0, 2.0), ask_seconds=(1.0,) * 3, state_bytes=20, peak_bytes=9)
+    four = Rate(rows=4, adapt_seconds=(0.0,) * 3, ask_seconds=(4.0, 4.0, 0.1), state_bytes=40, peak_bytes=8)
+    found = batches.figures([one, two, four], LOAD)
+    assert (found["fastest_batch"].value, found["largest_batch"].value) == (2, 4)
+    assert found["samples_per_second"].value == 2.0
+    whole = found["whole_samples_per_second"]
+    assert (whole.low, whole.value, whole.high) == (2 / 4, 2 / 3, 2 / 2)
+    assert found["tokens_per_second"].value == 2.0 * LOAD.generate
+    assert (found["peak_memory_bytes"].value, found["sample_state_bytes"].value) == (8, 10)
 
 
 @given(st.integers(1, batches.MOST - 1))

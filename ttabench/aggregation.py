@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 NORMAL_95 = 1.959963984540054
-LARGEST_LOG = 700.0
-"""exp of more is no number."""
+LARGEST_LOG = 300.0
+"""exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
 
 Pair = tuple[float, float]
 """Numerator and denominator."""
@@ -93,7 +93,8 @@ class Ratio:
 
 
 def _unit_mean(unit: Unit) -> Pair:
-    return unit.tokens * math.exp(unit.nll / max(1, unit.tokens)), unit.tokens
+    mean = unit.nll / max(1, unit.tokens)
+    return unit.tokens * math.exp(mean) if mean <= LARGEST_LOG else math.inf, unit.tokens
 
 
 RATIOS: dict[str, Ratio] = {
@@ -108,7 +109,10 @@ def groups(ratio: Ratio, units: Sequence[Unit]) -> list[Pair] | None:
     """Numerator and denominator of every group, in the order of their first units; None where a figure is no number."""
     sums: dict[str, list[Pair]] = {}
     for unit in units:
-        sums.setdefault(unit.text, []).append(ratio.terms(unit))
+        pair = ratio.terms(unit)
+        if not all(map(math.isfinite, pair)):
+            return None
+        sums.setdefault(unit.text, []).append(pair)
     texts = [(math.fsum(a for a, _ in pairs), math.fsum(b for _, b in pairs)) for pairs in sums.values()]
     if ratio.mean_over_texts:
         return None if any(map(_is_no_number, texts)) else [(math.exp(a / b), 1.0) for a, b in texts]
@@ -120,7 +124,10 @@ def _is_no_number(pair: Pair) -> bool:
 
 
 def of_units(ratio: Ratio, units: Sequence[Unit]) -> Aggregate | None:
-    """The figure of at least one unit; None where it is no number (no word begins, or one word has all tokens)."""
+    """The figure of at least one unit; None where it is no number.
+
+    That is where no word begins, where one word has all tokens, or where a log-probability is not finite.
+    """
     assert units, "no units to aggregate"
     pairs = groups(ratio, units)
     total = (0.0, 0.0) if pairs is None else (math.fsum(a for a, _ in pairs), math.fsum(b for _, b in pairs))
@@ -145,12 +152,16 @@ def of_units(ratio: Ratio, units: Sequence[Unit]) -> Aggregate | None:
 def pooled(figures: Sequence[tuple[float, float | None, float]], ratio: Ratio | None) -> tuple[float, float | None]:
     """One figure from those of independent runs.
 
+    The value is that of all their queries aggregated at once. The error is that of a mean of independent figures with
+    fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are exponentials.
+    How far the runs lie apart does not enter it, as it would enter the error of all queries at once.
+
     Args:
         figures: (value, standard error, weight) of each run.
         ratio: what kind of figure; None is a plain mean.
 
     Returns:
-        (value, standard error), as if all queries had been aggregated at once; no error where a run shows none.
+        (value, standard error); no error where a run shows none.
     """
     kind = ratio or Ratio(terms=lambda unit: (unit.nll, unit.tokens), exponential=False)
     total = sum(weight for _, _, weight in figures)

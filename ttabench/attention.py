@@ -30,10 +30,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-NAME = "ttabench_shared_prefix"
+from ttabench.fused import behind, beside, in_two_parts
 
-_fused = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-"""The kernel that `scaled_dot_product_attention` calls on a CPU; asked by name, it gives the log-sum-exp too."""
+NAME = "ttabench_shared_prefix"
 
 SCORES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
 """Attention scores alive at a time without gradients; more rows take turns. 4 MiB stay in a CPU's cache: measured twice
@@ -89,11 +88,6 @@ def read_on(plainly: bool) -> Iterator[None]:
         yield
     finally:
         _reading.reset(token)
-
-
-def in_two_parts(device: torch.device) -> bool:
-    """Whether a text that is read on can be attended to in two parts."""
-    return _fused is not None and device.type == "cpu" and not torch.is_grad_enabled()
 
 
 @dataclass(frozen=True)
@@ -158,7 +152,7 @@ def forward(
         attention_mask = _seen_by_heads(blind[module.layer_idx], query, key, attention_mask)
     if _reading.get() and 1 < query.shape[2] < key.shape[2]:
         scaling = options.get("scaling")
-        return _attend_behind(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+        return behind(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
     shared = None if lent is None else lent[module.layer_idx]
     if shared is None or not shared.keys.shape[2]:
         out: tuple[Tensor, None] = sdpa_attention_forward(
@@ -167,45 +161,9 @@ def forward(
         return out
     scaling = options.get("scaling")
     query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    fused = _fused is not None and query.device.type == "cpu" and shared.all_seen and not torch.is_grad_enabled()
-    attend = _attend_fused if fused else _attend_in_parts
-    return attend(query, (key, value), shared, attention_mask), None
-
-
-def _attend_fused(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask_B1TS: Tensor | None) -> Tensor:
-    """Two softmaxes, put together by their log-sum-exps. The G query heads of one key/value head stand side by side."""
-    assert _fused is not None
-    rows, count, tokens, size = query_BNTD.shape
-    heads = own[0].shape[1]
-    shape = (heads, rows, count // heads, tokens)
-    query_HBGTD = query_BNTD.view(rows, heads, -1, tokens, size).transpose(0, 1)
-    of_shared, sum_shared = _fused(query_HBGTD.reshape(1, heads, -1, size), shared.keys, shared.values, scale=1.0)
-    bias_B1TS = None
-    if mask_B1TS is not None:
-        hidden_B1TS = ~mask_B1TS[..., shared.keys.shape[2] :]
-        bias_B1TS = torch.zeros_like(hidden_B1TS, dtype=query_BNTD.dtype)
-        bias_B1TS.masked_fill_(hidden_B1TS, torch.finfo(query_BNTD.dtype).min)
-    keys, values = (part.repeat_interleave(count // heads, dim=1) for part in own)
-    of_own, sum_own = _fused(query_BNTD, keys, values, attn_mask=bias_B1TS, scale=1.0)
-    share_HBGT = torch.sigmoid(sum_own.view(rows, heads, -1, tokens).transpose(0, 1) - sum_shared.view(shape))
-    of_own_HBGTD = of_own.view(rows, heads, -1, tokens, size).transpose(0, 1)
-    out_HBGTD = torch.lerp(of_shared.view(*shape, size), of_own_HBGTD, share_HBGT[..., None].to(of_own.dtype))
-    return out_HBGTD.permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
-
-
-def _attend_behind(query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: float) -> Tensor:
-    """The last T of S slots attend to the slots before them, and causally to each other; gives [B, T, N, D]."""
-    assert _fused is not None
-    rows, count, tokens, size = query_BNTD.shape
-    heads, before = key_BHSD.shape[1], key_BHSD.shape[2] - tokens
-    past, own = ([each[:, :, part] for each in (key_BHSD, value_BHSD)] for part in (slice(before), slice(before, None)))
-    # without a mask the query heads of one key/value head are more queries of it: nothing is repeated
-    of_past, sum_past = _fused(query_BNTD.reshape(rows, heads, -1, size), *past, scale=scaling)
-    repeated = (each.repeat_interleave(count // heads, dim=1) for each in own)
-    of_own, sum_own = _fused(query_BNTD, *repeated, is_causal=True, scale=scaling)
-    share_BNT = torch.sigmoid(sum_own.reshape(rows, count, tokens) - sum_past.reshape(rows, count, tokens))
-    out_BNTD = torch.lerp(of_past.reshape(query_BNTD.shape), of_own, share_BNT[..., None].to(of_own.dtype))
-    return out_BNTD.transpose(1, 2)
+    if shared.all_seen and in_two_parts(query.device):
+        return beside(query, (key, value), (shared.keys, shared.values), attention_mask), None
+    return _attend_in_parts(query, (key, value), shared, attention_mask), None
 
 
 def _attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:

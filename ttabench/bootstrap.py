@@ -41,12 +41,12 @@ def paired_ratios(
 
     def figures(side_G2: Floats, drawn_RG: NDArray[np.int32]) -> Floats:
         sums_R2 = side_G2[drawn_RG].sum(axis=1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio_R: Floats = sums_R2[:, 0] / sums_R2[:, 1]
+        ratio_R: Floats = sums_R2[:, 0] / sums_R2[:, 1]
         return np.exp(ratio_R) if exponential else ratio_R
 
     def apart(drawn_RG: NDArray[np.int32]) -> Floats:
-        found_R = figures(left_G2, drawn_RG) - figures(right_G2, drawn_RG)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            found_R = figures(left_G2, drawn_RG) - figures(right_G2, drawn_RG)
         return found_R[np.isfinite(found_R)]  # a draw may hold only groups without a word
 
     low, high, p = _resampled(len(left_G2), apart, resamples, seed)

@@ -47,16 +47,16 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """`left` minus `right` on the queries both answered, with a 95 % interval."""
+    """`left` minus `right` on the queries both answered, with a 95 % interval (None where a single one shows none)."""
 
     left: str
     right: str
     task: str
     metric: str
     value: float
-    ci_low: float
-    ci_high: float
-    p: float
+    ci_low: float | None
+    ci_high: float | None
+    p: float | None
     n: int
 
 
@@ -66,6 +66,8 @@ class Comparison:
 
     entries: tuple[Entry, ...]
     differences: tuple[Difference, ...]
+    unpaired: tuple[tuple[str, str], ...] = ()
+    """Labels of pairs on one task and source whose perplexities are of other stretches of text, or of other bases."""
 
 
 def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
@@ -94,12 +96,10 @@ def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLE
     values = [
         answered([folder for folder, _ in group], entry.metric) for group, entry in zip(members, entries, strict=True)
     ]
-    differences = [
-        found
-        for left, right in combinations(range(len(entries)), 2)
-        if (found := _difference((entries[left], values[left]), (entries[right], values[right]), resamples, seed))
-    ]
-    return Comparison(entries=tuple(entries), differences=tuple(differences))
+    pairs = list(combinations(zip(entries, values, strict=True), 2))
+    differences = [found for left, right in pairs if (found := _difference(left, right, resamples, seed))]
+    unpaired = [(left[0].label, right[0].label) for left, right in pairs if _score_other_texts(left, right)]
+    return Comparison(entries=tuple(entries), differences=tuple(differences), unpaired=tuple(unpaired))
 
 
 def _varying(record: RunRecord) -> dict[str, Json]:
@@ -187,12 +187,21 @@ def _mean(values: Sequence[float | int | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def _alike(ours: Entry, theirs: Entry) -> bool:
+    return (ours.task, ours.source, ours.metric) == (theirs.task, theirs.source, theirs.metric)
+
+
+def _score_other_texts(left: tuple[Entry, Values], right: tuple[Entry, Values]) -> bool:
+    ratio = ratio_of(left[0].metric) is not None
+    return ratio and _alike(left[0], right[0]) and not set(left[1]) & set(right[1])
+
+
 def _difference(
     left: tuple[Entry, Values], right: tuple[Entry, Values], resamples: int, seed: int
 ) -> Difference | None:
     """None where the two have no query in common, or another task, source or metric."""
     ours, theirs = left[0], right[0]
-    if (ours.task, ours.source, ours.metric) != (theirs.task, theirs.source, theirs.metric):
+    if not _alike(ours, theirs):
         return None
     shared = sorted(set(left[1]) & set(right[1]))
     if not shared:
@@ -201,7 +210,8 @@ def _difference(
     found = apart(ratio_of(ours.metric), sides, resamples, seed)
     if found is None:
         return None
-    value, low, high, p = found
+    value, interval = found
+    low, high, p = interval or (None, None, None)
     return Difference(
         left=ours.label,
         right=theirs.label,

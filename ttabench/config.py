@@ -23,7 +23,7 @@ IDENTITY_DIGITS = 12
 SAMPLED_BYTES = 64 * 2**20
 """Of a longer file only the first and the last half of this many bytes are hashed, with its length."""
 KNOWN_MODELS = frozenset(names())
-DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 SEEDS = 2**32
 """What numpy takes for a seed."""

@@ -7,15 +7,15 @@ outcome = execute(plan, Bases(), Path("runs"))       # returns what is stored, c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ttabench import registry
-from ttabench.architectures import NANO
+from ttabench.architectures import ARCHITECTURES, NANO
 from ttabench.config import RunConfig, digest
-from ttabench.errors import UserError
+from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
 from ttabench.resolving import ASSETS, Adapter, Wanted, adapter
@@ -54,6 +54,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     """
     if wanted.ask_only and wanted.state is None:
         raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
+    _check_model(wanted)
     source = wanted.source or ("mini" if wanted.model == NANO else "hub")
     resolved = adapter(wanted)
     task = load(
@@ -92,6 +93,16 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     card = task.card
     metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance}
     return Plan(wanted=wanted, config=config, adapter=resolved, task=task, task_record={**record, **metrics})
+
+
+def _check_model(wanted: Wanted) -> None:
+    """Refuse a model that nothing is known of before its task's data are looked for."""
+    from ttabench.hub import find_source
+
+    if not wanted.random_weights:
+        find_source(wanted.model)
+    elif wanted.model not in ARCHITECTURES:
+        raise UnknownName("architecture for --random-weights", wanted.model, list(ARCHITECTURES))
 
 
 def _model_digest(model: str) -> str:
@@ -174,6 +185,21 @@ def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watchin
     return Outcome(record=record, folder=folder.path, how="continued" if resumed else "new")
 
 
+class _Notes:
+    """Notes that are given once something is done: what is refused at the start is refused in one line."""
+
+    def __init__(self, notes: Sequence[str], watching: Watching) -> None:
+        self._pending, self._watching = list(notes), watching
+
+    def give(self) -> None:
+        while self._pending:
+            self._watching.notify(f"Note: {self._pending.pop(0)}.")
+
+    def tick(self, what: str, done: int, total: int) -> None:
+        self.give()
+        self._watching.tick(what, done, total)
+
+
 def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.environment import seed_everything
     from ttabench.recording import label_notes, make_record, notes
@@ -190,9 +216,9 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
         start=_start(plan, lm),
         ask_only=plan.config.ask_only,
     )
-    for note in notes(plan, lm):
-        watching.notify(f"Note: {note}.")
-    run_episodes(bench, plan.task, folder, watching.tick)
+    pending = _Notes(notes(plan, lm), watching)
+    run_episodes(bench, plan.task, folder, pending.tick)
+    pending.give()
     for note in label_notes(method):
         watching.notify(f"Note: {note}.")
     record = make_record(plan, lm, method, folder)

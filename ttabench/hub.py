@@ -9,13 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from ttabench.architectures import ARCHITECTURES, NANO, names
 from ttabench.environment import offline_if_unreachable
 from ttabench.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 NANO_FOLDER = Path(__file__).parent / "assets" / "nano"
@@ -86,6 +85,7 @@ def random(
     Raises:
         UnknownName: the architecture is not known.
     """
+    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if name not in ARCHITECTURES:

@@ -174,6 +174,16 @@ ProfileSet = Annotated[
     typer.Option("--set", "-s", rich_help_panel=RUN,
                  help="key=value for every method that has the setting, method.key=value for one; repeat for more."),
 ]  # fmt: skip
+ProfilePreset = Annotated[
+    str,
+    typer.Option("--preset", show_default=False, rich_help_panel=RUN,
+                 help="Named settings, of methods that have them. (default: stream, else those named like the model)"),
+]  # fmt: skip
+ProfileCheckpoint = Annotated[
+    str,
+    typer.Option("--checkpoint", show_default=False, rich_help_panel=RUN,
+                 help="Adapter of the one trained method, or none. (default: what is shipped for --task, or none)"),
+]  # fmt: skip
 ShippedFor = Annotated[
     str, typer.Option("--task", "-t", help="Whose shipped checkpoint trained methods take.", rich_help_panel=RUN)
 ]
@@ -193,6 +203,9 @@ Analytic = Annotated[
     typer.Option("--analytic", help="Cost on paper, from published shapes: no weights, at once, any model and length.",
                  rich_help_panel=MEASURED),
 ]  # fmt: skip
+Queries = Annotated[
+    int, typer.Option(help="With --analytic: queries in the total of operations.", rich_help_panel=MEASURED)
+]
 ProfileTraining = Annotated[
     bool,
     typer.Option("--training", help="Milliseconds a training sample; memory of adapting one document.",
@@ -203,8 +216,10 @@ MemoryLimit = Annotated[
     typer.Option(help="Memory a process may use, like 4GiB. (default: all)", show_default=False, rich_help_panel=HOW),
 ]
 RowSeconds = Annotated[
-    float, typer.Option(help="A row is repeated no further once it took this long.", rich_help_panel=HOW)
-]
+    float,
+    typer.Option(help="A row (a batch of --throughput) is repeated no further once it took so long.",
+                 rich_help_panel=HOW),
+]  # fmt: skip
 TimeLimit = Annotated[
     float | None,
     typer.Option(help="Leave out rows whose one pass would take more seconds. (default: none)", show_default=False,

@@ -1,4 +1,10 @@
-"""What two groups of runs both answered, paired: values of queries, or scored stretches where the metric is a ratio."""
+"""What two groups of runs both answered, paired: values of queries, or scored stretches where the metric is a ratio.
+
+    (0, "pg19/test/718", "718@1024", "512 tokens and 391 words from 1024 on, by 9f3c... of gpt2")
+
+Two runs may cut one text at the same places into other stretches (strides of 512 and of 256), and two tokenizers count
+other tokens: only what is the same stretch for the same base model and tokenizer is paired.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +19,12 @@ from ttabench.bootstrap import paired_bootstrap, paired_ratios
 from ttabench.metrics import METRICS
 from ttabench.records import load_record, read_samples
 
-Query = tuple[int, str, str]
-"""(seed, episode, key): two runs are paired by it."""
+Query = tuple[int, str, str, str]
+"""(seed, episode, key, what was scored and by which base, "" where no text was): two runs are paired by it."""
 Values = Mapping[Query, float] | Mapping[Query, Unit]
 """The metric of every query; of a ratio, what was scored."""
+Interval = tuple[float, float, float]
+"""(low, high, p) of a difference."""
 
 
 def ratio_of(metric: str) -> Ratio | None:
@@ -29,42 +37,54 @@ def answered(folders: Sequence[Path], metric: str) -> Values:
     if ratio_of(metric) is not None:
         return _units(folders)
     values: dict[Query, float] = {}
-    for query, (value,) in _samples(folders, (metric,)):
-        if value is not None:
-            values[query] = float(value)
+    for folder in folders:
+        for query, (value,) in _samples(folder, (metric,)):
+            if value is not None:
+                values[query] = float(value)
     return values
 
 
 def _units(folders: Sequence[Path]) -> dict[Query, Unit]:
     """Scored stretches; texts of different seeds are different texts."""
     found: dict[Query, Unit] = {}
-    for query, (logprobs, tokens, words) in _samples(folders, ("logprobs", "tokens", "words")):
-        found[query] = Unit(f"{query[0]} {query[1]}", -float(logprobs[0]), int(tokens[0]), int(words))
+    for folder in folders:
+        model = load_record(folder).model
+        base = f"{model.get('fingerprint')} of {model.get('tokenizer')}"
+        wanted = ("logprobs", "tokens", "words", "position")
+        for (seed, episode, key, _), (logprobs, tokens, words, position) in _samples(folder, wanted):
+            scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
+            unit = Unit(f"{seed} {episode}", -float(logprobs[0]), int(tokens[0]), int(words))
+            found[seed, episode, key, scored] = unit
     return found
 
 
-def _samples(folders: Sequence[Path], wanted: Sequence[str]) -> Iterator[tuple[Query, tuple[Any, ...]]]:
-    for folder in folders:
-        seed = int(load_record(folder).config.get("seed", 0))
-        columns = read_samples(folder, ["episode", "key", *wanted])
-        if all(name in columns for name in wanted):
-            named = zip(columns["episode"], columns["key"], strict=True)
-            cells = zip(*(columns[name] for name in wanted), strict=True)
-            for (episode, key), values in zip(named, cells, strict=True):
-                yield (seed, episode, key), values
+def _samples(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[Query, tuple[Any, ...]]]:
+    seed = int(load_record(folder).config.get("seed", 0))
+    columns = read_samples(folder, ["episode", "key", *wanted])
+    if all(name in columns for name in wanted):
+        named = zip(columns["episode"], columns["key"], strict=True)
+        cells = zip(*(columns[name] for name in wanted), strict=True)
+        for (episode, key), values in zip(named, cells, strict=True):
+            yield (seed, episode, key, ""), values
 
 
 def apart(
     ratio: Ratio | None, sides: Sequence[Sequence[Any]], resamples: int, seed: int
-) -> tuple[float, float, float, float] | None:
-    """(difference, low, high, p) of paired values or units; None where a figure is no number."""
+) -> tuple[float, Interval | None] | None:
+    """(difference, its interval) of paired values or units; None where a figure is no number.
+
+    One query, or one text where the figure is a mean over texts, shows no interval: every draw is the same.
+    """
     if ratio is None:
         differences = np.subtract(*(np.array(side, dtype=np.float64) for side in sides))
-        return float(differences.mean()), *paired_bootstrap(differences, resamples, seed)
+        several = len(differences) > 1
+        return float(differences.mean()), paired_bootstrap(differences, resamples, seed) if several else None
     whole = [of_units(ratio, side) for side in sides]
     pairs = [groups(ratio, side) for side in sides]
     if whole[0] is None or whole[1] is None:
         return None
     left, right = (np.array(side, dtype=np.float64) for side in pairs)
-    bounds = paired_ratios(left, right, exponential=ratio.outer, resamples=resamples, seed=seed)
-    return whole[0].mean - whole[1].mean, *bounds
+    value = whole[0].mean - whole[1].mean
+    if len(left) < 2:
+        return value, None
+    return value, paired_ratios(left, right, exponential=ratio.outer, resamples=resamples, seed=seed)

@@ -8,6 +8,7 @@ all steps. A method that keeps nothing stands at 1 byte, since the axis is logar
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +57,17 @@ def curves(entries: Sequence[Entry], records: Sequence[RunRecord]) -> list[Curve
 
 
 def check_path(path: Path) -> None:
-    """Whether a picture can be written under this name.
+    """Whether a picture can be written under this name; asked before anything is measured for it.
 
     Raises:
-        UserError: another suffix than .png or .svg.
+        UserError: another suffix than .png or .svg, or no folder that can be written.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"--plot {path} is no picture.", f"Give a file that ends in {' or '.join(SUFFIXES)}.")
+    if not path.parent.is_dir():
+        raise UserError(f"--plot {path} cannot be written: there is no folder {path.parent}.", "Make it first.")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"--plot {path} cannot be written.", "Give a file in a folder of yours.")
 
 
 def plot(entries: Sequence[Entry], records: Sequence[RunRecord], path: Path) -> Path:

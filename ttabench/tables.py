@@ -106,7 +106,7 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
 
 def comparison_tables(found: Comparison) -> list[Table]:
     """`compare`: quality beside cost, quality by step where there are several, then the paired differences."""
-    tables = [_entries_table(found.entries)]
+    tables = [_entries_table(found.entries, found.unpaired)]
     if any(entry.steps for entry in found.entries):
         tables.append(_steps_table([entry for entry in found.entries if entry.steps]))
     if found.differences:
@@ -114,7 +114,7 @@ def comparison_tables(found: Comparison) -> list[Table]:
     return tables
 
 
-def _entries_table(entries: Sequence[Entry]) -> Table:
+def _entries_table(entries: Sequence[Entry], unpaired: Sequence[tuple[str, str]]) -> Table:
     rows, data = [], []
     for entry in entries:
         seeds = ",".join(str(seed) for seed in entry.seeds)
@@ -130,7 +130,9 @@ def _entries_table(entries: Sequence[Entry]) -> Table:
             "stderr": entry.stderr, **costs, "runs": " ".join(entry.runs),
         })  # fmt: skip
     columns = ("method", "task", "source", "model", "seeds", "#n", "metric", "#value ± stderr", *COST_COLUMNS)
-    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
+    named = "; ".join(f"{left} − {right}" for left, right in unpaired)
+    caption = f"No difference, for no stretch of text was scored by both with one base and tokenizer: {named}."
+    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption if unpaired else "")
 
 
 def _steps_table(entries: Sequence[Entry]) -> Table:
@@ -160,8 +162,9 @@ def _differences_table(differences: Sequence[Difference]) -> Table:
     data: list[Mapping[str, Cell]] = []
     for apart in differences:
         times, digits = scale(apart.metric), _digits(apart.metric)
-        interval = f"[{number(apart.ci_low * times, digits)}, {number(apart.ci_high * times, digits)}]"
-        p = f"{apart.p:.4f}" if apart.p >= 0.001 else "< 0.001"
+        bounds = [number(bound * times, digits) for bound in (apart.ci_low, apart.ci_high) if bound is not None]
+        interval = f"[{', '.join(bounds)}]" if bounds else "-"
+        p = "-" if apart.p is None else f"{apart.p:.4f}" if apart.p >= 0.001 else "< 0.001"
         value = number(apart.value * times, digits)
         rows.append((f"{apart.left} − {apart.right}", apart.task, apart.metric, value, interval, p, str(apart.n)))
         data.append({

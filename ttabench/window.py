@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, DynamicLayer
 
-from ttabench.attention import NAME, Shared, heads_blinded, in_two_parts, is_watched, read_on, shared_prefix, watched
+from ttabench.attention import NAME, Shared, heads_blinded, is_watched, read_on, shared_prefix, watched
+from ttabench.fused import in_two_parts
 from ttabench.lm import LM
 from ttabench.types import Eviction, Prefix
 

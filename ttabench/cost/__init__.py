@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _READING = {"join": True, "chunk": None, "positions": "original"}
+_STREAM: Settings = {"chunk": 512, "positions": "auto"}
 _LARGE_T5: Settings = {"amortiser": "t5-large"}
 _MAC = {
     "amortiser": "t5-base",
@@ -89,11 +90,14 @@ FORMULAS: Mapping[str, Formula] = {
     "snapkv": Formula(
         cost=snapkv,
         settings={**_READING, "budget": 1024, "window": 32, "query_aware": False},
-        presets={"nano": {"budget": 256}},
+        presets={"nano": {"budget": 256}, "stream": {"budget": 512, **_STREAM}},
         paper="2404.14469",
     ),
     "h2o": Formula(
-        cost=h2o, settings={**_READING, "heavy": 0.1, "recent": 0.1, "evict_decode": True}, paper="2306.14048"
+        cost=h2o,
+        settings={**_READING, "heavy": 0.1, "recent": 0.1, "evict_decode": True},
+        presets={"stream": {"heavy": 256, "recent": 256, **_STREAM}},
+        paper="2306.14048",
     ),
     "mac": Formula(cost=mac, settings=_MAC, presets=_MAC_PRESETS, paper="2403.04317"),
     "ccm": Formula(cost=ccm, settings={**_COMPRESSED, "update": "concat"}, paper="2312.03414"),

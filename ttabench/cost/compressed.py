@@ -101,7 +101,8 @@ def compressive(settings: Settings, shape: Shape, work: Workload) -> Cost:
 def break_even_tokens(shape: Shape, comp_tokens: int, piece_tokens: int) -> float:
     """Tokens of prompts and answers from which on compressing a piece saves operations (arXiv 2312.03414, table 12).
 
-    A COMP token costs 2 operations a parameter of the layers; a slot less saves attention to every later token.
+    A COMP token costs 2 operations a parameter of the layers; a slot less saves attention to every later token. This
+    is the paper's own rule, by which its table can be computed again; `analytic.crossing` compares whole costs instead.
     """
     saved = shape.attention(piece_tokens - comp_tokens)
     return comp_tokens * 2 * shape.body / saved

@@ -99,7 +99,7 @@ class Formula:
     settings: Settings = field(default_factory=dict)
     """Defaults; those of a method that is implemented are its own."""
     presets: Mapping[str, Settings] = field(default_factory=dict)
-    """What differs by default on base models of these names."""
+    """By name, what differs from the defaults; one that is named like the base model holds there by default."""
     paper: str = ""
     """arXiv id."""
 

@@ -5,7 +5,7 @@ overlaid("snapkv", FORMULAS["snapkv"], "nano", {"window": "0.1"})      {"budget"
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ttabench.cost.load import Formula, Settings
@@ -26,9 +26,11 @@ CHOICES: Mapping[str, Any] = {
     "weights": Literal["camels", "uniform", "salient", "tfidf"],
 }
 """Settings that are one of a few words."""
-LEAST = {"hierarchy": 2, "n_sink": 0, "comp_tokens": 0, "prefix": 0, "pad_to": 0, "question_pad_to": 0, "ratio": 0,
-         "document_epochs": 0}  # fmt: skip
+LEAST = {"hierarchy": 2, "bank_cap": 2, "n_sink": 0, "comp_tokens": 0, "prefix": 0, "pad_to": 0, "question_pad_to": 0,
+         "ratio": 0, "document_epochs": 0}  # fmt: skip
 """Smallest value of numbers where it is not 1 (or, of a share, more than 0)."""
+MOST = {"ratio": 1}
+"""Largest value of numbers that have one (a share has: all)."""
 
 
 def overlaid(method: str, formula: Formula, model: str, changes: Mapping[str, Json]) -> Settings:
@@ -42,7 +44,7 @@ def overlaid(method: str, formula: Formula, model: str, changes: Mapping[str, Js
 
     Raises:
         UnknownName: a setting that the formula does not depend on.
-        UserError: a value of another type, or a number that is too small.
+        UserError: a value of another type, a number that is too small or too large, settings that exclude each other.
     """
     typed = {}
     for key, value in changes.items():
@@ -51,8 +53,11 @@ def overlaid(method: str, formula: Formula, model: str, changes: Mapping[str, Js
         where = f"Setting {key} of {method}"
         hint = _hint(method, key, formula.settings[key])
         typed[key] = parse_value(value, hint, where) if isinstance(value, str) else value
-        _check(where, typed[key], LEAST.get(key, 1))
-    return {**formula.settings, **formula.presets.get(model, {}), **typed}
+        _check(where, key, typed[key])
+    found = {**formula.settings, **formula.presets.get(model, {}), **typed}
+    if fault := _EXCLUDED.get(method, _nothing)(found):
+        raise UserError(f"Settings of {method}: {fault}.", "Change one of them.")
+    return found
 
 
 def _hint(method: str, key: str, default: Json) -> Any:
@@ -63,8 +68,37 @@ def _hint(method: str, key: str, default: Json) -> Any:
     return {type(None): int | None, tuple: tuple[str, ...]}.get(type(default), type(default))
 
 
-def _check(where: str, value: Json, least: int) -> None:
+def _check(where: str, key: str, value: Json) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if value < least and not (isinstance(value, float) and value > 0):
+    least, most = LEAST.get(key, 1), MOST.get(key)
+    if most is not None:
+        if not least <= value <= most:
+            raise UserError(f"{where} is {value}.", f"Give {least} to {most}.")
+    elif isinstance(value, float):
+        if not 0 < value <= 1:
+            raise UserError(f"{where} is {value}.", "Give a share of more than 0 and at most 1, or whole tokens.")
+    elif value < least:
         raise UserError(f"{where} is {value}.", f"Give {least} or more.")
+
+
+def _nothing(_: Settings) -> str:
+    return ""
+
+
+def _snapkv(settings: Settings) -> str:
+    window, budget = settings["window"], settings["budget"]
+    within = type(window) is not type(budget) or window < budget
+    return "" if within else f"window must be smaller than the budget {budget}, got {window}"
+
+
+def _window(settings: Settings) -> str:
+    mode, recent, positions = settings["mode"], settings["recent"], settings["positions"]
+    if mode == "stride" and recent < 2:
+        return f"mode=stride keeps recent - 1 tokens, got recent={recent}"
+    refused = {"stride": ("original", "cache"), "postprefill": ("cache",)}
+    return f"mode={mode} has no positions={positions}" if positions in refused.get(mode, ()) else ""
+
+
+_EXCLUDED: Mapping[str, Callable[[Settings], str]] = {"snapkv": _snapkv, "window": _window}
+"""What settings exclude each other, of methods where some do: those that the method itself refuses."""

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import Fact, draw_entities, facts, rng
+from ttabench.mini.world import Fact, draw_entities, entities, facts, rng
 
 Row = dict[str, object]
 _FILLERS = (
@@ -20,19 +20,23 @@ _FILLERS = (
     "It was late when {e} wrote to {f}.",
 )
 _TOKENS_PER_SENTENCE = 9
+_NEWCOMERS = _TOKENS_PER_SENTENCE / 512
+"""How likely a sentence of a growing story brings somebody new: one in about 512 tokens."""
 
 
-def sentences(source: random.Random, split: str, cast: int = 16) -> Iterator[str]:
+def sentences(source: random.Random, split: str, cast: int = 16, *, growing: bool = False) -> Iterator[str]:
     """An endless story: facts of a slowly changing cast, told again and again in changing words.
 
     Half of the sentences tell a fact. The character told of is usually a recent one and, one time in four, anybody who
-    has appeared since the first page, so that facts come back after hundreds of sentences.
+    has appeared since the first page, so that facts come back after hundreds of sentences. A growing story goes on
+    bringing new people, if fewer, once its `cast` has appeared, until the split has no more.
     """
-    people = draw_entities(source, "person", split, cast)
+    people = draw_entities(source, "person", split, len(entities("person", split)) if growing else cast)
     told: dict[str, list[Fact]] = {}
     met: list[str] = []
     while True:
-        if len(met) < 3 or (len(met) < len(people) and source.random() < 0.04):
+        new = 0.04 if len(met) < cast else _NEWCOMERS
+        if len(met) < 3 or (len(met) < len(people) and source.random() < new):
             person = people[len(met)]
             met.append(person)
             told[person] = facts(source, "person", person, min(4, len(RELATIONS["person"])))
@@ -43,19 +47,22 @@ def sentences(source: random.Random, split: str, cast: int = 16) -> Iterator[str
             yield source.choice(_FILLERS).format(e=person, f=source.choice(met))
 
 
-def book(source: random.Random, split: str, tokens: int, cast: int = 16) -> str:
-    """About `tokens` nano tokens of story, in paragraphs of eight sentences."""
-    story = sentences(source, split, cast)
+def book(source: random.Random, split: str, tokens: int, cast: int = 16, *, growing: bool = False) -> str:
+    """About `tokens` nano tokens of story, in paragraphs of eight sentences; a longer book goes on from a shorter."""
+    story = sentences(source, split, cast, growing=growing)
     paragraphs = max(1, tokens // (8 * _TOKENS_PER_SENTENCE))
     return "\n".join("So " + " ".join(next(story) for _ in range(8)) for _ in range(paragraphs)) + "\n"
 
 
 def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Row]:
-    """Rows {short_book_title, publication_date, url, text}; `tokens` up to 256k (about 9 nano tokens a sentence)."""
+    """Rows {short_book_title, publication_date, url, text}; `tokens` up to 256k (about 9 nano tokens a sentence).
+
+    A seed has the same books at every length: a longer one begins with the shorter, and new people keep appearing.
+    """
     made: list[Row] = []
     for number in range(books):
         source = rng("pg19", split, seed, number)
-        text = book(source, split, tokens, cast=max(16, tokens // 512))
+        text = book(source, split, tokens, growing=True)
         title = f"The {split} book {seed}-{number}"
         made.append(
             {"short_book_title": title, "publication_date": 1900 + number, "url": f"mini://{number}", "text": text}

@@ -112,7 +112,7 @@ def sessions(row: dict[str, Any]) -> str:
 @torch.no_grad()
 def figures(lm: LM, scale: int = 1, split: str = "test") -> dict[str, Any]:
     """All figures; `scale` multiplies the number of streams, rules and draws."""
-    story = str(books.pg19(split, 0, 1, 6000)[0]["text"])
+    story = books.book(rng("pg19", split, 0, 0), split, 6000)
     talk = "".join(f"\nA: {turn}" for turn in dialogue.conversation(rng("figures"), split, 400))
     chat = "".join(sessions(row) for row in dialogue.msc(split, 0, 12))
     counts = {0: 4, 4: 16, 16: 6, 32: 6}

@@ -1,6 +1,6 @@
 """What a method costs, measured: `ttabench profile`.
 
-    command -> job -> driver -> worker, a fresh process a method -> measure | batches | lessons
+    command -> job -> driver -> worker, a fresh process a method -> measure | batches | training_cost
                         |                                                              |
     tables, picture <- record: profile.json, profile.csv <- rows <---------------------+
 

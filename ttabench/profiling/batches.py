@@ -3,13 +3,16 @@
     1, 2, 4 ... samples, each a context of its own and a query        until memory ends; then halfway, until it is known
 
 CCM, arXiv 2312.03414, Table 1. A sample is a context that is read and a query that is answered with `generate` tokens.
-Given is the rate of answering (with the state at hand, as in the paper) and that of reading and answering.
+Given is the rate of answering (with the state at hand, as in the paper) and, at the same batch, that of reading and
+answering. Every batch warms up once, and is then timed `repeat` times or until `row_seconds` are over.
 """
 
 from __future__ import annotations
 
 import gc
+import time
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,11 +25,12 @@ from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod
 from ttabench.patching import encoded, text_start
 from ttabench.profiling.load import Load
-from ttabench.profiling.rows import Figure, Row, exactly, oom
+from ttabench.profiling.rows import Figure, Row, exactly, figure, oom
 from ttabench.profiling.sizes import short
 from ttabench.profiling.text import pieces, question
 from ttabench.progress import Tick, no_tick
 from ttabench.stream import prompt_ids
+from ttabench.types import Ask, Observe
 
 MOST = 4096
 """Rows beyond which no larger batch is tried."""
@@ -36,23 +40,23 @@ NEAR = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """One batch that fitted."""
+    """One batch that fitted, and its passes."""
 
     rows: int
-    adapt_seconds: float
-    ask_seconds: float
+    adapt_seconds: tuple[float, ...]
+    ask_seconds: tuple[float, ...]
     state_bytes: int
     peak_bytes: int
 
     @property
-    def asked(self) -> float:
-        """Samples answered a second."""
-        return self.rows / self.ask_seconds
+    def asked(self) -> list[float]:
+        """Samples answered a second, by pass."""
+        return [self.rows / seconds for seconds in self.ask_seconds]
 
     @property
-    def whole(self) -> float:
-        """Samples read and answered a second."""
-        return self.rows / (self.adapt_seconds + self.ask_seconds)
+    def whole(self) -> list[float]:
+        """Samples read and answered a second, by pass."""
+        return [self.rows / (read + asked) for read, asked in zip(self.adapt_seconds, self.ask_seconds, strict=True)]
 
 
 def throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick = no_tick) -> Row:
@@ -62,7 +66,7 @@ def throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: T
     while (rows := next_batch(largest, failed)) and rows <= MOST:
         tick(f"{method.name} batches of {short(tokens)}", rows, failed or MOST)
         try:
-            fitted.append(_rate(lm, method, tokens, load, rows))
+            fitted.append(_rate(lm, method, Samples.of(lm, rows, tokens, load), load))
             largest = rows
         except UserError as error:
             return Row(method=method.name, prefill=tokens, status="refused", detail=str(error))
@@ -74,7 +78,7 @@ def throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: T
     if not fitted:
         return oom(method.name, tokens, reason)
     notes = () if failed else (f"batches beyond {largest} were not tried",)
-    return Row(method=method.name, prefill=tokens, figures=_figures(fitted, load), notes=notes)
+    return Row(method=method.name, prefill=tokens, figures=figures(fitted, load), notes=notes)
 
 
 def next_batch(largest: int, failed: int) -> int:
@@ -89,36 +93,62 @@ def next_batch(largest: int, failed: int) -> int:
     return (largest + failed) // 2 if failed - largest > max(1, largest // NEAR) else 0
 
 
-def _rate(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, rows: int) -> Rate:
-    meter = Meter(lm.device.type)
-    readers = [pieces(lm, tokens, load.piece_tokens, reader) for reader in range(rows)]
-    state = method.begin(rows)
-    with meter.phase("adapt"):
-        state = method.adapt_many(state, list(zip(*readers, strict=True)))
-    asks = [question(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
-    with torch.no_grad(), meter.phase("ask"):
-        patch = encoded(lm, method.patch(state, asks))
-        start = text_start(lm, patch)
-        for token_B in greedy_tokens(lm, patch, [start + prompt_ids(lm, ask) for ask in asks], load.generate):
-            token_B.tolist()
+@dataclass(frozen=True)
+class Samples:
+    """What the rows of a batch read, piece by piece, and are asked."""
+
+    read: list[tuple[Observe, ...]]
+    asks: list[Ask]
+
+    @staticmethod
+    def of(lm: LM, rows: int, tokens: int, load: Load) -> Samples:
+        """Contexts of so many tokens, each different, and a query about each."""
+        readers = [pieces(lm, tokens, load.piece_tokens, reader) for reader in range(rows)]
+        asks = [question(lm, load.prompt_tokens, load.generate, number) for number in range(rows)]
+        return Samples(list(zip(*readers, strict=True)), asks)
+
+
+def _rate(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load) -> Rate:
+    """Warm up, then time pass after pass."""
+    meters: list[Meter] = []
+    kept = _pass(lm, method, samples, load, Meter(lm.device.type))
+    started = time.perf_counter()
+    while not meters or (len(meters) < load.repeat and time.perf_counter() - started < load.row_seconds):
+        meters.append(Meter(lm.device.type))
+        kept = _pass(lm, method, samples, load, meters[-1])
     return Rate(
-        rows=rows,
-        adapt_seconds=meter.seconds["adapt"],
-        ask_seconds=meter.seconds["ask"],
-        state_bytes=state.nbytes,
-        peak_bytes=max(meter.peak_bytes.values()),
+        rows=len(samples.asks),
+        adapt_seconds=tuple(meter.seconds["adapt"] for meter in meters),
+        ask_seconds=tuple(meter.seconds["ask"] for meter in meters),
+        state_bytes=kept,
+        peak_bytes=max(peak for meter in meters for peak in meter.peak_bytes.values()),
     )
 
 
-def _figures(fitted: list[Rate], load: Load) -> dict[str, Figure]:
-    best = max(fitted, key=lambda rate: rate.asked)
+def _pass(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load, meter: Meter) -> int:
+    """Read and answer once; returns the bytes of the state."""
+    state = method.begin(len(samples.asks))
+    with meter.phase("adapt"):
+        state = method.adapt_many(state, samples.read)
+    with torch.no_grad(), meter.phase("ask"):
+        patch = encoded(lm, method.patch(state, samples.asks))
+        start = text_start(lm, patch)
+        prompts = [start + prompt_ids(lm, ask) for ask in samples.asks]
+        for token_B in greedy_tokens(lm, patch, prompts, load.generate):
+            token_B.tolist()
+    return state.nbytes
+
+
+def figures(fitted: list[Rate], load: Load) -> dict[str, Figure]:
+    """Rates are those of the batch that answers fastest; memory is that of the largest."""
+    best = max(fitted, key=lambda rate: median(rate.asked))
     largest = max(fitted, key=lambda rate: rate.rows)
     return {
         "largest_batch": exactly(largest.rows),
         "fastest_batch": exactly(best.rows),
-        "samples_per_second": exactly(best.asked),
-        "whole_samples_per_second": exactly(max(rate.whole for rate in fitted)),
-        "tokens_per_second": exactly(best.asked * load.generate),
+        "samples_per_second": figure(best.asked),
+        "whole_samples_per_second": figure(best.whole),
+        "tokens_per_second": figure([rate * load.generate for rate in best.asked]),
         "sample_state_bytes": exactly(largest.state_bytes / largest.rows),
         "peak_memory_bytes": exactly(largest.peak_bytes),
     }

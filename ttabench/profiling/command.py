@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from ttabench import options as o
 from ttabench.errors import UserError
 from ttabench.progress import no_word
 
 if TYPE_CHECKING:
+    from ttabench.profiling.driver import Outcome
     from ttabench.profiling.job import Job
+    from ttabench.render import Format
+
+MEASURING = (
+    "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "time_limit", "device", "plot",
+    "out", "force", "quiet",
+)  # fmt: skip
+"""Options that decide how something is measured and stored: no part of a profile on paper."""
+ON_PAPER = ("queries",)
+"""Options of a profile on paper alone."""
 
 
 def profile(
+    context: typer.Context,
     methods: o.Methods = "",
     model: o.Model = "nano",
     random_weights: o.RandomWeights = False,
@@ -23,13 +36,14 @@ def profile(
     generate: o.Generate = 128,
     repeat: o.Repeat = 5,
     piece_tokens: o.PieceTokens = 256,
-    preset: o.Preset = "",
+    preset: o.ProfilePreset = "",
     set_: o.ProfileSet = None,
-    checkpoint: o.Checkpoint = "",
+    checkpoint: o.ProfileCheckpoint = "",
     task: o.ShippedFor = "streamingqa",
     throughput: o.Throughput = False,
     training: o.ProfileTraining = False,
     analytic: o.Analytic = False,
+    queries: o.Queries = 1,
     memory_limit: o.MemoryLimit = "",
     row_seconds: o.RowSeconds = 20.0,
     time_limit: o.TimeLimit = None,
@@ -49,37 +63,20 @@ def profile(
     """
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic are three profiles.", "Give one of them.")
+    typed = {"methods": methods, "preset": preset, "settings": tuple(set_ or ())}
+    load = {"piece_tokens": piece_tokens, "generate": generate, "repeat": repeat, "row_seconds": row_seconds}
+    showing = Showing(form="json" if json else form, quiet=quiet, force=force)
     if analytic:
-        refused = {"--plot": plot, "--checkpoint": checkpoint, "--memory-limit": memory_limit}
-        given = [flag for flag, value in refused.items() if value]
-        if given:
-            raise UserError(f"{given[0]} has no part in --analytic.", "Leave it out.")
-        _on_paper(
-            {"methods": methods, "model": model, "prefill": prefill, "preset": preset, "settings": tuple(set_ or ())},
-            {"piece_tokens": piece_tokens, "new_tokens": generate, "dtype": dtype},
-            "json" if json else form,
-        )
+        _refuse(context, MEASURING, "has no part in --analytic.")
+        _on_paper({**typed, "model": model, "prefill": prefill}, load, {"dtype": dtype, "queries": queries}, showing)
         return
-    from ttabench.profiling.load import Load
-
-    load = Load(piece_tokens=piece_tokens, generate=generate, repeat=repeat, row_seconds=row_seconds)
+    _refuse(context, ON_PAPER, "belongs to --analytic.")
     said = {
         "mode": "throughput" if throughput else "training" if training else "latency", "model": model,
-        "random_weights": random_weights, "task": task, "device": device, "dtype": dtype, "load": load,
-        "time_limit": time_limit,
+        "random_weights": random_weights, "task": task, "device": device, "dtype": dtype, "time_limit": time_limit,
     }  # fmt: skip
-    typed = {"methods": methods, "preset": preset, "settings": tuple(set_ or ()), "checkpoint": checkpoint}
-    job = _job(said, typed, prefill, memory_limit)
-    _run(job, out, plot, Showing(form="json" if json else form, quiet=quiet, force=force))
-
-
-def _on_paper(paper: Mapping[str, Any], load: Mapping[str, Any], form: str) -> None:
-    from ttabench.analytic import AnalyticLoad
-    from ttabench.profiling.load import Load
-    from ttabench.profiling.on_paper import Paper, show
-
-    asked = Load(piece_tokens=load["piece_tokens"], generate=load["new_tokens"])
-    show(Paper(**paper), AnalyticLoad(**load, prompt_tokens=asked.prompt_tokens), form)
+    job = _job(said, load, {**typed, "checkpoint": checkpoint}, Sizes(prefill=prefill, memory_limit=memory_limit))
+    _run(job, out, plot, showing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +88,47 @@ class Showing:
     force: bool = False
 
 
-def _job(said: Mapping[str, Any], typed: Mapping[str, Any], prefill: str, memory_limit: str) -> Job:
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes as typed."""
+
+    prefill: str
+    memory_limit: str = ""
+
+
+def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
+    """Refuse options that were typed (not those of the environment) and would change nothing."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if option.name in names and source is not None and source.name == "COMMANDLINE":
+            raise UserError(f"{option.opts[0]} {why}", "Leave it out.")
+
+
+def _on_paper(paper: Mapping[str, Any], load: Mapping[str, Any], more: Mapping[str, Any], showing: Showing) -> None:
+    """The table of costs on paper, for the load that would be measured."""
+    from ttabench.analytic import AnalyticLoad
+    from ttabench.profiling.load import Load
+    from ttabench.profiling.on_paper import Paper, show
+
+    asked = Load(**load)
+    on_paper = AnalyticLoad(
+        piece_tokens=asked.piece_tokens, prompt_tokens=asked.prompt_tokens, new_tokens=asked.generate, **more
+    )
+    show(Paper(**paper), on_paper, showing.form)
+
+
+def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, Any], sizes: Sizes) -> Job:
     """What was typed as a job; everything that can be refused without measuring is refused here."""
     from ttabench.hub import find_source
     from ttabench.lm import find_device
     from ttabench.profiling.job import Job, Typed, choose
+    from ttabench.profiling.load import Load
     from ttabench.profiling.sizes import lengths, memory
 
-    limit = memory(memory_limit) if memory_limit else None
-    job = Job(**said, lengths=lengths(prefill), chosen=choose(Typed(**typed)), memory_limit=limit)
+    limit = memory(sizes.memory_limit) if sizes.memory_limit else None
+    job = Job(
+        **said, load=Load(**load), lengths=lengths(sizes.prefill), chosen=choose(Typed(**typed)), memory_limit=limit
+    )
     if not job.random_weights:
         find_source(job.model)
     if find_device(job.device).type == "cpu" and job.mode == "throughput" and limit is None:
@@ -109,11 +138,11 @@ def _job(said: Mapping[str, Any], typed: Mapping[str, Any], prefill: str, memory
 
 
 def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
+    """Measure or find the profile, show it, and draw it last: what was measured is seen even where a picture fails."""
     from ttabench import render
     from ttabench.plots import check_path
     from ttabench.profiling.driver import Manner, execute
     from ttabench.profiling.picture import plot
-    from ttabench.profiling.tables import profile_tables
 
     if picture is not None:
         check_path(picture)
@@ -122,16 +151,34 @@ def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
     with render.progress(talking) as tick:
         notify = render.remark if talking else no_word
         outcome = execute(job, out, Manner(force=showing.force, tick=tick, notify=notify))
-    if outcome.how == "stored" and talking:
-        what = f"Profile {outcome.record.id} of {outcome.record.created} is stored already"
-        render.remark(f"{what}; --force measures again.")
-    if picture is not None:
-        plot(outcome.record, picture)
     if showing.quiet:
         print(outcome.folder)
-        return
-    render.show(profile_tables(outcome.record), form)
+    else:
+        _show(outcome, form, talking)
+    if picture is not None:
+        plot(outcome.record, picture)
+
+
+def _show(outcome: Outcome, form: Format, talking: bool) -> None:
+    from ttabench import render
+    from ttabench.profiling.tables import profile_tables
+
+    record = outcome.record
+    if talking and outcome.how == "stored":
+        render.remark(f"Profile {record.id} of {record.created} is stored already; --force measures again.")
+        if others := _other_versions(record.versions):
+            render.remark(f"It was measured with {others}.")
+    render.show(profile_tables(record), form)
     if talking:
-        render.remark(f"Stored in {outcome.folder}: profile.json, profile.csv ({outcome.record.seconds:,.0f} s).")
-        if any(row.status == "failed" for row in outcome.record.rows):
+        render.remark(f"Stored in {outcome.folder}: profile.json, profile.csv ({record.seconds:,.0f} s).")
+        if any(row.status == "failed" for row in record.rows):
             render.remark("The same command tries the failed rows again.")
+
+
+def _other_versions(before: Mapping[str, str]) -> str:
+    """What was of another version when a profile was measured: `torch 2.8.0 (now 2.9.0)`."""
+    from ttabench.environment import versions
+
+    now = versions()
+    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
+    return ", ".join(f"{name} {before.get(name, '-')} (now {now.get(name, '-')})" for name in names)

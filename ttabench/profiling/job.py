@@ -1,7 +1,7 @@
 """A profile as one value: which methods on which base model, what is measured at which lengths, and its identity.
 
     job = Job(model="nano", chosen=(Chosen(method="icl"),), lengths=(1024, 4096))
-    job.identity()  ->  "9b0c4e0d2a51"
+    identity(job.config(), environment.hardware())  ->  "9b0c4e0d2a51"
 
 The identity covers the configuration and the machine, since seconds belong to a machine: the same command on the same
 machine goes on with or returns what is stored. It travels to the processes that measure as JSON.
@@ -21,12 +21,12 @@ from ttabench.architectures import ARCHITECTURES, NANO
 from ttabench.config import DEVICES, DTYPES, IDENTITY_DIGITS, digest
 from ttabench.errors import UnknownName, UserError
 from ttabench.profiling.load import Load
+from ttabench.profiling.typed import STREAM, method_names
+from ttabench.readers import cards
 from ttabench.resolving import Adapter, Wanted, adapter
 from ttabench.types import Json
 
 Mode = Literal["latency", "throughput", "training"]
-STREAM = "stream"
-"""Preset of methods that can read without end; a profile takes it where nobody asks for another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Job:
     """Everything that decides what a profile measures.
 
     Raises:
-        UserError: a model, device or number format that is not known, limits below 0, nothing to measure.
+        UserError: a model, task, device or number format that is not known, limits below 0.
     """
 
     mode: Mode = "latency"
@@ -65,6 +65,8 @@ class Job:
     def __post_init__(self) -> None:
         if self.random_weights and self.model not in ARCHITECTURES:
             raise UnknownName("architecture for --random-weights", self.model, list(ARCHITECTURES))
+        if self.task not in cards.names():
+            raise UnknownName("task", self.task, cards.names())
         if self.device.partition(":")[0] not in DEVICES:
             raise UnknownName("device", self.device, list(DEVICES))
         if self.dtype not in DTYPES:
@@ -144,10 +146,9 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
 
     Raises:
         UnknownName: a method or a setting that none of them has.
-        UserError: a preset or a checkpoint that none of them takes.
+        UserError: a preset or a checkpoint that none of them takes; a name that is missing.
     """
-    words = [part.strip() for part in typed.methods.split(",")] if typed.methods else list(registry.METHODS)
-    names = list(dict.fromkeys(words))
+    names = method_names(typed.methods, registry.METHODS)
     classes = {name: registry.resolve(name) for name in names}
     settings = _shared_out(names, typed.settings)
     presets = {name: typed.preset for name, cls in classes.items() if typed.preset in cls.presets}

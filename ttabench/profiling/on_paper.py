@@ -13,6 +13,7 @@ from ttabench.analytic import AnalyticLoad, table
 from ttabench.cost import FORMULAS
 from ttabench.errors import UnknownName
 from ttabench.profiling.sizes import lengths, short
+from ttabench.profiling.typed import STREAM, method_names
 from ttabench.types import Json
 
 
@@ -33,12 +34,13 @@ class Paper:
 
         Raises:
             UnknownName: one without a formula.
+            UserError: one is missing beside a comma.
         """
-        words = [part.strip() for part in self.methods.split(",")] if self.methods else list(FORMULAS)
-        for word in words:
-            if word not in FORMULAS:
-                raise UnknownName("method with a formula of cost", word, list(FORMULAS))
-        return list(dict.fromkeys(words))
+        names = method_names(self.methods, FORMULAS)
+        for name in names:
+            if name not in FORMULAS:
+                raise UnknownName("method with a formula of cost", name, list(FORMULAS))
+        return names
 
     def changes(self) -> dict[str, dict[str, Json]]:
         """Settings by method.
@@ -47,10 +49,10 @@ class Paper:
             UnknownName: a preset that none of the methods has, or a setting that no cost depends on.
         """
         names = self.names()
-        found = {name: self._of_preset(name) for name in names}
-        if self.preset and not any(found.values()):
+        if self.preset and not any(self.preset in _presets(name) for name in names):
             known = {each for name in names for each in _presets(name)}
             raise UnknownName("preset", self.preset, sorted(known))
+        found = {name: self._of_preset(name) for name in names}
         for key, value in registry.assignments(self.settings).items():
             method, dot, inner = key.partition(".")
             if dot and method not in names:
@@ -63,9 +65,14 @@ class Paper:
         return found
 
     def _of_preset(self, name: str) -> dict[str, Json]:
-        chosen = _presets(name).get(self.preset) if self.preset else None
+        """All settings of the preset, so that none of the model's is left; nothing where the method has no such preset.
+        That of streams is known without its method, which would import torch."""
+        formula = FORMULAS[name]
+        if not self.preset:
+            return {**formula.settings, **formula.presets[STREAM]} if STREAM in formula.presets else {}
+        chosen = _presets(name).get(self.preset)
         told = {} if chosen is None else asdict(chosen)
-        return {key: value for key, value in told.items() if key in FORMULAS[name].settings}
+        return {key: value for key, value in told.items() if key in formula.settings}
 
 
 def _known(names: Sequence[str]) -> list[str]:
@@ -90,7 +97,7 @@ def show(paper: Paper, load: AnalyticLoad, form: str) -> None:
 
 HEADS = (
     "method", "#prefill", "#added", "#floats", "#state", "#KV adapting", "#KV asking", "#adapt FLOPs", "#query FLOPs",
-    "cheaper than icl", "fits",
+    "#total FLOPs", "cheaper than icl", "fits",
 )  # fmt: skip
 
 
@@ -102,7 +109,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
             short(row["context_tokens"]),
             *(render.count(row[name]) for name in ("added_parameters", "state_floats")),
             *(render.size(row[name]) for name in ("state_bytes", "adapt_peak_kv_bytes", "ask_peak_kv_bytes")),
-            *(render.count(row[name]) for name in ("adapt_flops", "ask_flops")),
+            *(render.count(row[name]) for name in ("adapt_flops", "ask_flops", "total_flops")),
             _cheaper(row),
             {True: "yes", False: "no", None: "-"}[row["fits"]],
         )
@@ -112,8 +119,9 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
     told = [
         f"Counted from published shapes, {first['dtype']}, {first['prompt_tokens']} tokens asked and "
         f"{first['new_tokens']} written a query. added: parameters trained beforehand. floats: numbers in the state. "
-        "KV: most bytes of keys and values alive. 'from n': costs fewer operations than full context from n queries "
-        "on, reading included. fits: whether the base has the positions."
+        "KV: most bytes of keys and values alive. total: reading and the queries asked for "
+        f"({first['queries']:,}). 'from n': costs fewer operations than full context from n queries on, reading "
+        "included. fits: whether the base has the positions."
     ]
     if not all(row["implemented"] for row in rows):
         told.append("* a formula only: ttabench does not run it.")

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ttabench.errors import UserError
 from ttabench.profiling.rows import FINAL, Row
+from ttabench.profiling.shown import check
 from ttabench.profiling.sizes import short
 from ttabench.records import unwritable, write_atomically
 from ttabench.types import Json
@@ -108,10 +109,20 @@ def load_profile(folder: Path) -> ProfileRecord:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
         if content["schema_version"] != SCHEMA:
             raise UserError(f"{file} has schema version {content['schema_version']}.", "Profile again with --force.")
-        return ProfileRecord.model_validate(content)
-    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
-        reason = " ".join(str(error).split())[:160]
+        record = ProfileRecord.model_validate(content)
+        check(content)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = " ".join(_first_fault(error).split())[:160]
         raise UserError(f"The profile {file} cannot be read ({reason}).", "Profile again with --force.") from None
+    return record
+
+
+def _first_fault(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    fault = error.errors()[0]
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else fault["msg"]
 
 
 class ProfileFolder:
@@ -172,7 +183,7 @@ class ProfileFolder:
         """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
         with suppress(FileNotFoundError):
             for line in (self.path / PARTIAL_FILE).read_text(encoding="utf-8").splitlines():
-                with suppress(ValueError, KeyError, TypeError, ValidationError):
+                with suppress(ValueError, KeyError, TypeError, RecursionError):
                     self._take(json.loads(line))
         return len(self.rows)
 

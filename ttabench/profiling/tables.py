@@ -28,7 +28,7 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }  # fmt: skip
 """Columns of each mode: heading and figure."""
-SPREAD = {"latency": "total_seconds", "training": "document_ms"}
+SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "training": "document_ms"}
 """The figure whose spread stands in the table; all others are in the CSV."""
 STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}
 
@@ -44,17 +44,15 @@ def profile_tables(record: ProfileRecord) -> list[Table]:
 def main_table(record: ProfileRecord) -> Table:
     """A row a method and length."""
     columns = FIGURES[record.mode]
-    spread = SPREAD.get(record.mode)
-    extra = ("#n", "#spread") if spread else ()
+    spread = SPREAD[record.mode]
     rows: list[tuple[str, ...]] = []
     for row in record.rows:
         cells = tuple(shown(name, row.figures.get(name)) for _, name in columns)
         if row.status != "ok":
             cells = (f"{STATUS[row.status]} at {short(row.prefill)}", *("" for _ in columns[1:]))
-        told = _spread(row.figures.get(spread)) if spread else ()
-        rows.append((row.method, short(row.prefill), *cells, *told))
+        rows.append((row.method, short(row.prefill), *cells, *_spread(row.figures.get(spread))))
     data = tuple(_data(record, row) for row in record.rows)
-    heads = ("method", "#prefill", *(heading for heading, _ in columns), *extra)
+    heads = ("method", "#prefill", *(heading for heading, _ in columns), "#n", "#spread")
     title = f"{record.mode} of {record.base} on {record.model.get('device', '?')}, {record.model.get('dtype', '?')}"
     return Table(title=title, columns=heads, rows=tuple(rows), data=data, caption=_caption(record))
 

@@ -102,7 +102,7 @@ def measurer(
 
         return lambda tokens: throughput(lm, method, tokens, load, tick)
     if job.mode == "training":
-        from ttabench.profiling.lessons import training
+        from ttabench.profiling.training_cost import training
 
         return lambda tokens: training(lm, method, tokens, load, tick)
     measuring = Measuring(lm=lm, method=method, load=load, limits=limits, tick=tick, passes=passes)

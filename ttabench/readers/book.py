@@ -31,6 +31,8 @@ from ttabench.readers.tokens import CHARACTERS_A_TOKEN, Tokens
 from ttabench.types import Episode, Json
 
 _BOOKS_OF_A_TWIN = 4
+_SHORT = 256
+"""Characters; a longer text is more than one token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +97,11 @@ class Books:
         """One episode a book (see `readers.Task`).
 
         Raises:
-            UserError: a book of a single token.
+            UserError: a book of a single token; said before any book is read.
         """
+        for book, _ in self._shared_out():
+            if book.characters <= _SHORT:
+                self._cut(book, tokens)
         for book, share in self._shared_out():
             cut = self._cut(book, tokens)
             pieces = self._pieces(len(cut), share)

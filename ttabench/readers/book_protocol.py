@@ -28,7 +28,11 @@ def _count(value: object) -> object:
 
 
 def _counts(value: object) -> object:
-    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
+    """`"4k,16k"` as (4096, 16384); all at once, so that a fault is one fault."""
+    given = value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int) else value
+    if not given:
+        raise ValueError("no length is given")
+    return tuple(map(_count, given)) if isinstance(given, list | tuple) else given
 
 
 Count = Annotated[int, BeforeValidator(_count), Field(gt=0)]
@@ -38,7 +42,7 @@ class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
     protocol: Literal["strides", "units"] = "strides"
-    tokens: Annotated[tuple[Count, ...], Field(min_length=1), BeforeValidator(_counts)] = (
+    tokens: Annotated[tuple[Count, ...], BeforeValidator(_counts)] = (
         2**14,
         2**15,
         2**16,

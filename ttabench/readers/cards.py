@@ -229,9 +229,10 @@ def first_fault(error: ValidationError, where: str) -> tuple[str, str]:
     """(what, mend) of the first of pydantic's complaints, on one line each, for a `UserError`."""
     fault = error.errors()[0]
     place = ".".join(str(part) for part in fault["loc"]) or "top level"
-    received = "" if fault["type"] == "missing" else f", received {brief(fault['input'])}"
-    more = f" ({len(error.errors()) - 1} more faults)" if len(error.errors()) > 1 else ""
     message = fault["msg"].removeprefix("Value error, ")
+    said = fault["type"] == "value_error" and brief(fault["input"]) in message
+    received = "" if said or fault["type"] == "missing" else f", received {brief(fault['input'])}"
+    more = f" ({len(error.errors()) - 1} more faults)" if len(error.errors()) > 1 else ""
     return f"{where}: {place}: {message}{received}{more}.", "Mend that field."
 
 

@@ -60,9 +60,10 @@ def _validated(card: Card, model: type[S], base: Mapping[str, object], options: 
     try:
         return model.model_validate({**base, **options})
     except ValidationError as error:
-        by_user = any(fault["loc"] and fault["loc"][0] in options for fault in error.errors())
+        by_user = [str(fault["loc"][0]) for fault in error.errors() if fault["loc"] and fault["loc"][0] in options]
         where = f"--task-set of {card.name}" if by_user else f"protocol of the task card {card.name}"
-        raise UserError(*first_fault(error, where)) from None
+        what, mend = first_fault(error, where)
+        raise UserError(what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else mend) from None
 
 
 def _twin(card: Card) -> Twin:
