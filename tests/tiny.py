@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
@@ -31,6 +33,13 @@ def byte_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eos|>", pad_token="<|pad|>", **start)
 
 
+def _drawn(cls: type[Any], config: Any, name: str, seed: int, *, bos: bool = True) -> LM:
+    """A model whose weights are drawn from the seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LM(cls(config), byte_tokenizer(bos=bos), name, random_weights=True)
+
+
 def tiny_llama(seed: int = 0, gqa: bool = True) -> LM:
     """Llama, 2 layers, hidden 32, 4 heads (2 key/value heads with `gqa`), 512 positions, with a BOS."""
     config = LlamaConfig(
@@ -46,9 +55,7 @@ def tiny_llama(seed: int = 0, gqa: bool = True) -> LM:
         pad_token_id=258,
         initializer_range=0.18,  # about 1/sqrt(d): at 0.02 a two-layer model ignores its context and tests see nothing
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return LM(LlamaForCausalLM(config), byte_tokenizer(), f"tiny-llama-{seed}", random_weights=True)
+    return _drawn(LlamaForCausalLM, config, f"tiny-llama-{seed}", seed)
 
 
 def tiny_gpt2(seed: int = 0) -> LM:
@@ -63,9 +70,7 @@ def tiny_gpt2(seed: int = 0) -> LM:
         eos_token_id=257,
         initializer_range=0.18,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return LM(GPT2LMHeadModel(config), byte_tokenizer(bos=False), f"tiny-gpt2-{seed}", random_weights=True)
+    return _drawn(GPT2LMHeadModel, config, f"tiny-gpt2-{seed}", seed, bos=False)
 
 
 def tiny_opt(seed: int = 0) -> LM:
@@ -83,9 +88,7 @@ def tiny_opt(seed: int = 0) -> LM:
         pad_token_id=258,
         init_std=0.18,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return LM(OPTForCausalLM(config), byte_tokenizer(), f"tiny-opt-{seed}", random_weights=True)
+    return _drawn(OPTForCausalLM, config, f"tiny-opt-{seed}", seed)
 
 
 def tinyllama_shaped(seed: int = 0) -> LM:
@@ -102,6 +105,4 @@ def tinyllama_shaped(seed: int = 0) -> LM:
         eos_token_id=257,
         pad_token_id=258,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return LM(LlamaForCausalLM(config), byte_tokenizer(), f"tinyllama-shaped-{seed}", random_weights=True)
+    return _drawn(LlamaForCausalLM, config, f"tinyllama-shaped-{seed}", seed)

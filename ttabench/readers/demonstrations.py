@@ -26,7 +26,7 @@ from pydantic import Field
 from ttabench.errors import UnknownName, UserError
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.choices import Item
-from ttabench.readers.description import describe
+from ttabench.readers.description import Counted, describe
 from ttabench.readers.options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request
 from ttabench.readers.subtasks import Part, Words, chosen, parts, twin_part
@@ -66,7 +66,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demonstrations:
+class Demonstrations(Counted):
     """A `readers.Task` of demonstrations and choices."""
 
     card: Card
@@ -84,16 +84,6 @@ class Demonstrations:
     def dropped(self) -> Mapping[str, int]:
         """Rows of the source that were not used, by sub-task and reason."""
         return {f"{one.part.name}: {reason}": n for one in self.drawn for reason, n in one.part.dropped.items()}
-
-    @cached_property
-    def n_observes(self) -> int:
-        """Demonstrations adapted to over all episodes."""
-        return sum(len(episode.observes()) for episode in self.episodes())
-
-    @cached_property
-    def n_asks(self) -> int:
-        """Queries over all episodes."""
-        return sum(len(episode.asks()) for episode in self.episodes())
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002
         """One episode a sub-task (see `readers.Task`)."""

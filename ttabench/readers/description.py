@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from ttabench.readers import Task
-from ttabench.types import Json
+from ttabench.types import Episode, Json
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from ttabench.readers.cards import Scalar
+    from ttabench.readers.tokens import Tokens
 
 
 class Bound(Task, Protocol):
@@ -32,6 +34,24 @@ class Bound(Task, Protocol):
     def arguments(self) -> Mapping[str, Scalar]:
         """What the generator of a mini source was given."""
         ...
+
+
+class Counted:
+    """Counts of a task whose episodes are cheap to make."""
+
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """See `readers.Task`."""
+        raise NotImplementedError
+
+    @cached_property
+    def n_observes(self) -> int:
+        """Observations over all episodes."""
+        return sum(len(episode.observes()) for episode in self.episodes())
+
+    @cached_property
+    def n_asks(self) -> int:
+        """Queries over all episodes."""
+        return sum(len(episode.asks()) for episode in self.episodes())
 
 
 def fingerprint(*parts: str) -> str:

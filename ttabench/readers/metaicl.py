@@ -16,11 +16,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from ttabench.errors import UserError
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.description import describe
+from ttabench.readers.description import Counted, describe
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.metaicl_lengths import Count, Fitted, estimate, fitted, short
 from ttabench.readers.metaicl_protocol import LAYOUTS, Settings, names, with_metrics, with_protocol
@@ -31,7 +30,7 @@ from ttabench.types import Ask, Episode, Json, Observe, Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaIcl:
+class MetaIcl(Counted):
     """A `readers.Task` of MetaICL tasks."""
 
     card: Card
@@ -63,16 +62,6 @@ class MetaIcl:
             for task, fits in zip(self.tasks, found, strict=True):
                 self._left_out.update({f"{task.name}: {reason}": count for reason, count in fits.dropped.items()})
         return found
-
-    @cached_property
-    def n_observes(self) -> int:
-        """Demonstrations over all episodes."""
-        return sum(len(episode.observes()) for episode in self.episodes())
-
-    @cached_property
-    def n_asks(self) -> int:
-        """Queries over all episodes and steps."""
-        return sum(len(episode.asks()) for episode in self.episodes())
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a task (see `readers.Task`)."""

@@ -22,7 +22,7 @@ from itertools import pairwise
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import empty_golds, text_metric
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.description import describe
+from ttabench.readers.description import Counted, describe
 from ttabench.readers.options import resolve
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of
 from ttabench.readers.qa_rows import QARow, parse
@@ -35,7 +35,7 @@ _ALL_OF_A_TWIN = 1665
 
 
 @dataclass(frozen=True, kw_only=True)
-class QAStream:
+class QAStream(Counted):
     """A `readers.Task` over question-answering rows."""
 
     card: Card
@@ -63,16 +63,6 @@ class QAStream:
         if self.limit is None or self.limit >= len(rows):
             return rows
         return [rows[number * len(rows) // self.limit] for number in range(self.limit)]
-
-    @cached_property
-    def n_observes(self) -> int:
-        """Documents observed over all episodes."""
-        return sum(len(episode.observes()) for episode in self.episodes())
-
-    @cached_property
-    def n_asks(self) -> int:
-        """Queries over all episodes."""
-        return sum(len(episode.asks()) for episode in self.episodes())
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
