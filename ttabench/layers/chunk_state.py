@@ -23,8 +23,6 @@ from torch.nn.functional import logsigmoid, scaled_dot_product_attention
 
 from ttabench.types import LowRank
 
-QUERY_STD = 0.02
-
 
 class ChunkMapper(nn.Module):
     """What maps the cache of one decoder layer to deltas of its linear maps.
@@ -37,6 +35,7 @@ class ChunkMapper(nn.Module):
         down: V, channels a head's values are projected to.
         temperature: tau; the gate is sigmoid(S Wa + b) ** (1 / tau).
         share_heads: one down-projection for all heads of a map.
+        query_std: standard deviation of the queries at the start.
     """
 
     def __init__(
@@ -49,11 +48,12 @@ class ChunkMapper(nn.Module):
         down: int,
         temperature: float,
         share_heads: bool = True,
+        query_std: float = 0.02,
     ) -> None:
         super().__init__()
         maps, wide = len(sizes), heads * down
         self.temperature = temperature
-        self.queries = nn.Parameter(torch.randn(maps, heads, queries, head_dim) * QUERY_STD)
+        self.queries = nn.Parameter(torch.randn(maps, heads, queries, head_dim) * query_std)
         self.down = nn.Parameter(torch.empty(maps, 1 if share_heads else heads, head_dim, down))
         for matrix in self.down.data.flatten(0, 1):
             nn.init.orthogonal_(matrix)

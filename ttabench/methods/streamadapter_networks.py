@@ -56,6 +56,7 @@ class StreamAdapterNetworks(nn.Module):
                     down=settings.down,
                     temperature=settings.temperature,
                     share_heads=settings.share_heads,
+                    query_std=settings.query_std,
                 )
                 for names in self.names
             ]

@@ -26,6 +26,8 @@ class StreamAdapterSettings:
     """tau: the gate is sigmoid(...) ** (1 / tau)."""
     targets: tuple[str, ...] = ()
     """Last parts of the names of the adapted linear maps; none means every one inside the layers."""
+    query_std: float = 0.02
+    """Standard deviation of the queries before training. Near 0 all queries of a map begin with the mean of a chunk."""
     share_heads: bool = True
     """One down-projection for all heads of a linear map; the paper's parameter counts come out so."""
     window: int | None = None
