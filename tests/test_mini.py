@@ -63,7 +63,7 @@ def test_training_text_of_the_nano_lm_names_training_entities_only() -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_rules_of_the_splits_are_disjoint_and_cover_all_groups(size: int) -> None:
-    groups = [group for split in SPLITS for group in demonstrations.rules(split, size)]
+    groups = [group for split in SPLITS for group in demonstrations.groups(split, size)]
     assert len(groups) == len(set(groups)) == len(list(combinations(CATEGORIES, size)))
 
 
@@ -117,7 +117,7 @@ def test_demonstrations_tell_the_label_word_of_every_category(task: str) -> None
         question, right, _ = _asked(row)
         (category,) = {of_word[word] for word in question.split() if word in of_word}
         assert rule.setdefault(category, right) == right
-    assert tuple(sorted(rule)) in demonstrations.rules("validation", demonstrations.UNSEEN[task])
+    assert tuple(sorted(rule)) in demonstrations.groups("validation", demonstrations.UNSEEN[task])
     places = []
     for row in made["validation"]:
         question, right, place = _asked(row)
@@ -178,3 +178,24 @@ def test_unknown_twins_and_impossible_numbers_of_facts_are_refused() -> None:
         demonstrations.superglue("wsc", "test", 0)
     with pytest.raises(ValueError, match="in split 'dev'"):
         entities("person", "dev")
+
+
+def _rule_of(rows: list[dict[str, object]]) -> dict[object, str]:
+    """Category by label of rows of `sst2`."""
+    of_word = {word: name for name, words in CATEGORIES.items() for word in words}
+    return {row["label"]: of_word[next(w for w in str(row["sentence"]).split() if w in of_word)] for row in rows}
+
+
+def test_a_fixed_rule_is_the_same_for_every_seed_and_split_and_mixed_ones_are_so_half_of_the_time() -> None:
+    fixed = {
+        tuple(sorted(_rule_of(demonstrations.superglue("sst2", split, seed, 8, 8, "fixed")[part]).items(), key=str))
+        for split in SPLITS
+        for seed in range(4)
+        for part in ("train", "validation")
+    }
+    (rule,) = fixed
+    mixed = [_rule_of(demonstrations.superglue("sst2", "train", seed, 8, 8, "mixed")["train"]) for seed in range(200)]
+    assert 70 < sum(each == dict(rule) for each in mixed) < 130
+    assert len({tuple(each.values()) for each in mixed}) > 20
+    fresh = demonstrations.superglue("sst2", "train", 3, 8, 8)
+    assert fresh == demonstrations.superglue("sst2", "train", 3, 8, 8, "fresh")

@@ -87,7 +87,7 @@ def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random
 def metaicl(source: random.Random, tokens: int) -> Segments:
     """Demonstrations of one rule with label words of its own; every answer is predicted from those before it."""
     size = source.choice((2, 2, 3, 4))
-    categories = list(source.choice(demonstrations.rules("train", size)))
+    categories = list(source.choice(demonstrations.groups("train", size)))
     labels = source.sample(LABEL_WORDS, size)
     query, between = source.choice((("Input: {x} Output:", " "), ("Input: {x}\nOutput:", "\n\n")))
     return _demonstrated(source, tokens // 16, categories, labels, query, between)
@@ -111,7 +111,7 @@ def _demonstrated(
 def superglue(source: random.Random, tokens: int) -> Segments:
     """Demonstrations of one language-understanding task in its usual template, under a rule of their own."""
     task = source.choice(("boolq", "cb", "copa", "rte", "sst2"))
-    categories = list(source.choice(demonstrations.rules("train", 3 if task == "cb" else 2)))
+    categories = list(source.choice(demonstrations.groups("train", 3 if task == "cb" else 2)))
     source.shuffle(categories)
     labels = ANSWERS[task]
     segments: Segments = []
@@ -146,7 +146,7 @@ def template(task: str, row: dict[str, object], answer: str) -> Segments:
 
 def lamp(source: random.Random, tokens: int) -> Segments:
     """A user's profile, then new articles of the same user."""
-    topics = list(source.choice(demonstrations.rules("train", 4)))
+    topics = list(source.choice(demonstrations.groups("train", 4)))
     categories = dict(zip(topics, source.sample(profiles.NEWS[:14], len(topics)), strict=True))
     segments: Segments = []
     for i in range(max(4, round(0.7 * tokens / 18))):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Literal, TypeAlias
 
 from ttabench.mini.world import CATEGORIES, LABEL_WORDS, entities, rng
 
@@ -32,11 +33,18 @@ LABELS = {
 }
 
 
-def rules(split: str, size: int) -> list[tuple[str, ...]]:
+def groups(split: str, size: int) -> list[tuple[str, ...]]:
     """Groups of `size` categories that make up the rules of one split; splits are disjoint."""
     share = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}[split]
-    groups = list(combinations(sorted(CATEGORIES), size))
-    return [group for i, group in enumerate(groups) if (i * 7) % 25 in share]
+    every = list(combinations(sorted(CATEGORIES), size))
+    return [group for i, group in enumerate(every) if (i * 7) % 25 in share]
+
+
+def _rule(source: random.Random, split: str, size: int) -> list[str]:
+    """Categories in the order of their labels."""
+    categories = list(source.choice(groups(split, size)))
+    source.shuffle(categories)
+    return categories
 
 
 def scene(source: random.Random, category: str) -> str:
@@ -51,8 +59,22 @@ def _balanced(source: random.Random, labels: int, count: int) -> list[int]:
     return drawn
 
 
-def superglue(task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64) -> dict[str, list[Row]]:
-    """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule drawn from `seed`.
+Rules: TypeAlias = Literal["fresh", "fixed", "mixed"]
+
+
+def superglue(
+    task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64, rules: Rules = "fresh"
+) -> dict[str, list[Row]]:
+    """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule.
+
+    Args:
+        task: one of `LABELS`.
+        split: its words, and the groups of categories that fresh rules are made of, are its own.
+        seed: of all rows, and of a fresh rule.
+        demonstrations: rows to show.
+        queries: rows to ask.
+        rules: "fresh" draws a rule from the seed. "fixed" has one rule a task, the same for every seed and split, as a
+            real task has: training can learn it by heart. "mixed" is either, half of the seeds each.
 
     Raises:
         ValueError: for a task without a twin.
@@ -60,8 +82,10 @@ def superglue(task: str, split: str, seed: int, demonstrations: int = 32, querie
     if task not in LABELS:
         raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(LABELS)}")
     source = rng("superglue", task, split, seed)
-    categories = list(source.choice(rules(split, len(LABELS[task]))))
-    source.shuffle(categories)
+    if rules == "fixed" or (rules == "mixed" and rng("mixed", task, split, seed).random() < 0.5):
+        categories = _rule(rng("superglue", task, "fixed"), "train", len(LABELS[task]))
+    else:
+        categories = _rule(source, split, len(LABELS[task]))
     people = entities("person", split)
     made: dict[str, list[Row]] = {}
     for part, count in (("train", demonstrations), ("validation", queries)):
@@ -112,8 +136,7 @@ def unseen(task: str, split: str, seed: int, demonstrations: int = 32, queries: 
         raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(UNSEEN)}")
     source = rng("unseen", task, split, seed)
     size = UNSEEN[task]
-    categories = list(source.choice(rules(split, size)))
-    source.shuffle(categories)
+    categories = _rule(source, split, size)
     labels = source.sample(LABEL_WORDS, size)
     people = entities("person", split)
     made: dict[str, list[Row]] = {}
@@ -173,7 +196,7 @@ def metaicl(split: str, seed: int, tasks: int = 8, demonstrations: int = 16, que
     for number in range(tasks):
         source = rng("metaicl", split, seed, number)
         size = source.choice((2, 2, 3, 4))
-        categories = list(source.choice(rules(split, size)))
+        categories = list(source.choice(groups(split, size)))
         options = source.sample(LABEL_WORDS, size)
         name = f"mini-{split}-{number}"
         for part, count in (("train", demonstrations), ("test", queries)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttabench.mini.demonstrations import rules, scene
+from ttabench.mini.demonstrations import groups, scene
 from ttabench.mini.world import rng
 
 Row = dict[str, object]
@@ -32,7 +32,7 @@ def lamp(split: str, seed: int, users: int = 32, entries: int = 16) -> tuple[lis
     golds: list[Row] = []
     for number in range(users):
         source = rng("lamp", split, seed, number)
-        topics = list(source.choice(rules(split, 4)))
+        topics = list(source.choice(groups(split, 4)))
         categories = dict(zip(topics, source.sample(NEWS[:14], len(topics)), strict=True))
         profile = []
         for i in range(entries):
