@@ -103,6 +103,17 @@ def test_rates_warm_up_and_decay() -> None:
     assert [round(rate(cosine, step), 3) for step in (4, 7, 10)] == [1.0, 0.5, 0.0]
 
 
+def test_decay_shrinks_weights_beside_the_gradient(lm: LM) -> None:
+    one = replace(CONFIG, steps=1, warmup=0, fresh=False)
+    started, plain, decayed = tiny_mac(lm), tiny_mac(lm), tiny_mac(lm)
+    train(plain, episodes(), one)
+    train(decayed, episodes(), replace(one, decay=0.1))
+    shrunk = {name: value - one.lr * 0.1 * weights(started)[name] for name, value in weights(plain).items()}
+    torch.testing.assert_close(weights(decayed), shrunk, atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match="decay must be at least 0, got -1"):
+        replace(one, decay=-1)
+
+
 def test_record_is_json_with_a_thinned_curve(lm: LM, tmp_path: Path) -> None:
     train(tiny_mac(lm), episodes(), replace(CONFIG, out=tmp_path))
     header = checkpoints.header(tmp_path)

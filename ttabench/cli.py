@@ -100,6 +100,7 @@ def train(
     schedule: o.Schedule = "",
     beta2: o.Beta2 = None,
     clip: o.Clip = None,
+    decay: o.Decay = None,
     seed: o.Seed = 0,
     device: o.Device = "auto",
     dtype: o.Dtype = "auto",
@@ -122,7 +123,7 @@ def train(
     )  # fmt: skip
     changes = {
         "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
-        "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip,
+        "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay,
     }  # fmt: skip
     training = commands.Training(seed=seed, save_every=save_every, dtype=stored, resume=resume)
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)

@@ -130,7 +130,7 @@ def train(wanted: Wanted, changes: Mapping[str, Any], training: Training, storin
     if (out / "adapter.json").exists() and not (training.resume or storing.force):
         raise UserError(f"{out} holds a checkpoint.", "Go on from it with --resume, or overwrite it with --force.")
     recipe = recipe_of(plan.adapter.cls, registry.preset_for(plan.adapter.cls, wanted.preset, wanted.model), changes)
-    config = _train_config(recipe, training, out, plan)
+    config = _train_config(recipe, training, out, plan, wanted.task_options)
     seed_everything(training.seed)
     base = Bases().get(wanted)
     method = plan.adapter.build(base)
@@ -164,7 +164,7 @@ def recipe_of(cls: type[Any], preset: str, changes: Mapping[str, Any]) -> Recipe
     return recipe
 
 
-def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan) -> Any:
+def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, options: Sequence[str]) -> Any:
     from ttabench.training import TrainConfig
 
     if training.dtype not in FORMATS:
@@ -172,7 +172,7 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan) -> 
     said = asdict(recipe)
     sizes = {key: said.pop(key) for key in ("documents", "questions", "batch_documents")}
     task = plan.task
-    data = {"task": task.card.name, "source": task.source, "split": task.split, **sizes}
+    data = {"task": task.card.name, "source": task.source, "split": task.split, "options": list(options), **sizes}
     try:
         return TrainConfig(**said, **asdict(training), out=out, fresh=plan.adapter.checkpoint is None, data=data)
     except ValueError as error:

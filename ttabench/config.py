@@ -50,6 +50,8 @@ class Recipe:
     """Adam's decay of squared gradients."""
     clip: float = 100.0
     """Largest norm of the gradient."""
+    decay: float = 0.0
+    """Weight decay, decoupled from the gradient (AdamW)."""
 
     def episodes(self, documents: int) -> int:
         """Episodes of a step whose episodes hold so many documents."""

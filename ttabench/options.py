@@ -147,6 +147,7 @@ Warmup = Annotated[int | None, typer.Option(help="Steps of linear warm-up.", ric
 Schedule = Annotated[str, typer.Option(help="constant or cosine.", show_default=False, rich_help_panel=RECIPE)]
 Beta2 = Annotated[float | None, typer.Option(help="Adam's decay of squared gradients.", rich_help_panel=RECIPE)]
 Clip = Annotated[float | None, typer.Option(help="Largest norm of the gradient.", rich_help_panel=RECIPE)]
+Decay = Annotated[float | None, typer.Option(help="Weight decay (AdamW).", rich_help_panel=RECIPE)]
 Documents = Annotated[
     str,
     typer.Option(help="Pieces of context in a training episode; 8,16,32 rises in equal parts of the steps.",

@@ -4,9 +4,9 @@
     batches = lessons([(task.training(seed=0, documents=16), 2)], steps=2000)
     record = train(mac, batches, TrainConfig(steps=2000, lr=1e-3, out=Path("runs/mac")))
 
-Adam at a constant rate after a linear warm-up, gradients clipped by norm (the recipe of arXiv 2403.04317; a cosine is
-an option). Training that was stopped goes on with `resume=True` and ends where it would have ended: every step draws
-its randomness from its own seed, and the stream of episodes is advanced to where it stood.
+Adam (AdamW where weights decay) at a constant rate after a linear warm-up, gradients clipped by norm (the recipe of
+arXiv 2403.04317; a cosine is an option). Training that was stopped goes on with `resume=True` and ends where it would
+have ended: every step draws its randomness from its own seed, and the stream of episodes is advanced to where it stood.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class TrainConfig:
     """Adam's decay of squared gradients."""
     clip: float = 100.0
     """Largest norm of the gradient of all parameters together."""
+    decay: float = 0.0
+    """Weight decay, decoupled from the gradient: AdamW; 0 is Adam."""
     seed: int = 0
     save_every: int = 0
     """Steps between checkpoints; 0 saves only at the end."""
@@ -68,6 +70,8 @@ class TrainConfig:
             raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
+        if self.decay < 0:
+            raise ValueError(f"decay must be at least 0, got {self.decay}")
         if self.resume and self.out is None:
             raise ValueError("resume needs out")
 
@@ -121,7 +125,9 @@ def train(
         UserError: the method has no parameters, the stream ends early, the loss is not finite, `out` cannot be used.
     """
     modules = method.modules()
-    optimiser = torch.optim.Adam(_parameters(method), lr=config.lr, betas=(0.9, config.beta2))
+    optimiser = torch.optim.AdamW(
+        _parameters(method), lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.decay
+    )
     record = _resumed(method, optimiser, config) if config.resume else TrainRecord()
     if config.fresh and not record.steps:
         method.prepare_training()
@@ -179,7 +185,7 @@ def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:
 
 
 def _step(
-    method: BaseMethod[Any], optimiser: torch.optim.Adam, batch: Sequence[Episode], config: TrainConfig, step: int
+    method: BaseMethod[Any], optimiser: torch.optim.AdamW, batch: Sequence[Episode], config: TrainConfig, step: int
 ) -> dict[str, float]:
     """One update; randomness (dropout, subsets) depends on the seed and the step alone."""
     devices = [method.lm.device] if method.lm.device.type == "cuda" else []
@@ -200,7 +206,7 @@ def _step(
     return {**told, "loss": value, "gradient": norm.item(), "lr": rate(config, step)}
 
 
-def _save(method: BaseMethod[Any], optimiser: torch.optim.Adam, record: TrainRecord, config: TrainConfig) -> None:
+def _save(method: BaseMethod[Any], optimiser: torch.optim.AdamW, record: TrainRecord, config: TrainConfig) -> None:
     """The checkpoint; with `save_every` also what a resumed training needs."""
     assert config.out is not None
     checkpoints.save(method, config.out, record.summary(config), config.dtype)
@@ -215,7 +221,7 @@ def _save(method: BaseMethod[Any], optimiser: torch.optim.Adam, record: TrainRec
     (config.out / f"{PROGRESS}.part").replace(config.out / PROGRESS)
 
 
-def _resumed(method: BaseMethod[Any], optimiser: torch.optim.Adam, config: TrainConfig) -> TrainRecord:
+def _resumed(method: BaseMethod[Any], optimiser: torch.optim.AdamW, config: TrainConfig) -> TrainRecord:
     """Parameters, optimiser and record as `_save` left them; a fresh record where nothing was saved yet."""
     assert config.out is not None
     if not (config.out / PROGRESS).exists():
