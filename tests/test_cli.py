@@ -144,7 +144,7 @@ def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
     config = json.loads((trained / "adapter.json").read_text())["training"]["config"]
     assert config["data"] == {
         "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 2,
-        "batch_documents": 64,
+        "batch_documents": 64, "options": [],
     }  # fmt: skip
 
 
