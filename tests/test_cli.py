@@ -144,7 +144,7 @@ def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
     config = json.loads((trained / "adapter.json").read_text())["training"]["config"]
     assert config["data"] == {
         "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 2,
-        "batch_documents": 64, "options": [],
+        "rounds": 1, "batch_documents": 64, "options": [],
     }  # fmt: skip
 
 
@@ -187,3 +187,9 @@ def test_help_and_version(ttabench: Command) -> None:
     for command in ("eval", "train", "adapt", "compare", "list", "profile"):
         assert command in ttabench("--help").out
         assert ttabench(command, "--help").code == 0
+
+
+def test_a_shipped_adapter_can_be_named_for_another_task(ttabench: Command, tmp_path: Path) -> None:
+    words = ("--method", "mac", "--model", "nano", "--task-set", "documents=2", "--limit", "2", "--out", tmp_path)
+    ran = ttabench("eval", *words, "--task", "squad_seq", "--checkpoint", "shipped:mac-streamingqa", "--json")
+    assert ran.json()["runs"][0]["config"]["checkpoint"] == "shipped:mac-streamingqa"

@@ -43,6 +43,11 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "unknown split": (["--split", "tset"], "Did you mean 'test'?"),
     "missing source": (["--source", "no/such/file.csv"], "no/such/file.csv"),
     "missing checkpoint": (["--method", "mac", "--checkpoint", "no/such"], "no/such"),
+    "unknown shipped checkpoint": (
+        ["--method", "mac", "--model", "nano", "--checkpoint", "shipped:mac-streaminqa"],
+        "'mac-streamingqa'",
+    ),
+    "nothing shipped": (["--method", "mac", "--model", "distilgpt2", "--checkpoint", "shipped:mac-x"], "Train one"),
     "missing state": (["--state", "no/such"], "no/such"),
     "checkpoint of nothing": (["--checkpoint", "somewhere"], "nothing trained"),
     "unknown preset": (["--method", "mac", "--preset", "nanno"], "Did you mean 'nano'?"),

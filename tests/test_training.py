@@ -144,10 +144,12 @@ def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
 
 
 def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:
-    streams = [(iter([episode(f"{name}{i}") for i in range(9)]), count) for name, count in (("a", 2), ("b", 1))]
+    streams = [(iter([episode(f"{name}{i}") for i in range(12)]), count) for name, count in (("a", 2), ("b", 1))]
     drawn = [[made.observes()[0].text for made in batch] for batch in lessons(streams, 4)]
     assert [len(batch) for batch in drawn] == [2, 2, 1, 1]
     assert len({text for batch in drawn for text in batch}) == 6
+    mixed = [len(batch) for batch in lessons(streams, 4, rounds=2)]
+    assert mixed == [2, 1, 2, 1], "two rounds: both lessons twice, their streams going on"
 
 
 def test_fine_tuning_starts_from_the_parameters_as_they_are(lm: LM) -> None:

@@ -92,6 +92,7 @@ def train(
     split: o.Split = "train",
     task_set: o.TaskSet = None,
     documents: o.Documents = "",
+    rounds: o.Rounds = None,
     questions: o.Questions = None,
     batch_documents: o.BatchDocuments = None,
     steps: o.Steps = None,
@@ -123,7 +124,7 @@ def train(
     )  # fmt: skip
     changes = {
         "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
-        "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay,
+        "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay, "rounds": rounds,
     }  # fmt: skip
     training = commands.Training(seed=seed, save_every=save_every, dtype=stored, resume=resume)
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)

@@ -138,7 +138,7 @@ def train(wanted: Wanted, changes: Mapping[str, Any], training: Training, storin
         (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base), recipe.episodes(count))
         for lesson, count in enumerate(recipe.documents)
     ]
-    batches = lessons(streams, recipe.steps)
+    batches = lessons(streams, recipe.steps, recipe.rounds)
     with render.progress(showing.talking) as tick:
 
         def on_step(step: int, parts: Mapping[str, float]) -> None:
@@ -159,6 +159,8 @@ def recipe_of(cls: type[Any], preset: str, changes: Mapping[str, Any]) -> Recipe
     recipe = replace(own, **said)
     if recipe.schedule not in SCHEDULES:
         raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
+    if recipe.rounds < 1:
+        raise UserError(f"--rounds {recipe.rounds} trains nothing.", "Give 1 or more.")
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
         raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
     return recipe
@@ -170,7 +172,7 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
     if training.dtype not in FORMATS:
         raise UnknownName("number format", training.dtype, list(FORMATS))
     said = asdict(recipe)
-    sizes = {key: said.pop(key) for key in ("documents", "questions", "batch_documents")}
+    sizes = {key: said.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
     task = plan.task
     data = {"task": task.card.name, "source": task.source, "split": task.split, "options": list(options), **sizes}
     try:

@@ -37,6 +37,8 @@ class Recipe:
 
     documents: tuple[int, ...] = (16,)
     """Pieces in an episode, one number for each equal part of the steps."""
+    rounds: int = 1
+    """How often the steps go through all of these numbers."""
     questions: int = 1
     """Queries about each piece."""
     batch_documents: int = 0

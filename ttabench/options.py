@@ -92,7 +92,7 @@ Preset = Annotated[
 ]  # fmt: skip
 Checkpoint = Annotated[
     str,
-    typer.Option(help="Trained adapter folder, or none. (default: the one shipped for method, task and model)",
+    typer.Option(help="Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)",
                  show_default=False, rich_help_panel=RUN),
 ]  # fmt: skip
 State = Annotated[Path | None, typer.Option(help="Start from a state written by `adapt`.", rich_help_panel=RUN)]
@@ -153,6 +153,10 @@ Documents = Annotated[
     typer.Option(help="Pieces of context in a training episode; 8,16,32 rises in equal parts of the steps.",
                  show_default=False, rich_help_panel=RECIPE),
 ]  # fmt: skip
+Rounds = Annotated[
+    int | None,
+    typer.Option(help="How often the steps go through all --documents.", show_default=False, rich_help_panel=RECIPE),
+]
 Questions = Annotated[int | None, typer.Option(help="Queries about each piece.", rich_help_panel=RECIPE)]
 BatchDocuments = Annotated[
     int | None,

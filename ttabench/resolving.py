@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ttabench import registry
 from ttabench.architectures import NANO
 from ttabench.config import digest
-from ttabench.errors import UserError
+from ttabench.errors import UnknownName, UserError
 from ttabench.types import Json
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ASSETS = Path(__file__).parent / "assets"
 NO_CHECKPOINT = "none"
+SHIPPED = "shipped:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class Wanted:
     settings: tuple[str, ...] = ()
     task_options: tuple[str, ...] = ()
     checkpoint: str = ""
-    """A folder; "none" for untrained modules; empty for the shipped one."""
+    """A folder; "none" for untrained modules; "shipped:NAME" for one of the package's own, whatever the task; empty for
+    the shipped one of method, task and model."""
     state: Path | None = None
     ask_only: bool = False
     device: str = "auto"
@@ -81,7 +83,7 @@ class Adapter:
         if self.checkpoint is None:
             return ""
         shipped = self.checkpoint.is_relative_to(ASSETS / "adapters")
-        return f"shipped:{self.checkpoint.name}" if shipped else str(self.checkpoint)
+        return f"{SHIPPED}{self.checkpoint.name}" if shipped else str(self.checkpoint)
 
     def belongs(self, lm: LM) -> dict[str, Json]:
         """What a state made by this method on this base model belongs to, see states.py."""
@@ -140,10 +142,23 @@ def _checkpoint(wanted: Wanted, cls: type[BaseMethod[Any]]) -> Path | None:
             raise UserError(f"{wanted.method} has nothing trained to load.", "Leave --checkpoint out.")
         if wanted.preset:
             raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
-        return Path(wanted.checkpoint)
+        return _named(wanted)
     shipped = shipped_checkpoint(wanted.method, wanted.task, wanted.model)
     usable = shipped.is_dir() and not wanted.random_weights and wanted.preset in ("", wanted.model)
     return shipped if usable else None
+
+
+def _named(wanted: Wanted) -> Path:
+    """The checkpoint that `--checkpoint` names."""
+    if not wanted.checkpoint.startswith(SHIPPED):
+        return Path(wanted.checkpoint)
+    name, folder = wanted.checkpoint.removeprefix(SHIPPED), ASSETS / "adapters" / wanted.model
+    known = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    if not known:
+        raise UserError(f"No adapter is shipped for {wanted.model}.", "Train one with `ttabench train`.")
+    if name not in known:
+        raise UnknownName(f"adapter shipped for {wanted.model}", name, known)
+    return folder / name
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Json]:

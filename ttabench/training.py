@@ -148,15 +148,16 @@ def train(
     return record
 
 
-def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int) -> Iterator[list[Episode]]:
+def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
     """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
 
     Args:
         streams: for each lesson its episodes, and how many of them a step takes.
         steps: of the whole training.
+        rounds: how often all lessons come in turn; with many they are mixed, not one before the other.
     """
     for step in range(steps):
-        stream, count = streams[step * len(streams) // steps]
+        stream, count = streams[step * len(streams) * rounds // steps % len(streams)]
         yield list(islice(stream, count))
 
 

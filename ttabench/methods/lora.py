@@ -36,17 +36,33 @@ class Lora(BaseMethod[LoraSettings]):
     paper = "2106.09685"
     Settings = LoraSettings
     presets: ClassVar[Mapping[str, LoraSettings]] = {
-        "nano": LoraSettings(rank=16, alpha=16.0),
+        # As many parameters as StreamAdapter's preset has there.
+        "nano": LoraSettings(rank=43, alpha=43.0),
         "tinyllama-1.1b": LoraSettings(),
         "llama-3-8b": LoraSettings(),
         "phi-3-medium": LoraSettings(),
     }
     recipes: ClassVar[Mapping[str, Recipe]] = {
-        "tinyllama-1.1b": Recipe(
-            documents=(1,), batch_documents=16, lr=1e-4, warmup=100, schedule="cosine", beta2=0.95
+        "nano": Recipe(
+            documents=(1,),
+            questions=8,
+            batch_documents=16,
+            steps=600,
+            lr=1e-3,
+            warmup=50,
+            schedule="cosine",
+            beta2=0.98,
+            clip=1.0,
         ),
-        "llama-3-8b": Recipe(documents=(1,), batch_documents=8, lr=8e-5, warmup=300, schedule="cosine", beta2=0.95),
-        "phi-3-medium": Recipe(documents=(1,), batch_documents=4, lr=5e-5, warmup=500, schedule="cosine", beta2=0.95),
+        "tinyllama-1.1b": Recipe(
+            documents=(1,), batch_documents=16, lr=1e-4, warmup=100, schedule="cosine", beta2=0.95, decay=0.01
+        ),
+        "llama-3-8b": Recipe(
+            documents=(1,), batch_documents=8, lr=8e-5, warmup=300, schedule="cosine", beta2=0.95, decay=0.01
+        ),
+        "phi-3-medium": Recipe(
+            documents=(1,), batch_documents=4, lr=5e-5, warmup=500, schedule="cosine", beta2=0.95, decay=0.01
+        ),
     }
     trainable = True
 

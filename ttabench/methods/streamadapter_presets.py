@@ -6,7 +6,7 @@ Paper: Muhtar et al., arXiv 2411.09289, section 4 and appendix B.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.config import Recipe
@@ -61,11 +61,9 @@ class StreamAdapterSettings:
             raise ValueError(f"stride must be whole chunks of {self.chunk}, got {self.stride}")
 
 
-_BOOK = {"window": 1024, "stride": 512}
-
 PRESETS: Mapping[str, StreamAdapterSettings] = {
-    "nano": StreamAdapterSettings(down=16, chunk=64),
-    "nano-book": StreamAdapterSettings(down=16, chunk=64, window=1024),
+    "nano": StreamAdapterSettings(down=16, chunk=64, query_std=3.0),
+    "nano-book": StreamAdapterSettings(down=16, chunk=64, query_std=3.0, window=1024),
     "tinyllama-1.1b": StreamAdapterSettings(),
     "tinyllama-1.1b-book": StreamAdapterSettings(window=1024),
     "llama-3-8b": StreamAdapterSettings(),
@@ -74,20 +72,17 @@ PRESETS: Mapping[str, StreamAdapterSettings] = {
     "phi-3-medium-book": StreamAdapterSettings(queries=48, window=1024),
 }
 
+_NANO = Recipe(steps=2400, lr=6e-4, warmup=50, schedule="cosine", clip=1.0, beta2=0.98)
+_PAPER = Recipe(schedule="cosine", beta2=0.95, decay=0.01)
 RECIPES: Mapping[str, Recipe] = {
-    "nano": Recipe(
-        documents=(30,),
-        questions=4,
-        batch_documents=240,
-        steps=2000,
-        lr=1e-3,
-        warmup=50,
-        schedule="cosine",
-        clip=1.0,
-        beta2=0.98,
-    ),
-    "tinyllama-1.1b": Recipe(documents=(30,), batch_documents=480, lr=5e-5, warmup=100, schedule="cosine", beta2=0.95),
-    "llama-3-8b": Recipe(documents=(60,), batch_documents=240, lr=2e-5, warmup=500, schedule="cosine", beta2=0.95),
-    "phi-3-medium": Recipe(documents=(60,), batch_documents=120, lr=1e-5, warmup=800, schedule="cosine", beta2=0.95),
+    "nano": replace(_NANO, documents=(5, 10, 20, 30), rounds=24, questions=8, batch_documents=160),
+    "nano-book": replace(_NANO, documents=(1,), batch_documents=1),
+    "tinyllama-1.1b": replace(_PAPER, documents=(30,), batch_documents=480, lr=5e-5, warmup=100),
+    "tinyllama-1.1b-book": replace(_PAPER, documents=(1,), batch_documents=8, lr=5e-5, warmup=500),
+    "llama-3-8b": replace(_PAPER, documents=(60,), batch_documents=240, lr=2e-5, warmup=500),
+    "llama-3-8b-book": replace(_PAPER, documents=(1,), batch_documents=4, lr=2e-5, warmup=500),
+    "phi-3-medium": replace(_PAPER, documents=(60,), batch_documents=120, lr=1e-5, warmup=800),
+    "phi-3-medium-book": replace(_PAPER, documents=(1,), batch_documents=2, lr=1e-5, warmup=500),
 }
-"""The paper trains for 3 epochs of its tasks: set `--steps` for the data at hand."""
+"""The paper trains for 3 epochs of its tasks and 1 of its books: set `--steps` for the data at hand. Books are read in
+sequences of `--task-set sequence_tokens` (the paper: 8,192 for TinyLlama, 16,384 for the others)."""
