@@ -1,20 +1,22 @@
 """Tables with a line a method and a column a value of a task option, or a column a sub-task; from the records alone.
 
 by_option(records, "ratio", quality)   | task | method | 0.1 | 0.2 | ... |
-by_part(records)                       | method | boolq | cb | ... | hellaswag | ... |
+by_part(records)                       | method | boolq | cb | ... | hellaswag | ... | mean |
+by_length(records)                     | method | 16384 | 32768 | ... |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 from ttabench.compare import pooled
 from ttabench.records import Row, RunRecord, load_record, runs_in
 from ttabench.render import plus_minus, size
 
-METHODS = ("none", "icl", "snapkv", "h2o", "window")
+METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
 """Their order in a table; others follow."""
 Cell = Callable[[Sequence[RunRecord]], str]
 """What a table shows of the runs of one cell, which differ in their seed only."""
@@ -51,15 +53,47 @@ def by_option(runs: Sequence[RunRecord], option: str, cell: Cell) -> str:
 def by_part(runs: Sequence[RunRecord]) -> str:
     """A line a method, a column a sub-task, or a task that has only one."""
     cells: dict[str, dict[str, list[Row]]] = {}
+    names = _names(runs)
     for run in _ordered(runs):
         rows = [row for row in run.rows if row.metric == run.main_metric and row.step is None]
         parts = [row for row in rows if row.part not in (None, "mean")]
         for row in parts or rows:
-            line = cells.setdefault(str(run.config["method"]), {})
+            line = cells.setdefault(names[run.id], {})
             line.setdefault(row.part or str(run.config["task"]), []).append(row)
     columns = sorted({name for line in cells.values() for name in line})
-    shown = [(line, *(_percent(found.get(name, [])) for name in columns)) for line, found in cells.items()]
-    return table(("method", *columns), shown, 1)
+    shown = [
+        (line, *(_percent(found.get(name, [])) for name in columns), _mean(found, columns))
+        for line, found in cells.items()
+    ]
+    return table(("method", *columns, "mean"), shown, 1)
+
+
+def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:
+    """A line a method, a column a suite: the mean over its sub-tasks or tasks, each with the same weight."""
+    cells: dict[str, dict[str, str]] = {}
+    for suite, runs in suites.items():
+        head, _, *lines = (_cells(line) for line in by_part(runs).splitlines())
+        assert head[-1] == "mean"
+        for method, *_, mean in lines:
+            cells.setdefault(method, {})[suite] = mean
+    return table(("method", *suites), [(line, *(found.get(s, "") for s in suites)) for line, found in cells.items()], 1)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def by_length(runs: Sequence[RunRecord]) -> str:
+    """A line a method, a column a length up to which texts were read: the main metric over all texts and seeds."""
+    cells: dict[str, dict[int, list[Row]]] = {}
+    names = _names(runs)
+    for run in _ordered(runs):
+        for row in run.rows:
+            if row.metric == run.main_metric and row.part is None and row.step is not None:
+                cells.setdefault(names[run.id], {}).setdefault(row.step, []).append(row)
+    columns = sorted({length for line in cells.values() for length in line})
+    shown = [(line, *(_spread(found.get(length, [])) for length in columns)) for line, found in cells.items()]
+    return table(("method", *(f"{length:,}" for length in columns)), shown, 1)
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:
@@ -71,6 +105,41 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[str]], words: int) ->
 def _ordered(runs: Sequence[RunRecord]) -> list[RunRecord]:
     places = {name: place for place, name in enumerate(METHODS)}
     return sorted(runs, key=lambda run: places.get(str(run.config["method"]), len(places)))
+
+
+def _names(runs: Sequence[RunRecord]) -> dict[str, str]:
+    """What a grid calls each run: its method, with preset and ratio where the grid has several of the method."""
+    told = {run.id: (str(run.config["preset"]), run.config["task_options"].get("ratio", 1.0)) for run in runs}
+    kinds: dict[str, set[tuple[str, float]]] = {}
+    for run in runs:
+        kinds.setdefault(str(run.config["method"]), set()).add(told[run.id])
+    found = {}
+    for run in runs:
+        method, (preset, ratio) = str(run.config["method"]), told[run.id]
+        presets, ratios = ({kind[place] for kind in kinds[method]} for place in (0, 1))
+        words = [method, *[preset] * (len(presets) > 1), *[f"ratio={ratio:g}"] * (len(ratios) > 1)]
+        found[run.id] = " ".join(word for word in words if word)
+    return found
+
+
+def _mean(found: Mapping[str, Sequence[Row]], columns: Sequence[str]) -> str:
+    """Mean over all columns, each with the same weight; empty where one is missing."""
+    if any(name not in found for name in columns):
+        return ""
+    values = [pooled(found[name]) for name in columns]
+    errors = [error for _, error, _ in values if error is not None]
+    stderr = math.sqrt(sum(error**2 for error in errors)) / len(columns) if len(errors) == len(columns) else None
+    return plus_minus(fmean(value for value, _, _ in values), stderr, 100.0)
+
+
+def _spread(rows: Sequence[Row]) -> str:
+    """Mean over seeds of a figure that is no percentage, with its standard error over seeds."""
+    if not rows:
+        return ""
+    values = [row.value for row in rows]
+    return (
+        f"{fmean(values):.3f} ± {stdev(values) / math.sqrt(len(values)):.3f}" if len(rows) > 1 else f"{values[0]:.3f}"
+    )
 
 
 def _percent(rows: Sequence[Row]) -> str:

@@ -20,113 +20,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grids
+from suites import BY_LENGTH, BY_PART, FITS, LENGTHS, OPTION_VARIED, SUITES, TOKENS, WITHOUT_PAIRS
 
 HERE = Path(__file__).parent
 SEEDS = "0,1,2"
-CAPS = ("random", "average_random", "average_nearest")
-FITS = 32
-"""Most documents of a twin that stand in nano's window; beyond, full context keeps the newest tokens."""
-TOKENS = 3_840
-"""What nano's window holds beside a prompt and an answer."""
-LENGTHS = {"streamingqa": (4, 16, 32, 64, 256, 1665), "squad_seq": (16, 64)}
-
-
-def stream(task: str, documents: int) -> list[str]:
-    """Task options; short streams ask more, enough for a standard error of a few points."""
-    options = ["--task", task, "--task-set", f"documents={documents}"]
-    return [*options, "--task-set", "questions=4"] if documents <= FITS else options
-
-
-def online(task: str, documents: int) -> list[list[str]]:
-    """Closed book, full context, and MAC with one aggregation and, where there are several groups, with a tree."""
-    reading = ["icl"] if documents <= FITS else ["icl", "--set", "truncate=left"]
-    trees = [["mac", "--set", "hierarchy=16"]] if documents > 16 else []
-    return [["--method", *chosen, *stream(task, documents)] for chosen in (["none"], reading, ["mac"], *trees)]
-
-
-def reductions(documents: int) -> list[list[str]]:
-    """MAC with all of its bank and with three quarters of it, by each rule of the paper's Figure 7."""
-    cap = 1250 if documents == 1665 else documents * 3 // 4
-    capped = [["mac", "--set", f"bank_cap={cap}", "--set", f"bank_reduce={rule}"] for rule in CAPS]
-    return [["--method", *chosen, *stream("streamingqa", documents)] for chosen in (["mac"], *capped)]
-
-
-RATIOS = tuple(round(0.1 * tenths, 1) for tenths in range(1, 11))
-SHOTS = (0, 1, 3, 5, 10, 15, 20, 25, 30)
-OTHER_WORDS = ("superglue", "arc_easy", "arc_challenge", "piqa")
-"""Tasks for which StreamAdapter's Table 10 has other words."""
-UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
-FIFTH = {
-    "superglue": 52, "hellaswag": 44, "winogrande": 30, "openbookqa": 26, "arc_easy": 37, "arc_challenge": 38,
-    "piqa": 38, "metaicl": 41,
-}  # fmt: skip
-"""A fifth of the tokens of ten demonstrations of a twin (metaicl: of sixteen), the mean over its sub-tasks; a test
-holds them to the twins."""
-
-
-def evicting(recent: int) -> list[list[str]]:
-    """A fifth of the keys and values by each rule (`recent` is that fifth in tokens)."""
-    return [
-        ["snapkv", "--preset", "streamadapter"],
-        ["h2o", "--preset", "streamadapter"],
-        ["window", "--set", f"recent={recent}"],
-    ]
-
-
-def demonstrations(task: str, options: list[str], recent: int) -> list[list[str]]:
-    """Nothing, everything, and a fifth of the keys and values by each rule."""
-    chosen = [["none"], ["icl"], *evicting(recent)]
-    return [["--method", *words, "--task", task, *options] for words in chosen]
-
-
-def ratios(task: str) -> list[list[str]]:
-    """The share of ten demonstrations that is adapted to; the others stand in the window (StreamAdapter, Table 9)."""
-    whole = [["--method", name, "--task", task, *shots(10)] for name in ("none", "icl")]
-    adapted = [
-        ["--method", *words, "--task", task, *shots(10), "--task-set", f"ratio={ratio}"]
-        for words in evicting(FIFTH[task])[:2]
-        for ratio in RATIOS
-    ]
-    return [*whole, *adapted]
-
-
-def scaling(task: str) -> list[list[str]]:
-    """Full context by number of demonstrations (StreamAdapter, Table 8), and the evicting methods at two of them."""
-    whole = [["--method", "icl", "--task", task, *shots(k)] for k in SHOTS]
-    kept = [
-        ["--method", *words, "--task", task, *shots(k)] for k in (10, 20) for words in evicting(FIFTH[task] * k // 10)
-    ]
-    return [*whole, *kept]
-
-
-def shots(count: int) -> list[str]:
-    """Demonstrations in front of the queries."""
-    return ["--task-set", f"shots={count}"]
-
-
-SUITES: dict[str, list[list[str]]] = {
-    **{f"{task}-{n}": online(task, n) for task, lengths in LENGTHS.items() for n in lengths},
-    **{f"reductions-{n}": reductions(n) for n in LENGTHS["streamingqa"][1:]},
-    "superglue-shots": scaling("superglue"),
-    "superglue-30": demonstrations("superglue", shots(30), 160),
-    "metaicl": demonstrations("metaicl", [], FIFTH["metaicl"]),
-    "unseen": [words for task in UNSEEN for words in demonstrations(task, shots(10), FIFTH[task])],
-    "other-words": [
-        words
-        for task in OTHER_WORDS
-        for words in demonstrations(task, [*shots(10), "--task-set", "template=other"], FIFTH[task])
-    ],
-    "adaptation-ratio": [*ratios("superglue"), *ratios("openbookqa")],
-    "retention": [
-        ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
-    ],
-}
-OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio"}
-"""Suites with a grid by values of a task option."""
-BY_PART = ("superglue-30", "unseen", "other-words")
-"""Suites with a grid by sub-task."""
-WITHOUT_PAIRS = ("adaptation-ratio",)
-"""Too many runs to compare every pair."""
 IN_README = ("streamingqa-16", "squad_seq-16", "superglue-30")
 
 
@@ -191,6 +88,9 @@ def grid_of(suite: str, out: Path) -> str:
         return "\n".join(f"**{name}**\n\n{grids.by_option(runs, option, cell)}" for name, cell in cells.items()) + "\n"
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
+    if suite in BY_LENGTH:
+        text = "main metric by length of the text, mean over seeds ± standard error over seeds"
+        return f"**{text}**\n\n{grids.by_length(grids.records(out / suite))}\n"
     return ""
 
 

@@ -44,8 +44,37 @@ def test_grids_hold_what_the_records_say(grids: ModuleType, ttabench: Command, t
     assert n == 16
     assert cells(lines[1])[3].startswith(f"{100 * value:.1f} ±")
     head, _, *lines = grids.by_part(runs).splitlines()
-    assert cells(head) == ["method", "rte", "sst2"]
+    assert cells(head) == ["method", "rte", "sst2", "mean"]
+    first, second, mean = (float(cell.split(" ±")[0]) for cell in cells(lines[1])[1:])
+    assert mean == pytest.approx((first + second) / 2, abs=0.11)
     assert [cells(line)[0] for line in lines] == ["none", "icl"]
     sizes = grids.by_option(runs, "shots", grids.state).splitlines()
     assert cells(sizes[2])[3] == "0 B"
     assert cells(sizes[3])[3] != "0 B"
+
+
+def test_runs_of_one_method_are_told_apart_by_preset_and_ratio(
+    grids: ModuleType, ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    words = ["--task", "superglue", "--source", "mini", "--model", tiny_base, "--out", tmp_path, "--quiet",
+             "--task-set", "task=sst2", "--task-set", "shots=2", "--task-set", "queries=4"]  # fmt: skip
+    for more in (("none",), ("icl", "--task-set", "ratio=1"), ("icl", "--task-set", "ratio=0"),
+                 ("snapkv", "--preset", "streamadapter")):  # fmt: skip
+        assert ttabench("eval", "--method", *more, *words).code == 0
+    _, _, *lines = grids.by_part(grids.records(tmp_path)).splitlines()
+    assert {cells(line)[0] for line in lines} == {"none", "icl ratio=0", "icl ratio=1", "snapkv"}
+
+
+def test_a_grid_by_length_holds_the_perplexity_of_every_length(
+    grids: ModuleType, ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    options = ["tokens=40,72", "window=24", "stride=16", "books=2"]
+    chosen = [word for setting in options for word in ("--task-set", setting)]
+    ran = ttabench("eval", "--method", "none", "--task", "pg19", "--source", "mini", "--model", tiny_base,
+                   "--seeds", "0,1", *chosen, "--out", tmp_path, "--quiet")  # fmt: skip
+    assert ran.code == 0, ran.err
+    runs = grids.records(tmp_path)
+    head, _, line = grids.by_length(runs).splitlines()
+    assert cells(head) == ["method", "40", "72"]
+    found = [row.value for run in runs for row in run.rows if (row.metric, row.part, row.step) == ("ppl", None, 72)]
+    assert cells(line)[2].startswith(f"{sum(found) / 2:.3f} ±")

@@ -1,9 +1,8 @@
-"""What `results/make.py` takes for granted about the twins."""
+"""What `results/suites.py` takes for granted about the twins."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,14 +16,12 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 
 @pytest.fixture(scope="module")
-def make() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results_make", RESULTS / "make.py")
+def suites() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results_suites", RESULTS / "suites.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(RESULTS)
-        spec.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -33,19 +30,21 @@ def nano() -> LM:
     return load("nano", device="cpu")
 
 
-def test_a_fifth_of_the_context_is_a_fifth(make: ModuleType, nano: LM) -> None:
-    for name, fifth in make.FIFTH.items():
+def test_a_fifth_of_the_context_is_a_fifth(suites: ModuleType, nano: LM) -> None:
+    for name, fifth in suites.FIFTH.items():
         task = load_task(name, options={} if name == "metaicl" else {"shots": "10"})
         lengths = [sum(len(piece_ids(nano, piece)) for piece in e.observes()) for e in task.episodes(nano)]
         assert fifth == pytest.approx(sum(lengths) / len(lengths) / 5, rel=0.06), name
 
 
-def test_every_suite_is_made_of_commands_that_can_be_typed(make: ModuleType) -> None:
+def test_every_suite_is_made_of_commands_that_can_be_typed(suites: ModuleType) -> None:
     from ttabench.registry import resolve
 
-    for commands in make.SUITES.values():
+    for commands in suites.SUITES.values():
         assert len({tuple(words) for words in commands}) == len(commands)
         for words in commands:
             assert words[0] == "--method"
-            assert resolve(words[1]).name == words[1]
-    assert "results_make" not in sys.modules
+            cls = resolve(words[1])
+            assert cls.name == words[1]
+            if "--preset" in words:
+                assert words[words.index("--preset") + 1] in cls.presets
