@@ -113,7 +113,7 @@ RULES = ("fixed", "fresh")
 BOOKS = [
     ["window", "--preset", "book"],
     ["templora", "--preset", "streamadapter-book"],
-    ["templora", "--preset", "nano-book"],
+    ["templora", "--preset", "nano"],
     ["streamadapter"],
 ]
 """The papers' learning rate of TempLoRA, and the one chosen for nano on the validation split."""

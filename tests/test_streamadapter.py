@@ -296,6 +296,8 @@ def test_training_in_a_batch_equals_use() -> None:
     [
         ({"window": 16, "stride": 16}, "larger than the stride 16, got 16"),
         ({"window": 32, "stride": 12, "chunk": 8}, "whole chunks of 8, got 12"),
+        ({"window": 32, "stride": 16, "chunk": 64}, "chunk must be no larger than the window 32, got 64"),
+        ({"query_std": -1.0}, "query_std must be at least 0, got -1"),
         ({"queries": 0}, "queries must be at least 1, got 0"),
         ({"temperature": 0.0}, "positive, got 0.0"),
     ],

@@ -51,12 +51,16 @@ class StreamAdapterSettings:
         for field in ("queries", "down", "chunk", "stride"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.query_std < 0:
+            raise ValueError(f"query_std must be at least 0, got {self.query_std}")
         if self.temperature <= 0:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
         if self.window is None:
             return
         if self.window <= self.stride:
             raise ValueError(f"window must be larger than the stride {self.stride}, got {self.window}")
+        if self.chunk > self.window:
+            raise ValueError(f"chunk must be no larger than the window {self.window}, got {self.chunk}")
         if self.stride % self.chunk:
             raise ValueError(f"stride must be whole chunks of {self.chunk}, got {self.stride}")
 
