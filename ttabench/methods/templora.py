@@ -74,7 +74,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
     Settings = TempLoraSettings
     presets: ClassVar[Mapping[str, TempLoraSettings]] = {
         # Learning rates of nano: the best of those tried on the validation split. Ten demonstrations of superglue, 1e-5
-        # to 1e-2: accuracy 39, 45, 77, 92 (3e-3), 49. Books of 8k tokens, 5e-5 to 3e-3: perplexity 4.26, 4.14, 3.91, 3.62.
+        # to 1e-2: accuracy 39, 45, 77, 92 (3e-3), 49. Books of 8k tokens, 5e-5 to 3e-3: ppl 4.26, 4.14, 3.91, 3.62.
         "nano": TempLoraSettings(lr=3e-3),
         "nano-demonstrations": TempLoraSettings(by="epoch", epochs=5, prefix=0, lr=3e-3, schedule="onecycle"),
         "temp-lora": TempLoraSettings(prefix=3072),
