@@ -20,16 +20,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grids
-from suites import BY_LENGTH, BY_PART, FITS, LENGTHS, OPTION_VARIED, SUITES, TOKENS, WITHOUT_PAIRS
+from suites import (
+    BY_LENGTH,
+    BY_PART,
+    FITS,
+    LENGTHS,
+    OPTION_VARIED,
+    SUITES,
+    TOKENS,
+    VARIANTS,
+    WITHOUT_PAIRS,
+    training,
+    variant,
+)  # fmt: skip
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 SEEDS = "0,1,2"
 IN_README = ("streamingqa-16", "squad_seq-16", "superglue-30")
 
 
 def ttabench(*words: str) -> str:
     """Run the command line and return what it printed."""
-    done = subprocess.run([sys.executable, "-m", "ttabench", *words], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "ttabench", *words]
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"ttabench {' '.join(words)}\n{done.stderr}")
     return done.stdout
@@ -38,6 +51,10 @@ def ttabench(*words: str) -> str:
 def run(suite: str, out: Path, seeds: str, limit: int | None) -> None:
     """Every run of a suite; those that are stored already come back at once."""
     few = ["--limit", str(limit)] if limit is not None else []
+    for setting in VARIANTS if suite == "variants" else ():
+        if not (HERE.parent / variant(setting)).exists():
+            print("training", setting, flush=True)
+            ttabench("train", *training(setting), "--quiet")
     for words in SUITES[suite]:
         print(suite, *words, flush=True)
         ttabench("eval", *words, *few, "--seeds", seeds, "--out", str(out / suite), "--quiet")
@@ -125,7 +142,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="which suites; all by default")
     parser.add_argument("--tables", action="store_true", help="only compute the tables")
-    parser.add_argument("--out", type=Path, default=HERE, help="another folder: a trial, which leaves the README alone")
+    parser.add_argument(
+        "--out",
+        type=lambda path: Path(path).resolve(),
+        default=HERE,
+        help="another folder: a trial, which leaves the README alone",
+    )
     parser.add_argument("--seeds", default=SEEDS)
     parser.add_argument("--limit", type=int, help="most queries a run asks")
     parser.add_argument("--profile", action="store_true", help="only measure cost: ten minutes of an idle machine")
@@ -133,7 +155,7 @@ def main() -> None:
     if options.profile:
         measure()
         return
-    trial = options.out.resolve() != HERE.resolve()
+    trial = options.out != HERE
     if (options.seeds != SEEDS or options.limit is not None) and not trial:
         parser.error("other seeds or a limit make a trial: give --out as well")
     if not options.tables:

@@ -125,6 +125,28 @@ def books(*options: str) -> list[list[str]]:
     return [["--method", *words, "--task", "pg19", *options] for words in chosen]
 
 
+VARIANTS = ("", *(f"queries={n}" for n in (4, 8, 32)), *(f"chunk={n}" for n in (32, 128, 256)))
+"""One setting of StreamAdapter changed, and none (16 queries, chunks of 64): the paper's Tables 4 and 5 in small."""
+
+
+def variant(setting: str) -> str:
+    """Folder of the checkpoint of a variant, which is trained for its suite and not kept."""
+    return f"results/scratch/variants/{setting.replace('=', '-') or 'nano'}"
+
+
+def training(setting: str) -> list[str]:
+    """The training of a variant: the shipped adapter's data, a twelfth of its steps, ten demonstrations."""
+    recipe = "--documents 10 --rounds 1 --questions 8 --batch-documents 160 --steps 200 --lr 6e-4"
+    words = ["--method", "streamadapter", "--task", "superglue", "--task-set", "rules=mixed", *recipe.split()]
+    changed = ["--set", setting] if setting else []
+    return [*words, *changed, "--out", variant(setting), "--save-every", "0", "--force"]
+
+
+def variants(task: str, options: list[str]) -> list[list[str]]:
+    """Every variant on a task."""
+    return [["--method", "streamadapter", "--checkpoint", variant(each), "--task", task, *options] for each in VARIANTS]
+
+
 SUITES: dict[str, list[list[str]]] = {
     **{f"{task}-{n}": online(task, n) for task, lengths in LENGTHS.items() for n in lengths},
     **{f"reductions-{n}": reductions(n) for n in LENGTHS["streamingqa"][1:]},
@@ -137,6 +159,7 @@ SUITES: dict[str, list[list[str]]] = {
         words for task in OTHER_WORDS for words in both(task, [*shots(10), "--task-set", "template=other"])
     ],
     "adaptation-ratio": [*ratios("superglue"), *ratios("openbookqa")],
+    "variants": [*variants("superglue", shots(10)), *variants("piqa", shots(10)), *variants("openbookqa", shots(10))],
     "pg19": books("--task-set", "tokens=16k,32k,64k,128k,256k", "--task-set", "books=1"),
     "retention": [
         ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
