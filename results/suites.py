@@ -171,5 +171,7 @@ BY_PART = ("superglue-30", "superglue-fixed", "superglue-fresh", "unseen", "othe
 """Suites with a grid by sub-task."""
 WITHOUT_PAIRS = ("adaptation-ratio",)
 """Too many runs to compare every pair."""
+TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
+"""Suites of one table: what was learned by heart, and what is read."""
 BY_LENGTH = ("pg19",)
 """Suites with a grid by the length up to which a text was read."""
