@@ -102,8 +102,8 @@ def demonstrated() -> str:
     """Ten demonstrations: the rules that training has seen, new rules, and tasks it has not seen."""
     found = {suite: grids.records(HERE / suite) for suite in TRANSFER if has_runs(suite)}
     legend = """Accuracy in per cent ± standard error after ten demonstrations, mean over sub-tasks, three seeds.
-superglue-fixed: the one rule of each sub-task that `streamadapter` and `lora` were trained on; superglue-fresh: the same
-sub-tasks under new rules; unseen: six other tasks. `ratio=0`: the demonstrations stand in the window."""
+superglue-fixed: the one rule of each sub-task that `streamadapter` and `lora` were trained on; superglue-fresh: the
+same sub-tasks under new rules; unseen: six other tasks. `ratio=0`: the demonstrations stand in the window."""
     return f"{grids.over_tasks(found)}\n{legend}\n"
 
 
