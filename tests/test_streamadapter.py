@@ -21,6 +21,7 @@ from ttabench.methods.base import training_item
 from ttabench.methods.streamadapter import StreamAdapter
 from ttabench.methods.streamadapter_presets import StreamAdapterSettings
 from ttabench.patching import encoded, forward, text_start
+from ttabench.profiling.counting import Counter
 from ttabench.scoring import token_logprobs
 from ttabench.types import Episode, LowRank, Patch, State
 
@@ -157,6 +158,32 @@ def test_recurrent_equals_parallel(make: Any, window: int | None) -> None:
     ]
     for one, other in zip(*map(lowranks, patches), strict=True):
         torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_mapping_holds_no_more_for_a_longer_text_unless_all_states_are_wanted() -> None:
+    def peak(mapping: str, chunks: int) -> int:
+        method = taught(tiny_llama(), mapping=mapping)
+        networks, lm = method.networks, method.lm
+        cache = [torch.randn(1, lm.kv_heads, chunks * TINY.chunk, lm.head_dim) for _ in range(lm.layers)]
+        with torch.no_grad(), Counter() as counter:
+            networks.advanced(networks.empty(1)["h"], cache, cache, torch.tensor([chunks]))
+        return counter.peak_tensor_bytes
+
+    assert peak("recurrent", 64) == peak("recurrent", 16)
+    assert peak("parallel", 64) > 3 * peak("parallel", 16) > 3 * peak("recurrent", 16)
+
+
+def test_a_book_is_read_in_the_memory_of_two_windows() -> None:
+    method = taught(tiny_llama(), window=16, stride=8)
+
+    def peak(pieces: int) -> int:
+        state = read(method, *TEXTS)
+        with torch.no_grad(), Counter() as counter:
+            for _ in range(pieces):
+                state = method.adapt(state, observes(TEXTS[0]))
+        return counter.peak_tensor_bytes
+
+    assert peak(8) <= 1.05 * peak(2)
 
 
 @settings(max_examples=10, deadline=None)
