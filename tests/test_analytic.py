@@ -43,7 +43,18 @@ def test_what_grows_and_what_does_not() -> None:
     def grows(method: str, key: str) -> bool:
         return bool(rows[method, 65_536][key] > rows[method, 1024][key])
 
-    for method in ("none", "window", "snapkv", "gisting", "lora", "templora", "generative_adapter", "camels"):
+    constant = (
+        "none",
+        "window",
+        "snapkv",
+        "gisting",
+        "lora",
+        "templora",
+        "streamadapter",
+        "generative_adapter",
+        "camels",
+    )
+    for method in constant:
         assert not grows(method, "state_bytes"), method
         assert not grows(method, "ask_flops"), method
     for method in ("icl", "h2o", "mac", "ccm", "retrieval"):
@@ -90,7 +101,11 @@ def test_a_folder_is_a_model_too(tmp_path: Path) -> None:
         (("nano", ["ccm"], [8], {"ccm": {"comp_tokens": "few"}}), "Setting comp_tokens of ccm takes int, got 'few'."),
         (("nano", ["ccm"], [8], {"ccm": {"update": "mean"}}), "Setting update of ccm takes 'concat' or 'merge', got"),
         (("nano", ["mac"], [8], {"mac": {"amortiser": "t6"}}), "The cost of mac with amortiser=t6"),
-        (("nano", ["streamadapter"], [8], {"streamadapter": {"ratio": 2}}), "ratio of streamadapter is 2. Give 0 to 1"),
+        (("nano", ["sft"], [8], {"sft": {"document_epochs": -1}}), "document_epochs of sft is -1. Give 0 or more"),
+        (
+            ("gpt2", ["lora"], [8], {"lora": {"targets": "q_proj"}}),
+            "no linear map 'q_proj'. It has c_attn, c_fc, c_proj",
+        ),
     ],
 )
 def test_what_is_not_known_is_said(arguments: tuple[Any, ...], message: str) -> None:
@@ -113,6 +128,12 @@ def test_what_is_not_known_is_said(arguments: tuple[Any, ...], message: str) -> 
         ("window", {"mode": "stride", "positions": "original"}),
         ("window", {"mode": "postprefill", "positions": "cache"}),
         ("mac", {"bank_cap": 1}),
+        ("lora", {"rank": 0}),
+        ("templora", {"prefix": -1}),
+        ("templora", {"epochs": -1}),
+        ("streamadapter", {"chunk": 0}),
+        ("streamadapter", {"window": 512}),
+        ("streamadapter", {"window": 1024, "stride": 200}),
     ],
     ids=str,
 )

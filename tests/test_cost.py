@@ -19,16 +19,21 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt, tinyllama_shaped
 from tests.tiny_methods import TEXTS, TINY_MAC, asks, observes
-from ttabench import cost
+from ttabench import cost, runner
 from ttabench.answering import answer
-from ttabench.cost import Cost, Shape, Workload, shape_from
+from ttabench.architectures import NANO
+from ttabench.architectures import names as architectures
+from ttabench.cost import Cost, Shape, Workload, shape_from, streamed
+from ttabench.errors import UserError
 from ttabench.lm import LM, load
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.h2o import H2OSettings
 from ttabench.methods.icl import InContextSettings
-from ttabench.methods.mac import Mac
+from ttabench.methods.lora import LoraSettings
 from ttabench.methods.mac_presets import PRESETS
 from ttabench.methods.snapkv import SnapKVSettings
+from ttabench.methods.streamadapter_presets import StreamAdapterSettings
+from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.window import WindowSettings
 from ttabench.patching import encoded
 from ttabench.profiling.typed import STREAM
@@ -44,6 +49,9 @@ BASES: dict[str, Callable[[], LM]] = {
     "tinyllama": tinyllama_shaped,
     "nano": lambda: load("nano", device="cpu"),
 }
+TEMPLORA = TempLoraSettings(rank=4, prefix=8)
+STREAMADAPTER = StreamAdapterSettings(queries=3, down=5, chunk=8)
+BOOKS = replace(STREAMADAPTER, window=30, stride=16)
 CASES: dict[str, tuple[str, Any]] = {
     "none": ("none", None),
     "icl": ("icl", InContextSettings()),
@@ -71,6 +79,27 @@ CASES: dict[str, tuple[str, Any]] = {
     "mac lora": ("mac", replace(TINY_MAC, modulation="lora", lora_targets=("q_proj", "v_proj", "c_attn"))),
     "mac shared": ("mac", replace(TINY_MAC, share_t5=True, amortiser="scratch:24,2,3,40")),
     "mac nano": ("mac", PRESETS["nano"]),
+    "lora": ("lora", LoraSettings(rank=4)),
+    "lora of keys": ("lora", LoraSettings(rank=4, targets=("k_proj", "up_proj"))),
+    "templora": ("templora", TEMPLORA),
+    "templora by epoch": ("templora", replace(TEMPLORA, by="epoch", epochs=3, prefix=0, schedule="onecycle")),
+    "templora untrained": ("templora", replace(TEMPLORA, epochs=0)),
+    "templora of all": ("templora", replace(TEMPLORA, prefix=400, epochs=1)),
+    "templora of keys": ("templora", replace(TEMPLORA, targets=("k_proj", "o_proj"))),
+    "templora of queries": ("templora", replace(TEMPLORA, targets=("q_proj", "v_proj"), prefix=0)),
+    "templora of outputs": ("templora", replace(TEMPLORA, targets=("o_proj", "down_proj"))),
+    "templora of feeds": ("templora", replace(TEMPLORA, targets=("gate_proj",))),
+    "streamadapter": ("streamadapter", STREAMADAPTER),
+    "streamadapter whole chunks": ("streamadapter", replace(STREAMADAPTER, chunk=1)),
+    "streamadapter in parallel": ("streamadapter", replace(STREAMADAPTER, mapping="parallel", chunk=3)),
+    "streamadapter short of a chunk": ("streamadapter", replace(STREAMADAPTER, chunk=400)),
+    "streamadapter with cache": ("streamadapter", replace(STREAMADAPTER, keep_cache=True)),
+    "streamadapter merged": ("streamadapter", replace(STREAMADAPTER, merge=True)),
+    "streamadapter of values": ("streamadapter", replace(STREAMADAPTER, targets=("v_proj",), share_heads=False)),
+    "streamadapter book": ("streamadapter", BOOKS),
+    "streamadapter book merged": ("streamadapter", replace(BOOKS, merge=True, keep_cache=True)),
+    "streamadapter book all gone": ("streamadapter", replace(STREAMADAPTER, chunk=31, stride=31, window=32)),
+    "streamadapter book not full": ("streamadapter", replace(BOOKS, window=400)),
 }
 
 
@@ -80,7 +109,10 @@ def on(value: str) -> str:
 
 COUNTED = ("tinyllama", "nano")
 FLOPS = [(base, case) for case in CASES for base in COUNTED]
-BYTES = [*FLOPS, *((base, case) for case in CASES for base in ("llama", "gpt2") if case != "mac nano")]
+ANYWHERE = [
+    case for case, (_, settings) in CASES.items() if case != "mac nano" and not getattr(settings, "targets", ())
+]
+BYTES = [*FLOPS, *((base, case) for case in ANYWHERE for base in ("llama", "gpt2"))]
 QUICK = 4
 """Tokens of an answer."""
 
@@ -172,15 +204,16 @@ def test_nothing_read_is_a_closed_book(name: str) -> None:
     found = measured("tinyllama", case, 0)
     paper, none = found.on_paper(pieces=0, dense=True), measured("tinyllama", "none").on_paper(dense=True)
     assert (paper.state_bytes, paper.adapt_flops, found.adapt_flops) == (found.state.nbytes, 0, 0)
-    assert paper.ask_flops == none.ask_flops == found.ask_flops
+    learned = 2 * paper.added_parameters * paper.positions if name == "lora" else 0  # it knows what it knows unread
+    assert paper.ask_flops == none.ask_flops + learned == found.ask_flops
 
 
-@pytest.mark.parametrize(("base", "case"), [pair for pair in BYTES if pair[1].startswith("mac")], ids=on)
+@pytest.mark.parametrize(("base", "case"), [pair for pair in BYTES if resolve(CASES[pair[1]][0]).trainable], ids=on)
 def test_added_parameters_are_those_of_the_modules(base: str, case: str) -> None:
-    lm, settings = built(base), CASES[case][1]
-    modules = Mac(lm, settings).modules()
+    lm, (name, settings) = built(base), CASES[case]
+    modules = resolve(name)(lm, settings).modules()
     work = Workload(pieces=(1,), prompt_tokens=1, new_tokens=1)
-    found = cost.estimate("mac", asdict(settings), shape(lm), work)
+    found = cost.estimate(name, asdict(settings), shape(lm), work)
     assert found is not None
     assert found.added_parameters == sum(parameter.numel() for parameter in modules.parameters())
 
@@ -204,6 +237,45 @@ def test_formulas_have_the_defaults_of_their_methods(name: str) -> None:
     for preset, changes in formula.presets.items():
         own = asdict(cls.presets[preset])
         assert {key: own[key] for key in formula.settings} == {**formula.settings, **changes}
+    for base in {NANO, *architectures()} & set(cls.presets) - set(formula.presets):
+        own = asdict(cls.presets[base])
+        assert {key: own[key] for key in formula.settings} == dict(formula.settings), f"{base} has a preset of its own"
+
+
+@pytest.mark.parametrize("settings", [{"targets": ("c_attn",)}, {"targets": ("q_proj", "head")}], ids=str)
+@pytest.mark.parametrize("name", ["lora", "templora", "streamadapter"])
+def test_a_linear_map_that_is_not_there_has_no_cost(name: str, settings: dict[str, Any]) -> None:
+    """The method and its formula say so in the same words, but for the name of the base."""
+    lm, work = built("llama"), Workload(pieces=(8,), prompt_tokens=1, new_tokens=1)
+    with pytest.raises(UserError, match=f"no linear map '{settings['targets'][-1]}'") as refused:
+        resolve(name)(lm, resolve(name).Settings(**settings))
+    with pytest.raises(UserError) as told:
+        cost.estimate(name, settings, shape(lm), work)
+    assert str(told.value) == str(refused.value).replace(lm.name, "The base")
+
+
+def test_more_pieces_than_the_runner_hands_over_at_once_are_texts_of_their_own() -> None:
+    """StreamAdapter without a cache: a token of a later text does not see the earlier one, but the state goes on."""
+    assert streamed.TOGETHER == runner.READ_AT_ONCE
+    lm, count = built("tinyllama"), runner.READ_AT_ONCE + 40
+    method = resolve("streamadapter")(lm, STREAMADAPTER)
+    method.modules().requires_grad_(False)
+    pieces = [[replace(piece, joiner="")] for piece in observes(*"x" * count)]
+    with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), FlopCounterMode(display=False) as adapting:
+        state = method.begin(1)
+        for begin in range(0, count, runner.READ_AT_ONCE):
+            state = method.adapt_many(state, pieces[begin : begin + runner.READ_AT_ONCE])
+        method.patch(state, QUESTION)
+    work, sizes = Workload(pieces=(1,) * count, prompt_tokens=4, new_tokens=1), replace(shape(lm), dense=True)
+    apart, one = (
+        cost.estimate("streamadapter", {**asdict(STREAMADAPTER), "keep_cache": keeps}, sizes, work)
+        for keeps in (False, True)
+    )
+    assert apart is not None
+    assert one is not None
+    assert apart.adapt_flops == pytest.approx(adapting.get_total_flops(), rel=1e-5)
+    assert apart.adapt_flops < 0.99 * one.adapt_flops
+    assert (apart.state_bytes, apart.positions) == (state.nbytes, 1 + runner.READ_AT_ONCE)
 
 
 @pytest.mark.parametrize(("tokens", "context", "band"), [(7, 0, None), (7, 5, None), (9, 2, 4), (3, 9, 4), (9, 0, 20)])

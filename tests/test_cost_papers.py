@@ -224,9 +224,10 @@ def test_generative_adapter_sizes() -> None:
 @pytest.mark.parametrize(
     ("method", "model", "settings", "added", "floats"),
     [
-        ("streamadapter", "tinyllama-1.1b", {}, 57_736_602, 315_392),
-        ("streamadapter", "llama-3-8b", {}, 345_432_288, 917_504),
-        ("streamadapter", "phi-3-medium", {"queries": 48}, 539_740_320, 2_457_600),
+        ("streamadapter", "tinyllama-1.1b", {"window": 1024}, 57_736_602, 315_392),
+        ("streamadapter", "llama-3-8b", {"window": 1024}, 345_432_288, 917_504),
+        ("streamadapter", "phi-3-medium", {"window": 1024, "queries": 48}, 539_740_320, 2_457_600),
+        ("streamadapter", "tinyllama-1.1b", {}, 57_736_602, 315_392 + 127 * 11_264),  # and room for a chunk
         ("lora", "tinyllama-1.1b", {}, 50_462_720, 0),
         ("lora", "llama-2-7b", {}, 159_907_840, 0),
         ("lora", "llama-3-8b", {}, 167_772_160, 0),
@@ -242,8 +243,7 @@ def test_sizes_worked_out_by_hand(
     method: str, model: str, settings: dict[str, Any], added: int | None, floats: int
 ) -> None:
     work = Workload(pieces=(128,) * 4, prompt_tokens=8, new_tokens=4)
-    shape = replace(known(model), starts=0)  # no token stands outside the chunks of 128
-    found = spent(method, shape, work, **settings)
+    found = spent(method, known(model), work, **settings)
     assert found.state_floats == floats
     assert added in (None, found.added_parameters)
 
@@ -252,15 +252,18 @@ def test_sizes_worked_out_by_hand(
     ("method", "model", "settings", "beyond"),
     [
         ("icl", "tinyllama-1.1b", {}, 0),
-        ("streamadapter", "tinyllama-1.1b", {"ratio": 1.0}, 22 * 7 * 2 * 4 * (16 * 64 + 16 * 32 + 64 * 32)),
-        ("streamadapter", "llama-3-8b", {"ratio": 1.0}, 32 * 7 * 2 * 8 * (16 * 128 + 16 * 32 + 128 * 32)),
+        ("streamadapter", "tinyllama-1.1b", {}, 22 * 7 * (4 * 4 * 16 * 64 + 16 * 128 * (2 * 64 + 4) / 128)),
+        ("streamadapter", "llama-3-8b", {}, 32 * 7 * (4 * 8 * 16 * 128 + 16 * 256 * (2 * 128 + 4) / 128)),
         ("generative_adapter", "mistral-7b-instruct", {}, 32 * (4 * 4096 * 1024 + 2 * 1024**2)),
         ("gisting", "llama-7b", {"comp_tokens": 0}, 0),
         ("ccm", "llama-7b", {"comp_tokens": 0}, 0),
     ],
 )
 def test_what_adapting_adds_to_a_token(method: str, model: str, settings: dict[str, Any], beyond: int) -> None:
-    """Operations a token of one piece, beside reading it: 4.42 M, 23.9 M and 604 M for those that write deltas."""
+    """Operations a token of one piece, beside reading it: 2.85 M, 16.5 M and 604 M for those that write deltas.
+
+    StreamAdapter's queries attend to a chunk before its values are projected down. In the order of equations 4 to 6 a
+    token costs 2 H (R D + R V + D V) a map, 4.42 M and 23.9 M, and gives the same state."""
     shape = known(model)
     short, long = (
         spent(method, shape, Workload(pieces=(tokens,), prompt_tokens=1, new_tokens=1), **settings).adapt_flops
@@ -272,7 +275,11 @@ def test_what_adapting_adds_to_a_token(method: str, model: str, settings: dict[s
 
 @pytest.mark.parametrize(
     ("method", "settings", "passes"),
-    [("camels", {"weights": "uniform"}, 3), ("sft", {"document_epochs": 8}, 24), ("templora", {"rank": 1}, 4)],
+    [
+        ("camels", {"weights": "uniform"}, 3),
+        ("sft", {"document_epochs": 8}, 24),
+        ("templora", {"rank": 1, "prefix": 0}, 4),
+    ],
 )
 def test_gradient_steps_cost_as_many_forward_passes(method: str, settings: dict[str, Any], passes: int) -> None:
     """6 N a token with all weights trained; 4 N a step where the base is frozen, and Temp-LoRA makes two a unit."""

@@ -294,9 +294,19 @@ def test_a_stored_profile_says_which_versions_it_had(
     assert f"It was measured with torch 0.1 (now {versions()['torch']})." in ttabench(*words).err
 
 
-def test_measured_and_on_paper_are_the_same_methods(ttabench: Command, requests: Requests, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("methods", "changes"),
+    [
+        ("icl,snapkv,h2o,window,templora,streamadapter", ()),
+        ("templora,streamadapter", ("streamadapter.window=520", "templora.prefix=7", "targets=q_proj,up_proj")),
+    ],
+)
+def test_measured_and_on_paper_are_the_same_methods(
+    ttabench: Command, requests: Requests, tmp_path: Path, methods: str, changes: tuple[str, ...]
+) -> None:
     """The same words, without and with --analytic: states agree to the byte, presets included."""
-    words = ("profile", "--methods", "icl,snapkv,h2o,window", "--model", "nano", "--generate", 2, "--json")
+    settings = [word for change in changes for word in ("--set", change)]
+    words = ("profile", "--methods", methods, *settings, "--model", "nano", "--generate", 2, "--json")
     ran = ttabench(*words, "--prefill", 600, "--repeat", 1, "--out", tmp_path, "--device", "cpu").json()
     (title,) = [key for key in ran if key.startswith("latency of")]
     measured = {row["method"]: row["state_bytes"] for row in ran[title]}

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
@@ -85,6 +86,21 @@ def test_operations_of_a_forward_are_those_of_the_formula(lm: LM) -> None:
     assert counter.flops == 2 * shape.body * count + shape.head(count) + attended
     weights = 4 * (shape.body + shape.vocabulary * shape.hidden)
     assert weights < counter.moved_bytes < 10 * weights
+
+
+def test_operations_of_going_back_are_counted() -> None:
+    """A product costs two to go back through, causal attention five halves: its kernel makes the scores again."""
+    text, weight = torch.randn(10, 8), torch.randn(8, 8, requires_grad=True)
+    with Counter() as counter:
+        (text @ weight).sum().backward()
+    assert counter.flops == 2 * (2 * 10 * 8 * 8), "nothing goes back to the text"
+    queries, keys, values = (torch.randn(1, 2, 16, 4, requires_grad=True) for _ in range(3))
+    with Counter() as there:
+        seen = scaled_dot_product_attention(queries, keys, values, is_causal=True)
+    with Counter() as back:
+        seen.sum().backward()
+    assert there.flops == 4 * 2 * 4 * 16**2 // 2
+    assert back.flops == 5 * there.flops // 2
 
 
 def test_tensors_are_counted_while_they_live() -> None:

@@ -264,6 +264,15 @@ def test_window_keeps_the_newest_tokens_and_maps_the_others() -> None:
     torch.testing.assert_close(state.tensors["h"], h, **CLOSE)
 
 
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_window_that_everything_has_left_is_the_deltas_alone(make: Any) -> None:
+    lm = make()
+    method = taught(lm, window=17, stride=16)
+    patch = method.patch(method.adapt(method.begin(1), [replace(observes("x" * 16)[0], joiner="")]), asks(PROMPTS[0]))
+    assert patch.tokens_BT is None
+    assert float((logits(lm, patch) - logits(lm, Patch())).abs().max()) > 1e-2
+
+
 def test_window_that_is_not_full_is_the_base_model_on_its_tokens() -> None:
     lm = tiny_llama()
     method = taught(lm, window=64, stride=8)

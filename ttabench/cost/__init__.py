@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ttabench.cost.adapted import camels, generative_adapter, lora, sft, streamadapter, templora
+from ttabench.cost.adapted import camels, generative_adapter, sft
 from ttabench.cost.amortised import mac
 from ttabench.cost.cached import h2o, icl, none, snapkv, window
 from ttabench.cost.compressed import break_even_tokens, ccm, compressive, gisting
 from ttabench.cost.load import BYTES, Cost, Formula, Settings, Workload, workload
+from ttabench.cost.lowrank import lora, templora
 from ttabench.cost.retrieved import retrieval
 from ttabench.cost.settings import overlaid
 from ttabench.cost.shape import Shape, shape_from, shape_of
+from ttabench.cost.streamed import streamadapter
 
 __all__ = [
     "BYTES",
@@ -70,6 +72,23 @@ _MAC_PRESETS: Mapping[str, Settings] = {
     "gpt2-xl": _LARGE_T5,
     "llama-2-7b": _LARGE_T5,
 }
+_LORA: Settings = {"rank": 64, "targets": ()}
+_NANO_LORA: Mapping[str, Settings] = {"nano": {"rank": 16}}
+_STREAMADAPTER: Settings = {
+    "queries": 16,
+    "down": 32,
+    "chunk": 128,
+    "targets": (),
+    "share_heads": True,
+    "window": None,
+    "stride": 512,
+    "keep_cache": False,
+    "merge": False,
+}
+_STREAMADAPTER_PRESETS: Mapping[str, Settings] = {
+    "nano": {"down": 16, "chunk": 64},
+    "phi-3-medium": {"queries": 48},
+}
 _COMPRESSED = {"comp_tokens": 8, "lora_rank": 8}
 
 FORMULAS: Mapping[str, Formula] = {
@@ -100,24 +119,21 @@ FORMULAS: Mapping[str, Formula] = {
         paper="2306.14048",
     ),
     "mac": Formula(cost=mac, settings=_MAC, presets=_MAC_PRESETS, paper="2403.04317"),
+    "lora": Formula(cost=lora, settings=_LORA, presets=_NANO_LORA, paper="2106.09685"),
+    "templora": Formula(
+        cost=templora, settings={**_LORA, "epochs": 2, "prefix": 512}, presets=_NANO_LORA, paper="2401.11504"
+    ),
+    "streamadapter": Formula(
+        cost=streamadapter, settings=_STREAMADAPTER, presets=_STREAMADAPTER_PRESETS, paper="2411.09289"
+    ),
     "ccm": Formula(cost=ccm, settings={**_COMPRESSED, "update": "concat"}, paper="2312.03414"),
     "gisting": Formula(cost=gisting, settings={**_COMPRESSED, "online": False}, paper="2304.08467"),
     "compressive": Formula(cost=compressive, settings=_COMPRESSED, paper="1911.05507"),
-    "streamadapter": Formula(
-        cost=streamadapter,
-        settings={"queries": 16, "down": 32, "chunk": 128, "ratio": 0.8},
-        presets={"phi-3-medium": {"queries": 48}},
-        paper="2411.09289",
-    ),
     "generative_adapter": Formula(
         cost=generative_adapter,
         settings={"inner": 1024, "rank": 128, "chunk": 1024, "finalize": False},
         presets={"nano": {"inner": 64, "rank": 8}},
         paper="2411.05877",
-    ),
-    "lora": Formula(cost=lora, settings={"rank": 64}, paper="2106.09685"),
-    "templora": Formula(
-        cost=templora, settings={"rank": 64, "steps": 2, "prefix": 0, "unit": 2048}, paper="2401.11504"
     ),
     "sft": Formula(cost=sft, settings={"document_epochs": 0}, paper="2411.05877"),
     "camels": Formula(cost=camels, settings={"weights": "camels", "document_tokens": 1024}, paper="2305.15076"),

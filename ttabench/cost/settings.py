@@ -13,7 +13,7 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.registry import parse_value
 from ttabench.types import Json
 
-SHARES = {("snapkv", "budget"), ("snapkv", "window"), ("h2o", "heavy"), ("h2o", "recent"), ("streamadapter", "ratio")}
+SHARES = {("snapkv", "budget"), ("snapkv", "window"), ("h2o", "heavy"), ("h2o", "recent")}
 """Settings that may be a share of the context."""
 CHOICES: Mapping[str, Any] = {
     "truncate": Literal["error", "left", "right"],
@@ -27,10 +27,8 @@ CHOICES: Mapping[str, Any] = {
 }
 """Settings that are one of a few words."""
 LEAST = {"hierarchy": 2, "bank_cap": 2, "n_sink": 0, "comp_tokens": 0, "prefix": 0, "pad_to": 0, "question_pad_to": 0,
-         "ratio": 0, "document_epochs": 0}  # fmt: skip
+         "epochs": 0, "document_epochs": 0}  # fmt: skip
 """Smallest value of numbers where it is not 1 (or, of a share, more than 0)."""
-MOST = {"ratio": 1}
-"""Largest value of numbers that have one (a share has: all)."""
 
 
 def overlaid(method: str, formula: Formula, model: str, changes: Mapping[str, Json]) -> Settings:
@@ -44,7 +42,7 @@ def overlaid(method: str, formula: Formula, model: str, changes: Mapping[str, Js
 
     Raises:
         UnknownName: a setting that the formula does not depend on.
-        UserError: a value of another type, a number that is too small or too large, settings that exclude each other.
+        UserError: a value of another type, a number that is too small, no share, settings that exclude each other.
     """
     typed = {}
     for key, value in changes.items():
@@ -71,11 +69,8 @@ def _hint(method: str, key: str, default: Json) -> Any:
 def _check(where: str, key: str, value: Json) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    least, most = LEAST.get(key, 1), MOST.get(key)
-    if most is not None:
-        if not least <= value <= most:
-            raise UserError(f"{where} is {value}.", f"Give {least} to {most}.")
-    elif isinstance(value, float):
+    least = LEAST.get(key, 1)
+    if isinstance(value, float):
         if not 0 < value <= 1:
             raise UserError(f"{where} is {value}.", "Give a share of more than 0 and at most 1, or whole tokens.")
     elif value < least:
@@ -100,5 +95,18 @@ def _window(settings: Settings) -> str:
     return f"mode={mode} has no positions={positions}" if positions in refused.get(mode, ()) else ""
 
 
-_EXCLUDED: Mapping[str, Callable[[Settings], str]] = {"snapkv": _snapkv, "window": _window}
+def _streamadapter(settings: Settings) -> str:
+    window, stride, chunk = settings["window"], settings["stride"], settings["chunk"]
+    if window is None:
+        return ""
+    if window <= stride:
+        return f"window must be larger than the stride {stride}, got {window}"
+    return f"stride must be whole chunks of {chunk}, got {stride}" if stride % chunk else ""
+
+
+_EXCLUDED: Mapping[str, Callable[[Settings], str]] = {
+    "snapkv": _snapkv,
+    "window": _window,
+    "streamadapter": _streamadapter,
+}
 """What settings exclude each other, of methods where some do: those that the method itself refuses."""

@@ -86,9 +86,10 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
             deltas: Mapping[str, Delta] = hooked
             if self.settings.merge and state.rows == 1:
                 deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
-        if "tokens" not in state.tensors:
+        width = int(state.tensors["lengths"].max()) if "tokens" in state.tensors else 0
+        if not width:
             return Patch(deltas=deltas)
-        lengths_B1, width = state.tensors["lengths"][:, None], int(state.tensors["lengths"].max())
+        lengths_B1 = state.tensors["lengths"][:, None]
         mask_BT = torch.arange(width, device=lengths_B1.device) < lengths_B1
         return Patch(tokens_BT=state.tensors["tokens"][:, :width], tokens_mask_BT=mask_BT, deltas=deltas)
 

@@ -6,8 +6,9 @@
 
 Every operation passes through a dispatch mode, which costs time: what is counted is not what is timed, except where one
 pass is all there is time for (see `measure`). A multiply and an add are two operations. Attention counts as it is
-computed: with a mask in full, causal without one as half. Moved bytes are the operands and results of matrix products
-and attention, each read or written once a call: the least that a machine without a cache could move.
+computed: with a mask in full, causal without one as half, and back with five products for two: kernels make the scores
+again. Moved bytes are the operands and results of matrix products and attention, each read or written once a call: the
+least that a machine without a cache could move.
 """
 
 from __future__ import annotations
@@ -71,15 +72,19 @@ def operations(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     """Operations of one call of an operator of torch; 0 for what is no matrix product."""
     packet = func._overloadpacket
     name = packet.__name__
-    if "scaled_dot_product" in name and "backward" not in name:
-        return _attention(func, args, kwargs)
+    if "scaled_dot_product" in name:
+        backward = "backward" in name  # then the gradient of the result comes first
+        there = _attention(func, args, kwargs, args[1:4] if backward else args[:3])
+        return 5 * there // 2 if backward else there
     formula = flop_registry.get(packet)
     return int(formula(*args, **kwargs, out_val=out)) if formula else 0
 
 
-def _attention(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    rows, heads, queries, size = args[0].shape
-    slots, width = args[1].shape[2], args[2].shape[3]
+def _attention(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], attended: Sequence[Tensor]) -> int:
+    """Scores and weighted values; `attended`: queries, keys and values."""
+    query, key, value = attended
+    rows, heads, queries, size = query.shape
+    slots, width = key.shape[2], value.shape[3]
     whole = 2 * rows * heads * queries * slots * (size + width)
     names = [argument.name for argument in func._schema.arguments]
     place = names.index("is_causal") if "is_causal" in names else len(args)
