@@ -73,7 +73,6 @@ _MAC_PRESETS: Mapping[str, Settings] = {
     "llama-2-7b": _LARGE_T5,
 }
 _LORA: Settings = {"rank": 64, "targets": ()}
-_NANO_LORA: Mapping[str, Settings] = {"nano": {"rank": 16}}
 _STREAMADAPTER: Settings = {
     "queries": 16,
     "down": 32,
@@ -119,10 +118,8 @@ FORMULAS: Mapping[str, Formula] = {
         paper="2306.14048",
     ),
     "mac": Formula(cost=mac, settings=_MAC, presets=_MAC_PRESETS, paper="2403.04317"),
-    "lora": Formula(cost=lora, settings=_LORA, presets=_NANO_LORA, paper="2106.09685"),
-    "templora": Formula(
-        cost=templora, settings={**_LORA, "epochs": 2, "prefix": 512}, presets=_NANO_LORA, paper="2401.11504"
-    ),
+    "lora": Formula(cost=lora, settings=_LORA, presets={"nano": {"rank": 43}}, paper="2106.09685"),
+    "templora": Formula(cost=templora, settings={**_LORA, "epochs": 2, "prefix": 512}, paper="2401.11504"),
     "streamadapter": Formula(
         cost=streamadapter, settings=_STREAMADAPTER, presets=_STREAMADAPTER_PRESETS, paper="2411.09289"
     ),
