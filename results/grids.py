@@ -108,18 +108,22 @@ def _ordered(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _names(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """What a grid calls each run: its method, with preset and ratio where the grid has several of the method."""
-    told = {run.id: (str(run.config["preset"]), run.config["task_options"].get("ratio", 1.0)) for run in runs}
-    kinds: dict[str, set[tuple[str, float]]] = {}
+    """What a grid calls each run: its method, with preset, ratio and split where the grid has several of the method."""
+    told: dict[str, dict[str, set[str]]] = {}
     for run in runs:
-        kinds.setdefault(str(run.config["method"]), set()).add(told[run.id])
+        for kind, word in _words(run).items():
+            told.setdefault(str(run.config["method"]), {}).setdefault(kind, set()).add(word)
     found = {}
     for run in runs:
-        method, (preset, ratio) = str(run.config["method"]), told[run.id]
-        presets, ratios = ({kind[place] for kind in kinds[method]} for place in (0, 1))
-        words = [method, *[preset] * (len(presets) > 1), *[f"ratio={ratio:g}"] * (len(ratios) > 1)]
-        found[run.id] = " ".join(word for word in words if word)
+        method = str(run.config["method"])
+        apart = [word for kind, word in _words(run).items() if len(told[method][kind]) > 1]
+        found[run.id] = " ".join(filter(None, [method, *apart]))
     return found
+
+
+def _words(run: RunRecord) -> dict[str, str]:
+    ratio = run.config["task_options"].get("ratio", 1.0)
+    return {"preset": str(run.config["preset"]), "ratio": f"ratio={ratio:g}", "split": str(run.config["split"])}
 
 
 def _mean(found: Mapping[str, Sequence[Row]], columns: Sequence[str]) -> str:

@@ -4,6 +4,7 @@
     python results/make.py streamingqa-16        one suite
     python results/make.py --tables              tables only, from the records that are there
     python results/make.py --profile             what methods cost on this machine; seconds, so leave it idle
+    python results/make.py --books path/to/pg19  two splits of PG-19's own files: published books under nano
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
 
 A suite is a folder of run records (`ttabench eval --out results/SUITE`) and a table `SUITE.md` (`ttabench compare`, and
@@ -26,6 +27,7 @@ from suites import (
     FITS,
     LENGTHS,
     OPTION_VARIED,
+    PUBLISHED,
     SUITES,
     TOKENS,
     TRANSFER,
@@ -116,7 +118,7 @@ def grid_of(suite: str, out: Path) -> str:
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
     if suite in BY_LENGTH:
-        text = "main metric by length of the text, mean over seeds ± standard error over seeds"
+        text = f"{suite}: perplexity by tokens of a book, mean over seeds ± standard error over seeds"
         return f"**{text}**\n\n{grids.by_length(grids.records(out / suite))}\n"
     return ""
 
@@ -137,7 +139,9 @@ def write_readme(made: Mapping[str, str]) -> None:
     before, rest = readme.read_text(encoding="utf-8").split("<!-- results -->\n")
     _, after = rest.split("<!-- /results -->")
     details = [f"### {suite}\n\n{made[suite]}" for suite in IN_README if suite in made]
-    shown = "\n".join([overview(), demonstrated(), *(grid_of(suite, HERE) for suite in BY_LENGTH), *details])
+    shown = "\n".join(
+        [overview(), demonstrated(), *(grid_of(suite, HERE) for suite in BY_LENGTH if has_runs(suite)), *details]
+    )
     readme.write_text(f"{before}<!-- results -->\n{shown}<!-- /results -->{after}", encoding="utf-8")
 
 
@@ -146,6 +150,14 @@ def measure() -> None:
     words = ("profile", "--prefill", "1k,4k,16k,64k", "--out", str(HERE / "profile"))
     text = ttabench(*words, "--plot", str(HERE / "profile.svg"), "--format", "markdown")
     (HERE / "profile.md").write_text(f"# profile\n\n![cost by prefill](profile.svg)\n\n{text}", encoding="utf-8")
+
+
+def shelve(folder: Path) -> None:
+    """Let the suite `books` find PG-19's folder where its commands look, so that records do not hold its path."""
+    place = HERE.parent / PUBLISHED
+    place.parent.mkdir(exist_ok=True)
+    place.unlink(missing_ok=True)
+    place.symlink_to(folder.resolve(), target_is_directory=True)
 
 
 def main() -> None:
@@ -162,15 +174,19 @@ def main() -> None:
     parser.add_argument("--seeds", default=SEEDS)
     parser.add_argument("--limit", type=int, help="most queries a run asks")
     parser.add_argument("--profile", action="store_true", help="only measure cost: ten minutes of an idle machine")
+    parser.add_argument("--books", type=Path, help="PG-19's folder: score its books, all of them under every seed")
     options = parser.parse_args()
     if options.profile:
         measure()
         return
+    if options.books:
+        shelve(options.books)
+        options.suites, options.seeds = ["books"], "0"
     trial = options.out != HERE
-    if (options.seeds != SEEDS or options.limit is not None) and not trial:
+    if ((options.seeds != SEEDS and not options.books) or options.limit is not None) and not trial:
         parser.error("other seeds or a limit make a trial: give --out as well")
     if not options.tables:
-        for suite in options.suites or SUITES:
+        for suite in options.suites or [name for name in SUITES if name != "books"]:
             run(suite, options.out, options.seeds, options.limit)
     made = write_suites(options.out)
     if not trial:

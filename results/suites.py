@@ -125,6 +125,11 @@ def books(*options: str) -> list[list[str]]:
     return [["--method", *words, "--task", "pg19", *options] for words in chosen]
 
 
+PUBLISHED = "results/scratch/books"
+"""Where the suite `books` looks for PG-19's folders of books, which are not committed."""
+SHELVES = ("test", "validation")
+
+
 VARIANTS = ("", *(f"queries={n}" for n in (4, 8, 32)), *(f"chunk={n}" for n in (32, 128, 256)))
 """One setting of StreamAdapter changed, and none (16 queries, chunks of 64): the paper's Tables 4 and 5 in small."""
 
@@ -160,6 +165,11 @@ SUITES: dict[str, list[list[str]]] = {
     ],
     "adaptation-ratio": [*ratios("superglue"), *ratios("openbookqa")],
     "variants": [*variants("superglue", shots(10)), *variants("piqa", shots(10)), *variants("openbookqa", shots(10))],
+    "books": [
+        words
+        for split in SHELVES
+        for words in books("--source", PUBLISHED, "--split", split, "--task-set", "tokens=16k,32k,64k")
+    ],
     "pg19": books("--task-set", "tokens=16k,32k,64k,128k,256k", "--task-set", "books=1"),
     "retention": [
         ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
@@ -173,5 +183,5 @@ WITHOUT_PAIRS = ("adaptation-ratio",)
 """Too many runs to compare every pair."""
 TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites of one table: what was learned by heart, and what is read."""
-BY_LENGTH = ("pg19",)
+BY_LENGTH = ("pg19", "books")
 """Suites with a grid by the length up to which a text was read."""
