@@ -21,7 +21,7 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
         (name, length) for name in FORMULAS for length in (1024, 65536)
     ]
     streams = {name: formula.presets[STREAM] for name, formula in FORMULAS.items() if STREAM in formula.presets}
-    assert set(streams) == {"snapkv", "h2o"}
+    assert set(streams) == {"snapkv", "h2o", "streamadapter"}
     wanted = table("llama-3-8b", list(FORMULAS), [1024, 65536], AnalyticLoad(new_tokens=128), streams)
     assert rows == wanted
 

@@ -86,6 +86,7 @@ _STREAMADAPTER: Settings = {
 }
 _STREAMADAPTER_PRESETS: Mapping[str, Settings] = {
     "nano": {"down": 16, "chunk": 64},
+    "stream": {"window": 1024, "merge": True},
     "phi-3-medium": {"queries": 48},
 }
 _COMPRESSED = {"comp_tokens": 8, "lora_rank": 8}

@@ -68,6 +68,8 @@ class StreamAdapterSettings:
 PRESETS: Mapping[str, StreamAdapterSettings] = {
     "nano": StreamAdapterSettings(down=16, chunk=64, query_std=3.0),
     "nano-book": StreamAdapterSettings(down=16, chunk=64, query_std=3.0, window=1024),
+    # What `profile` measures: any length in flat memory, decoding like the base model.
+    "stream": StreamAdapterSettings(window=1024, merge=True),
     "tinyllama-1.1b": StreamAdapterSettings(),
     "tinyllama-1.1b-book": StreamAdapterSettings(window=1024),
     "llama-3-8b": StreamAdapterSettings(),
