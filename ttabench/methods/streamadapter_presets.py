@@ -78,11 +78,13 @@ PRESETS: Mapping[str, StreamAdapterSettings] = {
     "phi-3-medium-book": StreamAdapterSettings(queries=48, window=1024),
 }
 
-_NANO = Recipe(steps=2400, lr=6e-4, warmup=50, schedule="cosine", clip=1.0, beta2=0.98)
+_NANO = Recipe(schedule="cosine", clip=1.0, beta2=0.98)
 _PAPER = Recipe(schedule="cosine", beta2=0.95, decay=0.01)
 RECIPES: Mapping[str, Recipe] = {
-    "nano": replace(_NANO, documents=(5, 10, 20, 30), rounds=600, questions=8, batch_documents=160),
-    "nano-book": replace(_NANO, documents=(1,), batch_documents=1),
+    "nano": replace(
+        _NANO, documents=(5, 10, 20, 30), rounds=600, questions=8, batch_documents=160, steps=2400, lr=2.5e-4, warmup=50
+    ),
+    "nano-book": replace(_NANO, documents=(1,), batch_documents=1, steps=600, lr=4e-5, warmup=20),
     "tinyllama-1.1b": replace(_PAPER, documents=(30,), batch_documents=480, lr=5e-5, warmup=100),
     "tinyllama-1.1b-book": replace(_PAPER, documents=(1,), batch_documents=8, lr=5e-5, warmup=500),
     "llama-3-8b": replace(_PAPER, documents=(60,), batch_documents=240, lr=2e-5, warmup=500),
