@@ -110,19 +110,18 @@ def both(task: str, options: list[str]) -> list[list[str]]:
 
 RULES = ("fixed", "fresh")
 """The one rule of each SuperGLUE twin that training has seen, and rules it has not."""
-BOOKS = [
-    ["window", "--preset", "book"],
-    ["templora", "--preset", "streamadapter-book"],
-    ["templora", "--preset", "nano"],
-    ["streamadapter"],
-]
-"""The papers' learning rate of TempLoRA, and the one chosen for nano on the validation split."""
+PAPER_RATE = ["templora", "--preset", "streamadapter-book"]
+"""TempLoRA at the papers' learning rate; the preset `nano` has the rate chosen for nano on the validation split."""
+BOOKS = [["none"], ["window", "--preset", "book"], ["templora", "--preset", "nano"], ["streamadapter"]]
 
 
-def books(*options: str) -> list[list[str]]:
-    """What stands in for the pages that left the window."""
-    chosen = [["none"], *BOOKS]
-    return [["--method", *words, "--task", "pg19", *options] for words in chosen]
+def books(tokens: str, *options: str) -> list[list[str]]:
+    """What stands in for the pages that left the window; the papers' rate, a second slow run, up to 64k tokens."""
+    slow = "16k,32k,64k"
+    chosen = [(words, tokens) for words in BOOKS] + [(PAPER_RATE, slow)]
+    return [
+        ["--method", *words, "--task", "pg19", "--task-set", f"tokens={lengths}", *options] for words, lengths in chosen
+    ]
 
 
 PUBLISHED = "results/scratch/books"
@@ -165,12 +164,8 @@ SUITES: dict[str, list[list[str]]] = {
     ],
     "adaptation-ratio": [*ratios("superglue"), *ratios("openbookqa")],
     "variants": [*variants("superglue", shots(10)), *variants("piqa", shots(10)), *variants("openbookqa", shots(10))],
-    "books": [
-        words
-        for split in SHELVES
-        for words in books("--source", PUBLISHED, "--split", split, "--task-set", "tokens=16k,32k,64k")
-    ],
-    "pg19": books("--task-set", "tokens=16k,32k,64k,128k,256k", "--task-set", "books=1"),
+    "books": [words for split in SHELVES for words in books("16k,32k,64k", "--source", PUBLISHED, "--split", split)],
+    "pg19": books("16k,32k,64k,128k,256k", "--task-set", "books=1"),
     "retention": [
         ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
     ],

@@ -12,7 +12,7 @@ import torch
 from tests.conftest import Command, one_line
 from tests.test_book import SMALL, put
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import TEXTS, asks, observes
+from tests.tiny_methods import TEXTS, asks, observes, tiny_method
 from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod, training_item
@@ -76,8 +76,9 @@ def test_the_sliding_window_is_a_rolling_score(lm: LM, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make",
     [sliding, lambda lm: InContext(lm, InContextSettings()),
-     lambda lm: SlidingWindow(lm, WindowSettings(n_sink=2, recent=10))],
-    ids=["stride", "icl", "stream"],
+     lambda lm: SlidingWindow(lm, WindowSettings(n_sink=2, recent=10)),
+     lambda lm: tiny_method("templora", lm), lambda lm: tiny_method("streamadapter", lm)],
+    ids=["stride", "icl", "stream", "templora", "streamadapter"],
 )  # fmt: skip
 @pytest.mark.parametrize("options", [{}, {"protocol": "units", "unit": 8}], ids=["strides", "units"])
 def test_an_edit_changes_no_stride_before_it(make: Any, options: dict[str, Any], tmp_path: Path) -> None:

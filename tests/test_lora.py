@@ -21,6 +21,7 @@ from ttabench.methods.templora import TempLora, TempLoraSettings
 from ttabench.peft_export import exportable, save_lora
 from ttabench.scoring import nll, token_logprobs
 from ttabench.states import load_state, save_state
+from ttabench.stream import piece_ids
 from ttabench.types import Patch, State
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
@@ -79,21 +80,22 @@ def test_first_step_is_adams_by_hand() -> None:
             torch.testing.assert_close(after, wanted, atol=1e-5, rtol=1e-4)
 
 
-def test_what_comes_later_changes_nothing_before() -> None:
-    """Score, then adapt: an edited unit leaves the scores of all units before it, and its own context, as they were."""
+@pytest.mark.parametrize("prefix", [1, 8, 400])
+def test_a_query_stands_behind_one_token_fewer_than_a_lesson(prefix: int) -> None:
+    """The query brings the token that its answer is predicted from; rows of other lengths keep their own newest."""
     lm = tiny_llama()
-    method = TempLora(lm, TINY)
-
-    def scores(units: list[str]) -> list[Tensor]:
-        state, found = method.begin(1), []
-        for unit in units:
-            found.append(score(lm, method.patch(state, []), unit))
-            state = method.adapt(state, observes(unit))
-        return found
-
-    first, edited = scores([*TEXTS]), scores([*TEXTS[:2], "Something else altogether.", TEXTS[3]])
-    assert all(torch.equal(first[i], edited[i]) for i in (0, 1))
-    assert not torch.equal(first[3], edited[3])
+    method = TempLora(lm, replace(TINY, prefix=prefix, epochs=0))
+    state = method.adapt(method.begin(2), [*observes("Ada."), *observes(TEXTS[0])])
+    patch = method.patch(state, [])
+    texts = [piece_ids(lm, piece) for text in ("Ada.", TEXTS[0]) for piece in observes(text)]
+    wanted = [text[max(0, len(text) - prefix + 1) :] if prefix > 1 else [] for text in texts]
+    if prefix == 1:
+        assert patch.tokens_BT is None
+        return
+    assert patch.tokens_BT is not None
+    assert patch.tokens_mask_BT is not None
+    held = [row[mask].tolist() for row, mask in zip(patch.tokens_BT, patch.tokens_mask_BT, strict=True)]
+    assert held == wanted
 
 
 def test_a_new_reader_knows_nothing_of_the_one_before() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
+from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, teach
 from ttabench.architectures import ARCHITECTURES
 from ttabench.layers.chunk_state import ChunkMapper, absorbed
 from ttabench.lm import LM
@@ -32,11 +32,7 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 def taught(lm: LM, **changes: Any) -> StreamAdapter:
     """An adapter whose deltas and gates are not zero."""
     method = StreamAdapter(lm, replace(TINY, **changes))
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(1)
-        for name, parameter in method.modules().named_parameters():
-            if "outputs" in name or "gate" in name:
-                parameter.normal_(std=0.1)
+    teach(method)
     return method
 
 
@@ -145,19 +141,20 @@ def test_gates_at_their_ends(bias: float, wanted: str) -> None:
     torch.testing.assert_close(h, summary.sum(1) if wanted == "sum" else summary[:, -1], **CLOSE)
 
 
-@pytest.mark.parametrize("window", [None, 16])
+@pytest.mark.parametrize("window", [None, 48])
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_recurrent_equals_parallel(make: Any, window: int | None) -> None:
+    """An eviction is 20 chunks, which the recurrent form takes in three parts."""
     lm = make()
-    text = " ".join(TEXTS) * 3
+    text = " ".join(TEXTS)
     patches = [
-        taught(lm, window=window, stride=8, mapping=mapping).patch(
-            read(taught(lm, window=window, stride=8, mapping=mapping), text), asks(*PROMPTS)
+        taught(lm, window=window, stride=40, chunk=2, mapping=mapping).patch(
+            read(taught(lm, window=window, stride=40, chunk=2, mapping=mapping), text), asks(*PROMPTS)
         )
         for mapping in ("recurrent", "parallel")
     ]
     for one, other in zip(*map(lowranks, patches), strict=True):
-        torch.testing.assert_close(one, other, **CLOSE)
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * max(1.0, float(other.detach().abs().max())))
 
 
 def test_mapping_holds_no_more_for_a_longer_text_unless_all_states_are_wanted() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +152,13 @@ def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:
     assert len({text for batch in drawn for text in batch}) == 6
     mixed = [len(batch) for batch in lessons(streams, 4, rounds=2)]
     assert mixed == [2, 1, 2, 1], "two rounds: both lessons twice, their streams going on"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 5, 10, 99, 600, 2400])
+def test_every_lesson_gets_its_share_however_many_rounds_there_should_be(steps: int) -> None:
+    streams = [(repeat(episode(str(count))), count) for count in (1, 2, 3, 4)]
+    counts = Counter(len(batch) for batch in lessons(streams, steps, rounds=600))
+    assert max(counts.values()) - min(counts.get(count, 0) for count in (1, 2, 3, 4)) <= 1
 
 
 def test_fine_tuning_starts_from_the_parameters_as_they_are(lm: LM) -> None:

@@ -184,7 +184,7 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
 def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None:
     """`ttabench adapt`: read files, write the state."""
     from ttabench.environment import seed_everything
-    from ttabench.peft_export import exportable, save_lora
+    from ttabench.peft_export import clear, exportable, save_lora
     from ttabench.runner import READ_AT_ONCE
     from ttabench.states import save_state
     from ttabench.types import Patch
@@ -204,8 +204,11 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     folder = save_state(out, state, resolved.belongs(lm))
     result = {"method": wanted.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder)}
     patch = Patch() if method.looks_at_question else method.patch(state, [])
+    clear(folder / "peft")
     if exportable(patch):
         result["peft"] = str(save_lora(lm, patch, folder / "peft"))
+        if patch.tokens_BT is not None:
+            result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
     again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder} --ask-only"
     _show_result("adapted", result, showing, f"Ask it: {again}")
 

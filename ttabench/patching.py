@@ -134,8 +134,11 @@ def text_start(lm: LM, patch: Patch) -> list[int]:
     return [] if held else list(lm.bos_ids)
 
 
-def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor) -> None:
-    """Whether so many more tokens of each row fit the model's positions.
+READ_LESS = "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."
+
+
+def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, mend: str = READ_LESS) -> None:
+    """Whether so many more tokens of each row fit the model's positions; `mend` says what to do where they do not.
 
     Raises:
         UserError: naming the lengths and the limit.
@@ -145,9 +148,6 @@ def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor) ->
     worst = int((held_B + more_B).max())
     if worst > lm.max_positions:
         what = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.max_positions} positions"
-        mend = (
-            "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."
-        )
         raise UserError(f"{what} of {lm.name}.", mend)
 
 
@@ -177,7 +177,7 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
         return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index_N.to(tensor.device))
 
     def picked(delta: Delta) -> Delta:
-        return delta if isinstance(delta, Dense) else LowRank(pick(delta.a_BRI), pick(delta.b_BOR))
+        return delta if isinstance(delta, Dense) else replace(delta, a_BRI=pick(delta.a_BRI), b_BOR=pick(delta.b_BOR))
 
     prefix = patch.prefix
     if prefix is not None:

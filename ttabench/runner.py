@@ -170,7 +170,8 @@ class _EpisodeRun:
             return None
         with self.meter.phase("encode"):
             patch = self._patch(asks[:1])
-        self.patch_bytes = self.held_bytes = max(self.patch_bytes, patch.nbytes)
+        self.patch_bytes = max(self.patch_bytes, patch.nbytes)
+        self.held_bytes = max(self.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0)
         return patch
 
     @torch.no_grad()
@@ -216,6 +217,7 @@ class _EpisodeRun:
             adapt_seconds=self.meter.seconds["adapt"],
             encode_seconds=self.meter.seconds["encode"],
             # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
+            # Deltas are the state once more, or trained parameters.
             state_bytes=max(self.state.nbytes, self.held_bytes),
             patch_bytes=self.patch_bytes,
             adapt_peak_bytes=max(self.meter.peak_bytes["adapt"], self.meter.peak_bytes["encode"]),

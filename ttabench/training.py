@@ -154,10 +154,12 @@ def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds
     Args:
         streams: for each lesson its episodes, and how many of them a step takes.
         steps: of the whole training.
-        rounds: how often all lessons come in turn; with many they are mixed, not one before the other.
+        rounds: how often all lessons come in turn; with many they are mixed, not one before the other. Where steps are
+            too few for so many, every step is the next lesson.
     """
+    turns = len(streams) * rounds
     for step in range(steps):
-        stream, count = streams[step * len(streams) * rounds // steps % len(streams)]
+        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
         yield list(islice(stream, count))
 
 

@@ -97,7 +97,7 @@ def templora(settings: Settings, shape: Shape, work: Workload) -> Cost:
         tokens = text + piece - 1  # the last one predicts nothing
         flops += settings["epochs"] * factors.step(tokens, piece if text else piece - 1)
         peak, before = max(peak, tokens if settings["epochs"] else 0), before + piece
-    kept = min(settings["prefix"], before)
+    kept = min(max(0, settings["prefix"] - 1), before)  # the query brings one
     slots = shape.starts + kept if kept else 0
     floats, asked = 3 * factors.size, work.asked + (0 if kept else shape.starts)
     return Cost(

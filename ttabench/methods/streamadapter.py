@@ -128,7 +128,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         ids_BT, mask_BT = (
             each.to(self.lm.device) for each in pad([start + row for row in rows], self.lm.pad_id, "right")
         )
-        check_fits(self.lm, held, mask_BT.sum(1))
+        check_fits(self.lm, held, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
         whole, tokens = self._forward(held, ids_BT, mask_BT), ids_BT.shape[1]
         new = slice(whole.keys_LBHPD[0].shape[2] - tokens + len(start), None)
         tensors = self.networks.absorbed(

@@ -36,7 +36,8 @@ class TempLoraSettings(lora.LoraShape):
     epochs: int = 2
     """Steps on a piece."""
     prefix: int = 512
-    """Tokens before a piece that stand in the window, in training and when asked; 0 for none."""
+    """Tokens before a piece that stand in the window in training; when asked one fewer, since the query brings the
+    token that its answer is predicted from. 0 for none."""
     lr: float = 5e-5
     """Learning rate; with `schedule=onecycle` the largest."""
     schedule: Literal["constant", "units2", "onecycle"] = "units2"
@@ -110,7 +111,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         return State(state.rows, joined, {"tokens_read": read})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """The factors as deltas, and the last tokens in the window."""
+        """The factors as deltas, and the newest tokens in the window."""
         tensors = state.tensors
         if not tensors:
             return Patch()
@@ -121,11 +122,14 @@ class TempLora(BaseMethod[TempLoraSettings]):
             )
             for name in rows[0]
         }
-        width = int(tensors["lengths"].max())
+        kept_B = tensors["lengths"].clamp(max=max(0, self.settings.prefix - 1))
+        width = int(kept_B.max())
         if not width:
             return Patch(deltas=deltas)
-        mask_BT = torch.arange(width, device=self.lm.device) < tensors["lengths"][:, None]
-        return Patch(tokens_BT=tensors["tokens"][:, :width], tokens_mask_BT=mask_BT, deltas=deltas)
+        place_BT = torch.arange(width, device=self.lm.device).expand(state.rows, -1)
+        first_B1 = (tensors["lengths"] - kept_B)[:, None]
+        tokens_BT = tensors["tokens"].gather(1, (place_BT + first_B1).clamp(max=self.settings.prefix - 1))
+        return Patch(tokens_BT=tokens_BT, tokens_mask_BT=place_BT < kept_B[:, None], deltas=deltas)
 
     # one row
 

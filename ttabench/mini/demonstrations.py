@@ -69,7 +69,7 @@ def superglue(
 
     Args:
         task: one of `LABELS`.
-        split: its words, and the groups of categories that fresh rules are made of, are its own.
+        split: its people, and the groups of categories that fresh rules are made of, are its own.
         seed: of all rows, and of a fresh rule.
         demonstrations: rows to show.
         queries: rows to ask.

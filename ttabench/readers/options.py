@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -84,6 +84,7 @@ def _argument(card: Card, key: str, value: object, hint: Any) -> Scalar:
     try:
         checked: Scalar = TypeAdapter(hint).validate_python(value)
     except ValidationError:
-        kind = getattr(hint, "__name__", str(hint))
-        raise UserError(f"--task-set {key} of {card.name} takes {kind}, got {brief(value)}.", "Give that.") from None
+        kind = " or ".join(map(repr, get_args(hint))) or getattr(hint, "__name__", str(hint))
+        what = f"--task-set {key} of {card.name} takes {kind}, got {brief(value)}"
+        raise UserError(f"{what}.", "Give that.") from None
     return checked
