@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 
 from ttabench.compare import pooled
 from ttabench.records import Row, RunRecord, load_record, runs_in
-from ttabench.render import plus_minus, size
+from ttabench.render import size
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
 """Their order in a table; others follow."""
@@ -28,7 +28,7 @@ def records(folder: Path) -> list[RunRecord]:
 
 
 def quality(runs: Sequence[RunRecord]) -> str:
-    """The main metric over all queries, in per cent."""
+    """The main metric in per cent, mean over seeds."""
     return _percent([row for run in runs if (row := run.value(run.main_metric)) is not None])
 
 
@@ -52,15 +52,8 @@ def by_option(runs: Sequence[RunRecord], option: str, cell: Cell) -> str:
 
 def by_part(runs: Sequence[RunRecord]) -> str:
     """A line a method, a column a sub-task, or a task that has only one."""
-    cells: dict[str, dict[str, list[Row]]] = {}
-    names = _names(runs)
-    for run in _ordered(runs):
-        rows = [row for row in run.rows if row.metric == run.main_metric and row.step is None]
-        parts = [row for row in rows if row.part not in (None, "mean")]
-        for row in parts or rows:
-            line = cells.setdefault(names[run.id], {})
-            line.setdefault(row.part or str(run.config["task"]), []).append(row)
-    columns = sorted({name for line in cells.values() for name in line})
+    cells = _parts(runs)
+    columns = _columns(cells)
     shown = [
         (line, *(_percent(found.get(name, [])) for name in columns), _mean(found, columns))
         for line, found in cells.items()
@@ -70,21 +63,31 @@ def by_part(runs: Sequence[RunRecord]) -> str:
 
 def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:
     """A line a method, a column a suite: the mean over its sub-tasks or tasks, each with the same weight."""
-    cells: dict[str, dict[str, str]] = {}
-    for suite, runs in suites.items():
-        head, _, *lines = (_cells(line) for line in by_part(runs).splitlines())
-        assert head[-1] == "mean"
-        for method, *_, mean in lines:
-            cells.setdefault(method, {})[suite] = mean
-    return table(("method", *suites), [(line, *(found.get(s, "") for s in suites)) for line, found in cells.items()], 1)
+    found = {suite: _parts(runs) for suite, runs in suites.items()}
+    lines = list(dict.fromkeys(line for cells in found.values() for line in cells))
+    shown = [(line, *(_mean(cells.get(line, {}), _columns(cells)) for cells in found.values())) for line in lines]
+    return table(("method", *suites), shown, 1)
 
 
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip("|").split("|")]
+def _parts(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[Row]]]:
+    """The main metric by method and sub-task."""
+    cells: dict[str, dict[str, list[Row]]] = {}
+    names = _names(runs)
+    for run in _ordered(runs):
+        rows = [row for row in run.rows if row.metric == run.main_metric and row.step is None]
+        parts = [row for row in rows if row.part not in (None, "mean")]
+        for row in parts or rows:
+            line = cells.setdefault(names[run.id], {})
+            line.setdefault(row.part or str(run.config["task"]), []).append(row)
+    return cells
+
+
+def _columns(cells: Mapping[str, Mapping[str, object]]) -> list[str]:
+    return sorted({name for line in cells.values() for name in line})
 
 
 def by_length(runs: Sequence[RunRecord]) -> str:
-    """A line a method, a column a length up to which texts were read: the main metric over all texts and seeds."""
+    """A line a method, a column a length up to which texts were read: the main metric, mean over seeds."""
     cells: dict[str, dict[int, list[Row]]] = {}
     names = _names(runs)
     for run in _ordered(runs):
@@ -92,7 +95,10 @@ def by_length(runs: Sequence[RunRecord]) -> str:
             if row.metric == run.main_metric and row.part is None and row.step is not None:
                 cells.setdefault(names[run.id], {}).setdefault(row.step, []).append(row)
     columns = sorted({length for line in cells.values() for length in line})
-    shown = [(line, *(_spread(found.get(length, [])) for length in columns)) for line, found in cells.items()]
+    shown = [
+        (line, *(_spread(list(_by_seed(found.get(length, [])).values()), 3) for length in columns))
+        for line, found in cells.items()
+    ]
     return table(("method", *(f"{length:,}" for length in columns)), shown, 1)
 
 
@@ -130,24 +136,25 @@ def _mean(found: Mapping[str, Sequence[Row]], columns: Sequence[str]) -> str:
     """Mean over all columns, each with the same weight; empty where one is missing."""
     if any(name not in found for name in columns):
         return ""
-    values = [pooled(found[name]) for name in columns]
-    errors = [error for _, error, _ in values if error is not None]
-    stderr = math.sqrt(sum(error**2 for error in errors)) / len(columns) if len(errors) == len(columns) else None
-    return plus_minus(fmean(value for value, _, _ in values), stderr, 100.0)
+    draws = [_by_seed(found[name]) for name in columns]
+    seeds = sorted(set.intersection(*(set(each) for each in draws)))
+    return _spread([100 * fmean(each[seed] for each in draws) for seed in seeds], 1)
 
 
-def _spread(rows: Sequence[Row]) -> str:
-    """Mean over seeds of a figure that is no percentage, with its standard error over seeds."""
-    if not rows:
+def _by_seed(rows: Sequence[Row]) -> dict[int, float]:
+    """The figure over all queries of each seed."""
+    seeds = sorted({row.seed for row in rows})
+    return {seed: pooled([row for row in rows if row.seed == seed])[0] for seed in seeds}
+
+
+def _spread(values: Sequence[float], digits: int) -> str:
+    """Mean over seeds with its standard error. Queries of one seed share rule, demonstrations or book: the error over
+    queries would be several times too small for what another seed would give."""
+    if not values:
         return ""
-    values = [row.value for row in rows]
-    return (
-        f"{fmean(values):.3f} ± {stdev(values) / math.sqrt(len(values)):.3f}" if len(rows) > 1 else f"{values[0]:.3f}"
-    )
+    error = f" ± {stdev(values) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{error}"
 
 
 def _percent(rows: Sequence[Row]) -> str:
-    if not rows:
-        return ""
-    value, stderr, _ = pooled(rows)
-    return plus_minus(value, stderr, 100.0)
+    return _spread([100 * value for value in _by_seed(rows).values()], 1)

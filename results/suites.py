@@ -60,7 +60,8 @@ def evicting(recent: int) -> list[list[str]]:
 STREAMADAPTER = ["streamadapter", "--checkpoint", "shipped:streamadapter-superglue"]
 LORA = ["lora", "--checkpoint", "shipped:lora-superglue"]
 TEMPLORA = ["templora", "--preset", "nano-demonstrations"]
-"""Both checkpoints were trained on the same episodes of the SuperGLUE twin (`rules=mixed`)."""
+"""Both checkpoints were trained on the SuperGLUE twin with `rules=mixed`: LoRA on 76,800 answers, then it knows the
+fixed rules by heart, StreamAdapter on 292,800."""
 IN_WINDOW = ["--task-set", "ratio=0"]
 """All demonstrations stand in the window, and the weights are those of the adapter."""
 

@@ -63,6 +63,19 @@ def perplexities(lm: LM, method: BaseMethod[Any], books: Sequence[Episode]) -> l
     return [math.exp(each / tokens) for each in sums]
 
 
+def written(found: Sequence[Sequence[float]], told: str) -> str:
+    """The table: perplexities of each seed as means, and what each state takes off the logarithm, paired by seed."""
+    lines = ["| state | perplexity | log perplexity less than without, per cent |", "| --- | ---: | ---: |"]
+    for place, name in enumerate(STATES):
+        gains = [100 * math.log(each[0] / each[place]) for each in found]
+        error = stdev(gains) / math.sqrt(len(gains))
+        lines.append(f"| {name} | {fmean(each[place] for each in found):.4f} | {fmean(gains):.2f} ± {error:.2f} |")
+    own = [100 * math.log(each[1] / each[2]) for each in found]
+    memory = f"Its own state over another book's: {fmean(own):.2f} ± {stdev(own) / math.sqrt(len(own)):.2f} per cent."
+    head = f"# swap\n\n{(__doc__ or '').splitlines()[0]}\n\n"
+    return head + "\n".join(lines) + f"\n\n{memory} {told}; ± standard error over seeds, paired.\n"
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

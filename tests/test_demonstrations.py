@@ -313,3 +313,8 @@ def test_glue_tables_keep_quotes_and_trailing_blanks(tmp_path: Path) -> None:
     path.write_text("sentence\tlabel\nno tab\n", encoding="utf-8")
     with pytest.raises(UserError, match="line 2: 1 cells where the header has 2"):
         list(rows(path))
+
+
+def test_rules_of_the_twin_are_one_of_three() -> None:
+    with pytest.raises(UserError, match="takes 'fresh' or 'fixed' or 'mixed', got 'foo'"):
+        load("superglue", options={"rules": "foo"})

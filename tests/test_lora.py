@@ -19,6 +19,7 @@ from ttabench.lm import LM
 from ttabench.methods.lora import Lora, LoraSettings
 from ttabench.methods.templora import TempLora, TempLoraSettings
 from ttabench.peft_export import exportable, save_lora
+from ttabench.registry import resolve
 from ttabench.scoring import nll, token_logprobs
 from ttabench.states import load_state, save_state
 from ttabench.stream import piece_ids
@@ -189,12 +190,25 @@ def test_adapt_writes_a_peft_folder(ttabench: Command, tiny_base: Path, tmp_path
     text.write_text("\n\n".join(TEXTS))
     ran = ttabench("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=0", "--model", tiny_base,
                    "--context", text, "--out", tmp_path / "mine", "--json")  # fmt: skip
+    assert "peft_without" not in ran.json()
     folder = Path(ran.json()["peft"])
     assert (folder / "adapter_config.json").exists()
     assert (folder / "adapter_model.safetensors").exists()
-    ran = ttabench("adapt", "--method", "icl", "--model", tiny_base, "--context", text, "--out", tmp_path / "his",
-                   "--json")  # fmt: skip
+    words = ["--model", tiny_base, "--context", text, "--out", tmp_path / "mine", "--json"]
+    ran = ttabench("adapt", "--method", "icl", *words)
     assert "peft" not in ran.json()
+    assert not list(folder.iterdir()), "the factors of another state do not outlive it"
+    ran = ttabench("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=9", *words)
+    assert "the last 8 tokens" in ran.json()["peft_without"]
+
+
+def test_a_record_says_when_a_text_came_in_parts() -> None:
+    for method, told in ((TempLora(tiny_llama(), replace(TINY, by="epoch", prefix=0)), "passes_over_parts"),
+                         (taught(tiny_llama()), "later_pieces_read_apart")):  # fmt: skip
+        state = method.adapt_many(method.begin(1), [[piece] for piece in observes(*TEXTS[:2])])
+        assert method.labels() == {}
+        method.adapt(state, observes(TEXTS[2]))
+        assert method.labels() == {told: True}
 
 
 def test_what_is_no_lora_is_not_exported() -> None:
@@ -212,3 +226,19 @@ def test_what_is_no_lora_is_not_exported() -> None:
 def test_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
         replace(TINY, **changes)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("lora", []), ("streamadapter", []), ("streamadapter", ["merge=true"])])
+def test_what_was_trained_is_no_state_of_the_context(
+    name: str, settings: list[str], ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    ran = ttabench("eval", "--method", name, *chosen, "--task", "superglue", "--source", "mini", "--model", tiny_base,
+                   "--task-set", "task=sst2", "--task-set", "shots=2", "--task-set", "queries=4", "--limit", "2",
+                   "--checkpoint", "none", "--out", tmp_path, "--json")  # fmt: skip
+    lm = tiny_llama()
+    cls = resolve(name)
+    method = cls(lm, cls.Settings())
+    texts = observes("A cutter lay there. positive", "A drizzle lay there. negative")
+    state = method.adapt_many(method.begin(1), [[piece] for piece in texts])
+    assert ran.json()["runs"][0]["cost"]["state_bytes"] == state.nbytes

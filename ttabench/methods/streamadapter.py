@@ -35,7 +35,7 @@ from ttabench.methods.streamadapter_presets import PRESETS, RECIPES, StreamAdapt
 from ttabench.patching import BLOCK, check_fits, deltas_applied, select_rows
 from ttabench.scoring import nll
 from ttabench.stream import pad, piece_ids
-from ttabench.types import Ask, Delta, Dense, Episode, Growth, LowRank, Observe, Patch, Prefix, State
+from ttabench.types import Ask, Delta, Dense, Episode, Growth, Json, LowRank, Observe, Patch, Prefix, State
 from ttabench.window import Window
 
 
@@ -55,7 +55,11 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         super().__init__(lm, settings)
         self.growth = "linear" if settings.keep_cache and settings.window is None else "constant"
         self.networks = StreamAdapterNetworks(lm, settings)
-        self._learning = False
+        self._learning = self._apart = False
+
+    def labels(self) -> dict[str, Json]:
+        """Whether something was read that did not attend to what was read before it."""
+        return {"later_pieces_read_apart": True} if self._apart else {}
 
     def modules(self) -> nn.ModuleDict:
         """mappers, one a layer."""
@@ -72,6 +76,8 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
             UserError: without a window, the text is longer than the model's positions.
         """
         rows = [[i for chunk in chunks for i in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
+        if self.settings.window is None and not self.settings.keep_cache:
+            self._apart |= any(state.meta["tokens_read"])
         read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
         with torch.set_grad_enabled(self._learning):
             tensors = self._whole(state, rows) if self.settings.window is None else self._windows(state, rows)

@@ -24,7 +24,7 @@ from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.scoring import Item, nll
 from ttabench.stream import pad, piece_ids
-from ttabench.types import Ask, Growth, LowRank, Observe, Patch, State
+from ttabench.types import Ask, Growth, Json, LowRank, Observe, Patch, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +87,11 @@ class TempLora(BaseMethod[TempLoraSettings]):
     def __init__(self, lm: LM, settings: TempLoraSettings) -> None:
         super().__init__(lm, settings)
         self.start = lora.started(lm, settings)
+        self._apart = False
+
+    def labels(self) -> dict[str, Json]:
+        """Whether a text came in parts, so that `by=epoch` went over each of them by itself."""
+        return {"passes_over_parts": True} if self._apart else {}
 
     def adapt(self, state: State, chunk: Sequence[Observe]) -> State:
         """Train on one more piece per row."""
@@ -99,6 +104,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
             UserError: a piece with its prefix is longer than the model's positions.
         """
         tensors = dict(state.tensors) or self._fresh(state.rows)
+        self._apart |= self.settings.by == "epoch" and any(state.meta["tokens_read"])
         rows = []
         for row in range(state.rows):
             pieces = [piece_ids(self.lm, chunk[row]) for chunk in chunks]
