@@ -27,6 +27,7 @@ from suites import (
     FITS,
     LENGTHS,
     OPTION_VARIED,
+    PROFILES,
     PUBLISHED,
     SUITES,
     TOKENS,
@@ -147,10 +148,12 @@ def write_readme(made: Mapping[str, str]) -> None:
 
 
 def measure() -> None:
-    """`profile.md`, `profile.svg` and the record behind them: what every method costs on this machine, 1k to 64k."""
-    words = ("profile", "--prefill", "1k,4k,16k,64k", "--out", str(HERE / "profile"))
-    text = ttabench(*words, "--plot", str(HERE / "profile.svg"), "--format", "markdown")
-    (HERE / "profile.md").write_text(f"# profile\n\n![cost by prefill](profile.svg)\n\n{text}", encoding="utf-8")
+    """`profile*.md` and `.svg`, and the records behind them: what methods cost on this machine, 1k to 64k tokens."""
+    for name, methods in PROFILES.items():
+        words = ("profile", "--methods", methods, "--prefill", "1k,4k,16k,64k", "--out", str(HERE / name))
+        text = ttabench(*words, "--plot", str(HERE / f"{name}.svg"), "--format", "markdown")
+        head = f"# {name}\n\n![cost by prefill]({name}.svg)\n\n"
+        (HERE / f"{name}.md").write_text(f"{head}{text}", encoding="utf-8")
 
 
 def shelve(folder: Path) -> None:

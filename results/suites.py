@@ -171,6 +171,8 @@ SUITES: dict[str, list[list[str]]] = {
         ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
     ],
 }
+PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "none,streamadapter,templora,lora"}
+"""Tables of what methods cost: those with a cache or a memory, and those that change weights."""
 OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio"}
 """Suites with a grid by values of a task option."""
 BY_PART = ("superglue-30", "superglue-fixed", "superglue-fresh", "unseen", "other-words")
