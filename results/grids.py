@@ -114,7 +114,7 @@ def _ordered(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _names(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """What a grid calls each run: its method, with preset, ratio and split where the grid has several of the method."""
+    """What a grid calls each run: its method, with what tells apart several of the method."""
     told: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for kind, word in _words(run).items():
@@ -129,7 +129,12 @@ def _names(runs: Sequence[RunRecord]) -> dict[str, str]:
 
 def _words(run: RunRecord) -> dict[str, str]:
     ratio = run.config["task_options"].get("ratio", 1.0)
-    return {"preset": str(run.config["preset"]), "ratio": f"ratio={ratio:g}", "split": str(run.config["split"])}
+    return {
+        "preset": str(run.config["preset"]),
+        "checkpoint": Path(str(run.config["checkpoint"])).name,
+        "ratio": f"ratio={ratio:g}",
+        "split": str(run.config["split"]),
+    }
 
 
 def _mean(found: Mapping[str, Sequence[Row]], columns: Sequence[str]) -> str:

@@ -164,7 +164,7 @@ SUITES: dict[str, list[list[str]]] = {
         words for task in OTHER_WORDS for words in both(task, [*shots(10), "--task-set", "template=other"])
     ],
     "adaptation-ratio": [*ratios("superglue"), *ratios("openbookqa")],
-    "variants": [*variants("superglue", shots(10)), *variants("piqa", shots(10)), *variants("openbookqa", shots(10))],
+    "variants": variants("superglue", shots(10)),
     "books": [words for split in SHELVES for words in books("16k,32k,64k", "--source", PUBLISHED, "--split", split)],
     "pg19": books("16k,32k,64k,128k,256k", "--task-set", "books=1"),
     "retention": [
@@ -175,7 +175,7 @@ PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "non
 """Tables of what methods cost: those with a cache or a memory, and those that change weights."""
 OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio"}
 """Suites with a grid by values of a task option."""
-BY_PART = ("superglue-30", "superglue-fixed", "superglue-fresh", "unseen", "other-words")
+BY_PART = ("variants", "superglue-30", "superglue-fixed", "superglue-fresh", "unseen", "other-words")
 """Suites with a grid by sub-task."""
 WITHOUT_PAIRS = ("adaptation-ratio",)
 """Too many runs to compare every pair."""

@@ -216,3 +216,15 @@ def test_bad_requests(tmp_path: Path) -> None:
     (folder / "samples.parquet").write_text("damaged")
     with pytest.raises(UserError, match=r"samples\.parquet"):
         compare([folder])
+
+
+def test_a_method_and_a_task_may_have_settings_of_one_name(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, f"{count}", {"a": 0.5, "b": 1.0}, method="streamadapter", settings={"queries": count},
+               task_options={"queries": 64})
+        for count in (4, 16)
+    ]  # fmt: skip
+    assert [entry.label for entry in compare(folders).entries] == [
+        "streamadapter queries=4",
+        "streamadapter queries=16",
+    ]

@@ -111,7 +111,9 @@ def _varying(record: RunRecord) -> dict[str, Json]:
         if isinstance(value, dict):
             # the digest of the rows differs from seed to seed; which data they are, `source` says
             named = {f"{inner} file": item for inner, item in value.items() if inner != "rows"}
-            flat.update(named if key == "inputs" else value)
+            for inner, item in (named if key == "inputs" else value).items():
+                # a method and a task may have settings of one name
+                flat[f"{key} {inner}" if inner in flat else inner] = item
         else:
             flat[key] = value
     return flat
