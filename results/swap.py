@@ -64,14 +64,15 @@ def perplexities(lm: LM, method: BaseMethod[Any], books: Sequence[Episode]) -> l
 
 
 def written(found: Sequence[Sequence[float]], told: str) -> str:
-    """The table: perplexities of each seed as means, and what each state takes off the logarithm, paired by seed."""
-    lines = ["| state | perplexity | log perplexity less than without, per cent |", "| --- | ---: | ---: |"]
+    """The table: perplexities as means over seeds, and by how much each state lowers them, paired by seed."""
+    lines = ["| state | perplexity | lower than without, per cent |", "| --- | ---: | ---: |"]
     for place, name in enumerate(STATES):
-        gains = [100 * math.log(each[0] / each[place]) for each in found]
+        gains = [100 * (1 - each[place] / each[0]) for each in found]
         error = stdev(gains) / math.sqrt(len(gains))
         lines.append(f"| {name} | {fmean(each[place] for each in found):.4f} | {fmean(gains):.2f} ± {error:.2f} |")
-    own = [100 * math.log(each[1] / each[2]) for each in found]
-    memory = f"Its own state over another book's: {fmean(own):.2f} ± {stdev(own) / math.sqrt(len(own)):.2f} per cent."
+    own = [100 * (1 - each[2] / each[1]) for each in found]
+    gain = f"{fmean(own):.2f} ± {stdev(own) / math.sqrt(len(own)):.2f} per cent"
+    memory = f"Its own state lowers it below another book's by {gain}."
     head = f"# swap\n\n{(__doc__ or '').splitlines()[0]}\n\n"
     return head + "\n".join(lines) + f"\n\n{memory} {told}; ± standard error over seeds, paired.\n"
 
@@ -90,14 +91,9 @@ def main() -> None:
         for seed in range(3):
             task = load_task("pg19", split=options.split, seed=seed, options={"tokens": options.tokens, "books": "2"})
             found.append(perplexities(lm, method, list(task.episodes(lm))))
-    lines = ["| state | perplexity |", "| --- | ---: |"]
-    for name, values in zip(STATES, zip(*found, strict=True), strict=True):
-        lines.append(f"| {name} | {fmean(values):.4f} ± {stdev(values) / math.sqrt(len(values)):.4f} |")
-    told = (
-        f"Two books of {options.tokens} tokens a seed, three seeds, {options.split} split; ± standard error over seeds."
-    )
-    text = f"# swap\n\n{__doc__.split(chr(10))[0]}\n\n" + "\n".join(lines) + f"\n\n{told}\n"
-    (HERE / "swap.md").write_text(text, encoding="utf-8")
+    text = written(found, f"Two books of {options.tokens} tokens a seed, three seeds, {options.split} split")
+    if options == parser.parse_args([]):
+        (HERE / "swap.md").write_text(text, encoding="utf-8")
     print(text)
 
 
