@@ -14,6 +14,7 @@ from tests.conftest import Command
 from tests.test_streamadapter import logits, taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
+from ttabench.errors import UserError
 from ttabench.layers import lora
 from ttabench.lm import LM
 from ttabench.methods.lora import Lora, LoraSettings
@@ -209,6 +210,12 @@ def test_a_record_says_when_a_text_came_in_parts() -> None:
         assert method.labels() == {}
         method.adapt(state, observes(TEXTS[2]))
         assert method.labels() == {told: True}
+
+
+def test_a_piece_that_does_not_fit_is_refused_with_what_helps() -> None:
+    lm = tiny_llama()
+    with pytest.raises(UserError, match="--pieces paragraphs"):
+        TempLora(lm, TINY).adapt(TempLora(lm, TINY).begin(1), observes("x " * lm.max_positions))
 
 
 def test_what_is_no_lora_is_not_exported() -> None:

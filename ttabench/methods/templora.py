@@ -22,6 +22,7 @@ from torch import Tensor
 from ttabench.layers import lora
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
+from ttabench.patching import check_fits
 from ttabench.scoring import Item, nll
 from ttabench.stream import pad, piece_ids
 from ttabench.types import Ask, Growth, Json, LowRank, Observe, Patch, State
@@ -63,6 +64,7 @@ class TempLoraSettings(lora.LoraShape):
             raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
 
 
+SHORTER = "Read shorter pieces (`adapt --pieces paragraphs`), or keep fewer tokens before each (--set prefix=N)."
 Factors = dict[str, tuple[Tensor, Tensor]]
 
 
@@ -173,6 +175,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         held = row["tokens"][: int(row["lengths"])].tolist()
         steps, before = int(row["steps"]), int(row["pieces"])
         for rate, item in self._lessons(held, pieces, before):
+            check_fits(self.lm, None, [len(self.lm.bos_ids) + len(item[0]) + len(item[1]) - 1], SHORTER)
             optimiser.param_groups[0]["lr"] = rate
             self._step(vector_N, optimiser, item, steps)
             steps += 1
