@@ -18,6 +18,8 @@ from ttabench.render import size
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
 """Their order in a table; others follow."""
+LARGE = 1000
+"""Figures from here on are shown in whole numbers."""
 Cell = Callable[[Sequence[RunRecord]], str]
 """What a table shows of the runs of one cell, which differ in their seed only."""
 
@@ -157,8 +159,9 @@ def _spread(values: Sequence[float], digits: int) -> str:
     queries would be several times too small for what another seed would give."""
     if not values:
         return ""
-    error = f" ± {stdev(values) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
-    return f"{fmean(values):.{digits}f}{error}"
+    digits = digits if max(values) < LARGE else 0
+    error = f" ± {stdev(values) / math.sqrt(len(values)):,.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):,.{digits}f}{error}"
 
 
 def _percent(rows: Sequence[Row]) -> str:

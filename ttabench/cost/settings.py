@@ -101,6 +101,8 @@ def _streamadapter(settings: Settings) -> str:
         return ""
     if window <= stride:
         return f"window must be larger than the stride {stride}, got {window}"
+    if chunk > window:
+        return f"chunk must be no larger than the window {window}, got {chunk}"
     return f"stride must be whole chunks of {chunk}, got {stride}" if stride % chunk else ""
 
 

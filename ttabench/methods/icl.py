@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from ttabench.errors import UserError
+from ttabench.layers.cached import cached, prefix_of
 from ttabench.layers.newest import appended, window_of
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.patching import read
 from ttabench.stream import pad, piece_ids
-from ttabench.types import Ask, Growth, Observe, Patch, Prefix, State
+from ttabench.types import Ask, Growth, Observe, Patch, State
 
 RESERVE = 256
 """Positions left for prompt and answer when `max_tokens` is not given."""
@@ -81,7 +82,7 @@ class InContext(BaseMethod[InContextSettings]):
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The cache as a prefix, or the kept tokens, which the runner reads once for all queries."""
-        return window_of(state.tensors) if "tokens" in state.tensors else Patch(prefix=_prefix(state))
+        return window_of(state.tensors) if "tokens" in state.tensors else Patch(prefix=prefix_of(state.tensors))
 
     def _refuse(self, tokens: int) -> None:
         raise UserError(
@@ -93,20 +94,5 @@ class InContext(BaseMethod[InContextSettings]):
         ids, mask = pad([new[:free] for new, free in zip(rows_new, room, strict=True)], self.lm.pad_id, "right")
         if not ids.numel():
             return dict(state.tensors)
-        prefix = read(self.lm, Patch(prefix=_prefix(state)), ids.to(self.lm.device), mask.to(self.lm.device))
-        tensors = {
-            "keys": torch.stack(prefix.keys_LBHPD),
-            "values": torch.stack(prefix.values_LBHPD),
-            "next": prefix.next_position_B,
-        }
-        if prefix.mask_BP is not None and not bool(prefix.mask_BP.all()):
-            tensors["mask"] = prefix.mask_BP
-        return tensors
-
-
-def _prefix(state: State) -> Prefix | None:
-    tensors = state.tensors
-    if "keys" not in tensors:
-        return None
-    keys, values = tuple(tensors["keys"].unbind(0)), tuple(tensors["values"].unbind(0))
-    return Prefix(keys, values, tensors["next"], tensors.get("mask"), holds_bos=True)
+        prefix = read(self.lm, Patch(prefix=prefix_of(state.tensors)), ids.to(self.lm.device), mask.to(self.lm.device))
+        return cached(prefix)

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.config import Recipe
+from ttabench.layers.cached import cached, prefix_of
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod, training_item
 from ttabench.methods.streamadapter_networks import StreamAdapterNetworks
@@ -129,7 +130,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
     # everything into the weights
 
     def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
-        held = _cache(state)
+        held = prefix_of(state.tensors)
         start = [] if held is not None else list(self.lm.bos_ids)
         ids_BT, mask_BT = (
             each.to(self.lm.device) for each in pad([start + row for row in rows], self.lm.pad_id, "right")
@@ -145,12 +146,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         )
         if not self.settings.keep_cache:
             return tensors
-        cache = {
-            "keys": torch.stack(whole.keys_LBHPD),
-            "values": torch.stack(whole.values_LBHPD),
-            "next": whole.next_position_B,
-        }
-        return {**tensors, **cache, **({} if whole.mask_BP is None else {"mask": whole.mask_BP})}
+        return {**tensors, **cached(whole)}
 
     def _before(self, state: State) -> dict[str, Tensor]:
         names = ("h", "tail", "tail_keys", "tail_values")
@@ -194,14 +190,6 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         keys, values = ([each[:, :, len(start) :] for each in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD))
         full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
         return self.networks.advanced(h_LBMRE, keys, values, full_B)
-
-
-def _cache(state: State) -> Prefix | None:
-    tensors = state.tensors
-    if "keys" not in tensors:
-        return None
-    keys, values = tuple(tensors["keys"].unbind(0)), tuple(tensors["values"].unbind(0))
-    return Prefix(keys, values, tensors["next"], tensors.get("mask"), holds_bos=True)
 
 
 def _held(state: State) -> list[list[int]]:
