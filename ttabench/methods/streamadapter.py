@@ -22,6 +22,7 @@ Shape letters: L layers · B rows · S slots · M linear maps · R queries · E 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -29,6 +30,7 @@ from torch import Tensor, nn
 
 from ttabench.config import Recipe
 from ttabench.layers.cached import cached, prefix_of
+from ttabench.layers.newest import ids_of, window_of
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod, training_item
 from ttabench.methods.streamadapter_networks import StreamAdapterNetworks
@@ -93,12 +95,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
             deltas: Mapping[str, Delta] = hooked
             if self.settings.merge and state.rows == 1:
                 deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
-        width = int(state.tensors["lengths"].max()) if "tokens" in state.tensors else 0
-        if not width:
-            return Patch(deltas=deltas)
-        lengths_B1 = state.tensors["lengths"][:, None]
-        mask_BT = torch.arange(width, device=lengths_B1.device) < lengths_B1
-        return Patch(tokens_BT=state.tensors["tokens"][:, :width], tokens_mask_BT=mask_BT, deltas=deltas)
+        return replace(window_of(state.tensors), deltas=deltas)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers under the deltas.
@@ -169,7 +166,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         assert self.settings.window is not None
         window, stride = self.settings.window, self.settings.stride
         h_LBMRE = self._before(state)["h"]
-        rows = [[*old, *new] for old, new in zip(_held(state), rows_new, strict=True)]
+        rows = [[*old, *new] for old, new in zip(ids_of(state.tensors, state.rows), rows_new, strict=True)]
         while leaving := [row for row, ids in enumerate(rows) if len(ids) >= window - 1]:
             index_N = torch.tensor(leaving, device=h_LBMRE.device)
             moved = self._evicted(h_LBMRE.index_select(1, index_N), [rows[row][:stride] for row in leaving])
@@ -190,11 +187,3 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         keys, values = ([each[:, :, len(start) :] for each in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD))
         full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
         return self.networks.advanced(h_LBMRE, keys, values, full_B)
-
-
-def _held(state: State) -> list[list[int]]:
-    """Token ids in each row's window."""
-    if "tokens" not in state.tensors:
-        return [[] for _ in range(state.rows)]
-    pairs = zip(state.tensors["tokens"], state.tensors["lengths"].tolist(), strict=True)
-    return [row[:length].tolist() for row, length in pairs]

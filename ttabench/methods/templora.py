@@ -13,13 +13,14 @@ Shape letters: B rows · R rank · I/O features in and out · P tokens kept in t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from ttabench.layers import lora
+from ttabench.layers.newest import appended, ids_of, window_of
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.patching import check_fits
@@ -130,14 +131,9 @@ class TempLora(BaseMethod[TempLoraSettings]):
             )
             for name in rows[0]
         }
-        kept_B = tensors["lengths"].clamp(max=max(0, self.settings.prefix - 1))
-        width = int(kept_B.max())
-        if not width:
-            return Patch(deltas=deltas)
-        place_BT = torch.arange(width, device=self.lm.device).expand(state.rows, -1)
-        first_B1 = (tensors["lengths"] - kept_B)[:, None]
-        tokens_BT = tensors["tokens"].gather(1, (place_BT + first_B1).clamp(max=self.settings.prefix - 1))
-        return Patch(tokens_BT=tokens_BT, tokens_mask_BT=place_BT < kept_B[:, None], deltas=deltas)
+        kept = self.settings.prefix - 1
+        newest = appended(self.lm, {}, ids_of(tensors, state.rows), kept) if kept > 0 else {}
+        return replace(window_of(newest), deltas=deltas)
 
     # one row
 
