@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,18 +39,6 @@ class Evaluated:
     """(whole context, option) of every option of every document."""
     scores: list[list[float]]
     model_seconds: float = 0.0
-
-
-def beginning_with_bos(lm: Any) -> Any:
-    """The base model's tokenizer for `hf`, which begins texts with BOS as ours do."""
-    from tokenizers.processors import TemplateProcessing
-
-    tokenizer = deepcopy(lm.tokenizer)
-    if lm.bos_ids:
-        bos = str(tokenizer.bos_token)
-        template = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, lm.bos_ids[0])])
-        tokenizer.backend_tokenizer.post_processor = template
-    return tokenizer
 
 
 def timed(model: Any) -> list[float]:
@@ -239,7 +226,7 @@ def main() -> int:
         )
         hf = HFLM(
             pretrained=str(NANO_FOLDER) if options.model == "nano" else options.model,
-            tokenizer=beginning_with_bos(ours.lm), dtype="float32", device="cpu", batch_size=options.batch_size,
+            tokenizer=ours.lm.tokenizer, dtype="float32", device="cpu", batch_size=options.batch_size,
         )  # fmt: skip
         models = {"hf": hf, "harness": ours}
         found = [

@@ -21,7 +21,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from tokenizers.processors import TemplateProcessing
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
@@ -74,14 +73,9 @@ def task(**changes: Any) -> dict[str, Any]:
     return {**TASK, "custom_dataset": rows, **CHOICES, **changes}
 
 
-def hf(lm: LM, *, starts: bool = True) -> HFLM:
-    """lm-eval's own model, whose tokenizer begins texts with BOS, as ours do."""
-    tokenizer = deepcopy(lm.tokenizer)
-    if lm.bos_ids and starts:
-        bos = str(tokenizer.bos_token)
-        template = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, lm.bos_ids[0])])
-        tokenizer.backend_tokenizer.post_processor = template
-    return HFLM(pretrained=lm.model, tokenizer=tokenizer, batch_size=4)
+def hf(lm: LM) -> HFLM:
+    """lm-eval's own model, unmodified."""
+    return HFLM(pretrained=lm.model, tokenizer=deepcopy(lm.tokenizer), batch_size=4)
 
 
 def adapted(name: str, lm: LM, **more: Any) -> AdaptedLM:
@@ -132,8 +126,7 @@ def test_generation_gives_the_texts_of_lm_evals_own_model(lm: LM) -> None:
 def test_rolling_gives_the_sums_of_lm_evals_own_model(lm: LM) -> None:
     texts = ["A wren sings.", "The newt, a small one, swims in the pond behind the house."]
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts]
-    # which puts a BOS in front of its windows itself
-    expected = hf(lm, starts=False).loglikelihood_rolling(requests, disable_tqdm=True)
+    expected = hf(lm).loglikelihood_rolling(requests, disable_tqdm=True)
     assert adapted("icl", lm).loglikelihood_rolling(requests) == pytest.approx(expected, abs=1e-3)
 
 

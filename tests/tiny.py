@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -23,12 +23,14 @@ POSITIONS = 512
 
 
 def byte_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
-    """256 bytes + <|bos|> <|eos|> <|pad|>; any text round-trips. Without `bos`, as in GPT-2, nothing starts a text."""
+    """256 bytes + <|bos|> <|eos|> <|pad|>; any text round-trips. Without `bos`, as in GPT-2, nothing begins a text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(list(SPECIALS))
+    if bos:
+        backend.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", 256)])
     start = {"bos_token": "<|bos|>"} if bos else {}
     return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eos|>", pad_token="<|pad|>", **start)
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
@@ -24,6 +25,7 @@ from ttabench.errors import UnknownName, UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+Bos = Literal["auto", "yes", "no"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -36,16 +38,18 @@ class LM:
         name: how the user named it; stands in records.
         random_weights: whether the weights were never trained.
         tokenizer_name: stands in records; by default `name`.
+        bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
 
     Attributes:
         max_positions: longest window; position ids run from 0 to this less one.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
-        bos_ids: what starts a text: one token for Llama-likes, () for GPT-2.
-        eos_id: the token that ends an answer.
+        bos_ids: what begins a text: one token for Llama-likes, () for GPT-2 and for SmolLM2.
+        eos_id: the token that ends a text; an answer may end with any of `eos_ids`.
+        eos_ids: the tokenizer's end of sequence, and those of the model's `generation_config`.
         pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
 
     Raises:
-        UserError: the tokenizer has more tokens than the model, or none that ends a text.
+        UserError: the tokenizer has more tokens than the model, none that ends a text, or no BOS where one is wanted.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class LM:
         *,
         random_weights: bool = False,
         tokenizer_name: str = "",
+        bos: Bos = "auto",
     ) -> None:
         self.model = model.eval().requires_grad_(False)
         model.set_attn_implementation(attention.NAME)
@@ -71,14 +76,15 @@ class LM:
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
         self.head_dim: int = getattr(config, "head_dim", None) or self.hidden_size // self.heads
-        self.bos_ids, self.eos_id, self.pad_id = _special_ids(tokenizer, self.tokenizer_name)
+        self.eos_id, self.pad_id = _special_ids(tokenizer, self.tokenizer_name)
+        self.bos_ids = _first_ids(tokenizer, bos, self.tokenizer_name)
+        self.eos_ids = frozenset({self.eos_id, *_ends(model)})
         if len(tokenizer) > self.vocab_size:
             what = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
             raise UserError(what, "Give the tokenizer that belongs to the model.")
-        backend = tokenizer.backend_tokenizer
-        backend.no_truncation()
-        backend.no_padding()
-        backend.encode_special_tokens = True  # "<|eos|>" inside a document is text, not the end of it
+        # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
+        self._texts = backend(tokenizer)
+        self._templates = backend(tokenizer, specials_are_text=False)
 
     @property
     def decoder(self) -> nn.Module:
@@ -140,18 +146,23 @@ class LM:
         return lists[0]
 
     def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids without special tokens, at most `max_tokens` of them (the first ones)."""
-        ids: list[int] = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
+        """Token ids, at most `max_tokens` of them (the first ones); "<|eos|>" in a document is text, not its end."""
+        ids: list[int] = self._texts.encode(text, add_special_tokens=False).ids
         return ids if max_tokens is None else ids[:max_tokens]
+
+    def encode_template(self, text: str) -> list[int]:
+        """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
+        ids: list[int] = self._templates.encode(text, add_special_tokens=False).ids
+        return ids
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids without special tokens, and where in the text each token begins (in characters)."""
-        found = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        found = self._texts.encode(text, add_special_tokens=False)
         return found.ids, [start for start, _ in found.offsets]
 
     def encode_many(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
         """`encode` of many texts, in parallel."""
-        rows = self.tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        rows = self._texts.encode_batch(list(texts), add_special_tokens=False)
         return [row.ids if max_tokens is None else row.ids[:max_tokens] for row in rows]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -175,17 +186,56 @@ class LM:
         }
 
 
-def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[tuple[int, ...], int, int]:
-    bos, eos, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
+def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     if eos is None:
         raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in tokenizer_config.json.")
-    # GPT-2's one special token is named BOS too, but only ends texts: it is neither distinct nor added (OPT's is).
-    starts = bos is not None and (bos != eos or tokenizer("a").input_ids[:1] == [bos])
-    return (int(bos),) if starts else (), int(eos), int(eos if pad is None else pad)
+    return int(eos), int(eos if pad is None else pad)
+
+
+def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: Bos, name: str) -> tuple[int, ...]:
+    """What begins a text. A BOS token that the tokenizer knows but does not add (SmolLM2, GPT-2) begins none."""
+    if bos == "no":
+        return ()
+    if bos == "yes":
+        if tokenizer.bos_token_id is None:
+            raise UserError(f"Tokenizer {name!r} has no BOS token.", "Leave --bos out.")
+        return (int(tokenizer.bos_token_id),)
+    bare = tokenizer.backend_tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
+    places = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
+    return tuple(whole[: places[0]]) if places else ()
+
+
+def _ends(model: PreTrainedModel) -> list[int]:
+    """The tokens that the model's `generation_config` ends answers with."""
+    config = getattr(model, "generation_config", None)
+    ends = None if config is None else config.eos_token_id
+    return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+
+def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
+    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        specials_are_text: whether "<|eos|>" in a text is text, as in a document, or a token, as in a template.
+    """
+    own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    own.no_truncation()
+    own.no_padding()
+    own.encode_special_tokens = specials_are_text
+    return own
 
 
 def load(
-    name: str = NANO, *, random_weights: bool = False, device: str = "auto", dtype: str = "auto", seed: int = 0
+    name: str = NANO,
+    *,
+    random_weights: bool = False,
+    device: str = "auto",
+    dtype: str = "auto",
+    seed: int = 0,
+    bos: Bos = "auto",
 ) -> LM:
     """The base LM of that name, frozen.
 
@@ -195,6 +245,7 @@ def load(
         device: "auto" (the first GPU if there is one), "cpu", "cuda", "cuda:1" ...
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
         seed: of the random weights.
+        bos: what begins a text, see `LM`.
 
     Raises:
         UserError: unknown name (closest named), folder without a model, hub not reachable, device or dtype not there.
@@ -203,9 +254,9 @@ def load(
     kind = find_dtype(dtype, where)
     if random_weights:
         model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
-        return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name)
+        return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos)
     model, tokenizer = hub.pretrained(name, kind)
-    return LM(model.to(where), tokenizer, name)
+    return LM(model.to(where), tokenizer, name, bos=bos)
 
 
 def find_device(name: str) -> torch.device:

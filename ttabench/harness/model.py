@@ -138,7 +138,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         room = self.lm.max_positions - len(self.lm.bos_ids)
         questions, owners = [], []
         for owner, request in enumerate(requests):
-            ids = self.lm.encode(request.args[0])
+            # A BOS that the tokenizer adds is a token of the text, scored as lm-eval scores it.
+            ids = [*self.lm.bos_ids, *self.lm.encode(request.args[0])]
             for number, pair in enumerate(get_rolling_token_windows(ids, self.lm.eos_id, room, 1)):
                 context, target = make_disjoint_window(pair)
                 questions.append((context if number else self._nothing(), [target]))
@@ -210,8 +211,9 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return self.method.adapt_many(self._start, [[piece] for piece in context])
 
     def _nothing(self) -> list[int]:
-        """What an empty prompt is conditioned on: BOS, which scoring adds, or EOS where the model has none."""
-        return [] if self.lm.bos_ids else [self.lm.eos_id]
+        """What an empty prompt is conditioned on: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
+        bos = self.lm.tokenizer.bos_token_id
+        return [] if self.lm.bos_ids else [self.lm.eos_id if bos is None else int(bos)]
 
     @torch.no_grad()
     def _keeps_text_in_the_window(self) -> bool:

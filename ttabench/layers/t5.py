@@ -20,6 +20,7 @@ from transformers import AutoConfig, AutoTokenizer, T5Config, T5Model
 
 from ttabench.environment import offline_if_unreachable
 from ttabench.errors import UnknownName, UserError
+from ttabench.lm import backend
 from ttabench.stream import pad
 
 if TYPE_CHECKING:
@@ -161,6 +162,7 @@ class T5Text:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_id: int, pad_id: int) -> None:
         self.tokenizer = tokenizer
+        self._texts = backend(tokenizer)
         self.eos_id = eos_id
         self.pad_id = pad_id
 
@@ -193,7 +195,7 @@ class T5Text:
             max_tokens: the limit, end token included.
             keep: which side survives a cut: documents keep their start, questions their end.
         """
-        encoded = self.tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        encoded = self._texts.encode_batch(list(texts), add_special_tokens=False)
         rows = [list(row.ids) for row in encoded]
         room = max_tokens - 1
         kept = [row[:room] if keep == "start" else row[max(0, len(row) - room) :] for row in rows]

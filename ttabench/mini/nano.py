@@ -48,7 +48,7 @@ CONFIG = {
 
 def train_tokenizer(samples: int = 100) -> Tokenizer:
     """A byte-level BPE that knows every word of the world whole; any UTF-8 text round-trips."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     source = rng("tokenizer")
     texts = [
@@ -67,6 +67,8 @@ def train_tokenizer(samples: int = 100) -> Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    begins = [(BOS, tokenizer.token_to_id(BOS))]
+    tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", f"{BOS} $A $B", begins)
     return tokenizer
 
 
