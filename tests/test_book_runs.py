@@ -115,9 +115,10 @@ def test_ids_are_taken_as_they_are() -> None:
     """Re-tokenising would give other ids: here they contradict the text on purpose."""
     lm = tiny_llama()
     piece = Observe(text="abc", ids=(1, 2, 3, 4), joiner="")
-    assert piece_ids(lm, piece) == [1, 2, 3, 4]
-    assert piece_ids(lm, piece, 3) == [1, 2, 3]
-    assert piece_ids(lm, Observe(text="abc", ids=(1, 2, 3), joiner="x"), 3) == [1, 2, *lm.encode("x")]
+    assert piece_ids(lm, piece, first=True) == piece_ids(lm, piece, first=False) == [1, 2, 3, 4]
+    joined = Observe(text="abc", ids=(1, 2, 3), joiner="x")
+    assert piece_ids(lm, joined, first=True) == [1, 2, 3]
+    assert piece_ids(lm, joined, first=False) == [*lm.encode("x"), 1, 2, 3]
     ask = Ask(prompt="x", prompt_ids=(9,), key="k", mode="score", answers=("abc",), delimiter="", ids=(7, 8))
     assert gold_ids(lm, ask) == [7, 8]
     assert training_item(lm, ask) == ([9], [7, 8])

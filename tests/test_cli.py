@@ -31,7 +31,7 @@ def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[
     assert record.config["seed"] == 3
     assert record.versions["torch"]
     assert record.hardware["cores"]
-    assert {row.metric for row in record.rows} == {"em", "em_prefix", "f1", "f1_max"}
+    assert {row.metric for row in record.rows} == {"em", "em_prefix", "f1", "f1_max", "answer_nll", "answer_nll_sum"}
     assert len(read_samples(folder)["key"]) == record.n
 
 

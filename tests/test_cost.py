@@ -35,7 +35,7 @@ from ttabench.methods.snapkv import SnapKVSettings
 from ttabench.methods.streamadapter_presets import StreamAdapterSettings
 from ttabench.methods.templora import TempLoraSettings
 from ttabench.methods.window import WindowSettings
-from ttabench.patching import encoded
+from ttabench.patching import encoded, follows_text
 from ttabench.profiling.typed import STREAM
 from ttabench.registry import METHODS, resolve
 from ttabench.stream import piece_ids, prompt_ids
@@ -130,10 +130,17 @@ class Measured:
     def on_paper(self, *, dense: bool = False, pieces: int = len(TEXTS)) -> Cost:
         """The analytic cost of the same work; `dense`: with everything that is computed and masked."""
         settings = {} if self.method.settings is None else asdict(self.method.settings)
-        lengths = tuple(len(piece_ids(self.lm, piece)) for piece in observes(*TEXTS[:pieces]))
+        lengths = tuple(
+            len(piece_ids(self.lm, piece, first=not i)) for i, piece in enumerate(observes(*TEXTS[:pieces]))
+        )
         if dense and "pad_to" in settings and lengths:
             settings["pad_to"] = max(lengths)  # MAC's documents are padded to the longest of their batch
-        work = Workload(pieces=lengths, prompt_tokens=len(prompt_ids(self.lm, QUESTION[0])), new_tokens=QUICK)
+        state = self.method.begin(1)
+        if pieces:
+            state = self.method.adapt_many(state, [[piece] for piece in observes(*TEXTS[:pieces])])
+        follows = follows_text(self.method.patch(state, QUESTION))
+        asked = len(prompt_ids(self.lm, QUESTION[0], follows=follows))
+        work = Workload(pieces=lengths, prompt_tokens=asked, new_tokens=QUICK)
         found = cost.estimate(self.method.name, settings, replace(shape(self.lm), dense=dense), work)
         assert found is not None
         return found
@@ -159,7 +166,7 @@ def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
         state = method.adapt_many(method.begin(1), [[piece] for piece in observes(*TEXTS[:pieces])])
         return Measured(lm, method, state, 0, 0)
     with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lm, "eos_id", -1)  # no token ends an answer, so that all of it is written
+        patched.setattr(lm, "eos_ids", frozenset())  # no token ends an answer, so that all of it is written
         with FlopCounterMode(display=False) as adapting:
             state = method.begin(1)
             if pieces:

@@ -217,7 +217,7 @@ def test_what_was_evicted_has_no_influence() -> None:
 def test_pieces_in_the_window_go_with_the_prompt() -> None:
     """Tokens read on top of the patch evict nothing before something is asked, and count then."""
     lm = tiny_llama()
-    patch, piece = patch_of(method(lm)), piece_ids(lm, Observe(text="One more."))
+    patch, piece = patch_of(method(lm)), piece_ids(lm, Observe(text="One more."), first=False)
     read = encoded(lm, replace(patch, tokens_BT=torch.tensor([piece])))
     assert read.prefix is not None
     assert read.prefix.keys_LBHPD[0].shape[2] == 12 + len(piece)

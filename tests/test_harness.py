@@ -29,7 +29,7 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.harness import AdaptedLM, command, evaluate
 from ttabench.harness import model as model_module
 from ttabench.harness.prompts import Prompts
-from ttabench.harness.splitting import common_cut, pieces, seam
+from ttabench.harness.splitting import Encode, common_cut, pieces, seam
 from ttabench.hub import NANO_FOLDER
 from ttabench.lm import LM, load
 
@@ -277,7 +277,7 @@ def test_where_a_prompt_is_cut() -> None:
     assert common_cut(["a\n\nb", "b\n\nb"], "\n\n") == 0
     assert common_cut([], "\n\n") == 0
     for text in ("a\n\nb\n\n", "a\n\nb", "\n\na\n\n\n\nb\n\n", "a", "\n\n"):
-        assert "".join(piece.text + piece.joiner for piece in pieces(text, "\n\n")) == text
+        assert text.startswith("".join(piece.joiner + piece.text for piece in pieces(text, "\n\n")))
     assert [piece.text for piece in pieces("a\n\nb\n\n", "\n\n")] == ["a", "b"]
 
 
@@ -289,16 +289,20 @@ class _Words(LM):
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:  # noqa: ARG002
+    def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:  # noqa: ARG002
         words = re.findall(r"\.\n*|\w+|\n|.", text)
         self.seen += [word for word in words if word not in self.seen]
         return [self.seen.index(word) for word in words]
 
-    def encode_many(self, texts: Any, max_tokens: int | None = None) -> list[list[int]]:  # noqa: ARG002
+    def encode_many(self, texts: Any, max_tokens: int | None = None, **_: bool) -> list[list[int]]:  # noqa: ARG002
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Any) -> str:
         return "".join(self.seen[i] for i in ids)
+
+
+def _encoding(lm: LM) -> Encode:
+    return lambda texts, follows: lm.encode_many(texts, follows=follows)
 
 
 @pytest.mark.parametrize("prefix", ["a b\n\nc d\n\n", "a b.\n\nc d.\n\n", "a b.\n\nc d\n\n", "a.\n\n"])
@@ -306,20 +310,20 @@ class _Words(LM):
 def test_a_seam_keeps_the_tokens_of_the_whole(make: Callable[[], LM], prefix: str) -> None:
     lm = make()
     contexts = [prefix + query for query in ("e f:", "g:", " h")]
-    found = seam(lm, prefix, "\n\n", contexts)
-    read = [token for piece in found.pieces for token in lm.encode(piece.text + piece.joiner)]
+    found = seam(_encoding(lm), prefix, "\n\n", contexts)
+    read = [token for piece in found.pieces for token in piece.ids]
     for context in contexts:
         assert read + lm.encode(context[found.anchor :])[len(found.anchor_ids) :] == lm.encode(context)
-        assert context.startswith("".join(piece.text + piece.joiner for piece in found.pieces))
+        assert context.startswith("".join(piece.text for piece in found.pieces))
 
 
 def test_a_tokenizer_without_a_seam_is_refused() -> None:
     class OneToken(_Words):
-        def encode(self, text: str, max_tokens: int | None = None) -> list[int]:  # noqa: ARG002
+        def encode(self, text: str, max_tokens: int | None = None, **_: bool) -> list[int]:  # noqa: ARG002
             self.seen += [] if text in self.seen else [text]
             return [self.seen.index(text)]
 
     with pytest.raises(UserError, match="split=none"):
-        seam(OneToken(), "a\n\n", "\n\n", ["a\n\nb"])
+        seam(_encoding(OneToken()), "a\n\n", "\n\n", ["a\n\nb"])
     with pytest.raises(UnknownName):
         Prompts(split="half")

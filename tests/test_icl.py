@@ -39,7 +39,7 @@ def scores(lm: LM, patch: Patch, before: list[int] | None = None) -> torch.Tenso
 
 
 def context(lm: LM, *texts: str) -> list[int]:
-    return [token for observe in observes(*texts) for token in piece_ids(lm, observe)]
+    return [token for i, piece in enumerate(observes(*texts)) for token in piece_ids(lm, piece, first=not i)]
 
 
 def test_equals_the_context_in_front_of_the_question(lm: LM) -> None:

@@ -68,7 +68,7 @@ def test_first_step_is_adams_by_hand() -> None:
     settings = replace(TINY, epochs=1, clip=0.5)
     method = TempLora(lm, settings)
     factors = {name: tuple(each.clone().requires_grad_(True) for each in pair) for name, pair in method.start.items()}
-    ids = lm.encode(TEXTS[0] + "\n\n")
+    ids = lm.encode(TEXTS[0])
     summed, count = nll(lm, Patch(deltas=lora.deltas(factors, settings)), [([], ids)])  # type: ignore[arg-type]
     (summed / count).backward()  # type: ignore[no-untyped-call]
     grads = [each.grad for pair in factors.values() for each in pair]
@@ -89,7 +89,7 @@ def test_a_query_stands_behind_one_token_fewer_than_a_lesson(prefix: int) -> Non
     method = TempLora(lm, replace(TINY, prefix=prefix, epochs=0))
     state = method.adapt(method.begin(2), [*observes("Ada."), *observes(TEXTS[0])])
     patch = method.patch(state, [])
-    texts = [piece_ids(lm, piece) for text in ("Ada.", TEXTS[0]) for piece in observes(text)]
+    texts = [piece_ids(lm, piece, first=True) for piece in observes("Ada.", TEXTS[0])]
     wanted = [text[max(0, len(text) - prefix + 1) :] if prefix > 1 else [] for text in texts]
     if prefix == 1:
         assert patch.tokens_BT is None

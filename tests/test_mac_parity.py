@@ -165,7 +165,7 @@ def reference(tmp_path: Path) -> Reference:
 @pytest.fixture
 def own_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The base model reads the query's key, see `Reference.episode`."""
-    monkeypatch.setattr("ttabench.methods.base.prompt_ids", lambda lm, ask: lm.encode(ask.key))
+    monkeypatch.setattr("ttabench.methods.base.prompt_ids", lambda lm, ask, **_: lm.encode(ask.key))
 
 
 def test_documents_become_the_bank(reference: Reference) -> None:

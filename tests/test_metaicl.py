@@ -310,7 +310,7 @@ def test_no_window_is_longer_than_the_limit(source: str, limit: int) -> None:
         for step in episode.steps:
             if isinstance(step, Observe):
                 assert len(step.text) <= 150
-                read, shown = read + len(step.text + step.joiner), shown + 1
+                read, shown = read + len(step.joiner + step.text), shown + 1
             else:
                 assert read + len(step.prompt) + max(map(len, step.options)) <= limit
                 cut += shown < step.step

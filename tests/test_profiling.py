@@ -73,7 +73,7 @@ def test_text_has_the_length_asked_for_and_never_repeats(lm: LM, wanted: int) ->
     read = [piece.text for reader in range(2) for piece in pieces(lm, wanted, 32, reader)]
     told = [text for text in read if len(text) > 20]  # the rest of a text may be too short to say anything
     assert len(set(told)) == len(told) >= 2 * (wanted // 32)
-    counted = sum(len(lm.encode(piece.text + piece.joiner)) for piece in pieces(lm, wanted, 32))
+    counted = sum(len(lm.encode(piece.joiner + piece.text)) for piece in pieces(lm, wanted, 32))
     assert abs(counted - wanted) <= 2 or wanted < 10
     assert len(lm.encode(question(lm, 8, 3).prompt)) == 8
 

@@ -73,13 +73,11 @@ def test_the_state_is_the_full_cache_and_the_patch_what_the_budget_allows() -> N
 def test_the_question_observes_as_the_end_of_the_context_would(prompt: str, positions: str) -> None:
     """Another route: question and context are one text, the question is its window."""
     lm = tiny_llama()
-    count = len(lm.encode(prompt))
+    count = len(lm.encode(f"\n\n{prompt}"))
     aware = SnapKV(lm, replace(SMALL, window=count, budget=40, positions=positions))
     plain = SnapKV(lm, replace(SMALL, window=count, budget=40 + count, query_aware=False, positions=positions))
     state, asked = read(aware, *TEXTS), asks(prompt)
-    kept = Kept.of(
-        plain.adapt_many(plain.begin(1), [[o] for o in (*observes(*TEXTS), Observe(text=prompt, joiner=""))])
-    )
+    kept = Kept.of(plain.adapt_many(plain.begin(1), [[o] for o in (*observes(*TEXTS), Observe(text=prompt))]))
     held = Kept.of(state)
     assert kept is not None
     assert held is not None
@@ -96,7 +94,7 @@ def test_another_question_keeps_other_slots_and_the_end_of_the_context_stays() -
     found = method._looked_at(kept, [short, long])
     assert not torch.equal(found.index[:, 0], found.index[:, 1])
     tokens = int(kept.next)
-    assert (found.index[:, 0, :, -8:] == torch.arange(tokens - 8, tokens)).all(), "12 less the 4 bytes of the question"
+    assert (found.index[:, 0, :, -6:] == torch.arange(tokens - 6, tokens)).all(), "12 less break and question, 6 bytes"
     in_window = replace(short, window=(Observe(text="Ada rows a small boat."),))
     assert not torch.equal(method._looked_at(kept, [in_window]).index[:, 0], found.index[:, 0])
 

@@ -237,7 +237,7 @@ def test_truncation_is_recorded(lm: LM, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "r")
     run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
     (cost,) = folder.costs
-    assert cost.truncated == {"truncated_tokens": 3 * len("Fact 0.\n\n") - 10}
+    assert cost.truncated == {"truncated_tokens": 3 * len("Fact 0.") + 2 * len("\n\n") - 10}
 
 
 def test_the_peak_of_a_phase_is_its_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.patching import encoded, forward, read, select_rows, text_start
 from ttabench.scoring import _batches, choose, nll, rolling, score_options, token_logprobs
-from ttabench.stream import option_ids, pad, piece_ids, prompt_ids, target_ids, windows
+from ttabench.stream import choice_ids, gold_ids, pad, piece_ids, prompt_ids, windows
 from ttabench.types import Ask, Observe, Patch
 from ttabench.window import Window
 
@@ -177,14 +178,17 @@ def test_padding_of_rows() -> None:
 def test_pieces_prompts_and_targets() -> None:
     lm = tiny_llama()
     piece = Observe(text="abcdef", joiner="\n\n")
-    assert lm.decode(piece_ids(lm, piece)) == "abcdef\n\n"
-    assert lm.decode(piece_ids(lm, piece, 8)) == "abcdef\n\n"
-    assert lm.decode(piece_ids(lm, piece, 5)) == "abc\n\n"
-    ask = Ask(prompt="Where?", key="q", options=(" here", " there"))
-    assert lm.decode(prompt_ids(lm, ask)) == "Where?"
-    assert [lm.decode(ids) for ids in option_ids(lm, ask)] == [" here", " there"]
-    assert target_ids(lm, " ", "x") == [*lm.encode(" x"), lm.eos_id]
-    assert target_ids(lm, " ", "x", eos=False) == lm.encode(" x")
+    assert lm.decode(piece_ids(lm, piece, first=True)) == "abcdef"
+    assert lm.decode(piece_ids(lm, piece, first=False)) == "\n\nabcdef"
+    ask = Ask(prompt="Where? ", key="q", mode="choose", options=(" here", " there"), joiner="\n")
+    assert lm.decode(prompt_ids(lm, ask, follows=False)) == "Where? "
+    assert lm.decode(prompt_ids(lm, ask, follows=True)) == "\nWhere? "
+    (((prompt, options),),) = choice_ids(lm, [ask], follows=True)
+    assert lm.decode(prompt) == "\nWhere?", "blanks that end a prompt go to the option"
+    assert [lm.decode(ids) for ids in options] == ["  here", "  there"]
+    written = Ask(prompt="Where?", key="q", answers=("x",))
+    assert gold_ids(lm, written) == [*lm.encode(" x"), lm.eos_id]
+    assert gold_ids(lm, replace(written, mode="score")) == lm.encode(" x")
 
 
 def test_rows_of_unlike_length_go_in_batches_of_their_own() -> None:

@@ -274,7 +274,7 @@ def test_window_that_is_not_full_is_the_base_model_on_its_tokens() -> None:
     lm = tiny_llama()
     method = taught(lm, window=64, stride=8)
     patch = method.patch(read(method, "Ada lives here."), asks(PROMPTS[0]))
-    plain = Patch(tokens_BT=torch.tensor([lm.encode("Ada lives here.\n\n")]))
+    plain = Patch(tokens_BT=torch.tensor([lm.encode("Ada lives here.")]))
     torch.testing.assert_close(logits(lm, patch), logits(lm, plain), atol=1e-5, rtol=1e-5)
 
 

@@ -134,8 +134,9 @@ def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
     one, two = asks("Where does Ada live?", "Where does Bo live?")
     choose = Ask(prompt="Ada?", key="c", mode="choose", options=(" yes", " no"), gold=1)
     mixed = Episode(key="m", steps=(one, first, two, second, choose))
-    items = [(lm.encode(ask.prompt), [*lm.encode(" Port Ansel"), lm.eos_id]) for ask in (one, two)]
-    items.append((lm.encode("Ada?"), lm.encode(" no")))
+    prompts = [one.prompt, f"\n\n{two.prompt}"]
+    items = [(lm.encode(prompt), [*lm.encode(" Port Ansel"), lm.eos_id]) for prompt in prompts]
+    items.append((lm.encode("\n\nAda?"), lm.encode(" no")))
     states = [method.begin(1)]
     for observe in (first, second):
         states.append(method.adapt(states[-1], [observe]))

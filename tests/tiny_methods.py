@@ -64,7 +64,7 @@ def teach(method: BaseMethod[Any]) -> None:
         torch.manual_seed(1)
         for name, parameter in method.modules().named_parameters():
             if "outputs" in name or "gate" in name:
-                parameter.normal_(std=0.1)
+                parameter.normal_(std=0.03)
 
 
 def tiny_mac(lm: LM, **settings: Any) -> Mac:

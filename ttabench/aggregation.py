@@ -102,6 +102,8 @@ RATIOS: dict[str, Ratio] = {
     "ppl_unit_mean": Ratio(terms=_unit_mean, exponential=False),
     "ppl_book_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), mean_over_texts=True),
     "ppl_word": Ratio(terms=lambda unit: (unit.nll, unit.words)),
+    "answer_nll": Ratio(terms=lambda unit: (unit.nll, unit.tokens), exponential=False),
+    "answer_nll_sum": Ratio(terms=lambda unit: (unit.nll, 1.0), exponential=False),
 }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttabench.generation import generate
 from ttabench.lm import LM
-from ttabench.patching import select_rows
+from ttabench.patching import follows_text, select_rows
 from ttabench.scoring import choose, token_logprobs
-from ttabench.stream import gold_ids, option_ids, prompt_ids
+from ttabench.stream import Pair, choice_ids, gold_ids, prompt_ids
 from ttabench.types import Ask, Patch
 
 
@@ -23,6 +23,8 @@ class Answer:
     """Summed log-probability (natural log) of each option (`choose`), or of the continuation (`score`)."""
     tokens: tuple[int, ...] = ()
     """Number of tokens of each of them."""
+    ended: bool = True
+    """Whether a generated answer came to an end of its own, within the tokens it may have."""
     blank: tuple[float, ...] = ()
     """Summed log-probability of each option after `Ask.blank` alone, where the query has one."""
 
@@ -47,46 +49,71 @@ def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> lis
 
 
 def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> list[Answer]:
-    prompts = [prompt_ids(lm, ask) for ask in asks]
+    follows = follows_text(patch)
+    prompts = [prompt_ids(lm, ask, follows=follows) for ask in asks]
     longest = max(ask.max_new_tokens for ask in asks)
     assert num_beams == 1 or all(ask.max_new_tokens == longest for ask in asks), "a beam search cannot be cut short"
-    rows = generate(lm, patch, prompts, max_new_tokens=longest, num_beams=num_beams, batch_size=len(asks))
-    texts = [lm.decode(row[: ask.max_new_tokens]) for row, ask in zip(rows, asks, strict=True)]
-    return [Answer(prediction=text.strip()) for text in texts]
+
+    def stopped(row: int, ids: list[int]) -> bool:
+        return len(ids) >= asks[row].max_new_tokens or _stop(lm.decode(ids), asks[row].stops) is not None
+
+    rows = generate(
+        lm,
+        patch,
+        prompts,
+        max_new_tokens=longest,
+        num_beams=num_beams,
+        batch_size=len(asks),
+        stopped=stopped if any(ask.stops for ask in asks) else None,
+    )
+    written = [_written(lm, ask, ids) for ask, ids in zip(asks, rows, strict=True)]
+    return [Answer(prediction=text, ended=ended) for text, ended in written]
+
+
+def _written(lm: LM, ask: Ask, ids: list[int]) -> tuple[str, bool]:
+    """The answer in these tokens, and whether it came to an end of its own."""
+    text = lm.decode(ids[: ask.max_new_tokens])
+    end = _stop(text, ask.stops)
+    ended = end is not None or len(ids) < ask.max_new_tokens
+    answer = text[:end].strip()
+    for lead in ask.leads:
+        if answer.lower().startswith(lead.lower()):
+            answer = answer[len(lead) :].strip()
+    return answer, ended
+
+
+def _stop(text: str, stops: Sequence[str]) -> int | None:
+    """Where the first of the stop texts begins behind the blanks in front of an answer."""
+    begin = len(text) - len(text.lstrip())
+    places = [place for stop in stops if (place := text.find(stop, begin)) >= 0]
+    return min(places, default=None)
 
 
 def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    """Blanks that end what is read are scored with the option, as lm-evaluation-harness does (`acc_norm` sees it)."""
     assert all(len(ask.heads) in (0, len(ask.options)) for ask in asks), "one head an option, or none"
-    texts = [[ask.prompt + head for head in ask.heads or ("",)] for ask in asks]
-    options = [_after_blanks(lm, row, ask.options) for row, ask in zip(texts, asks, strict=True)]
-    owners = [row for row, each in enumerate(texts) for _ in each]
-    after = [
-        (lm.encode(text.rstrip()), [options[row][number]] if asks[row].heads else options[row])
-        for row, each in enumerate(texts)
-        for number, text in enumerate(each)
-    ]
-    found = choose(lm, select_rows(patch, owners), after, batch_size=len(asks))
-    sums: list[list[float]] = [[] for _ in asks]
-    for row, values in zip(owners, found, strict=True):
-        sums[row] += values.tolist()
+    pairs = choice_ids(lm, asks, follows=follows_text(patch))
+    found = _choose(lm, patch, pairs)
+    ids = [[option for _, options in each for option in options] for each in pairs]
     blanks = _blanks(lm, patch, asks)
     return [
         Answer(
             prediction=ask.options[max(range(len(each)), key=each.__getitem__)].strip(),
             logprobs=tuple(each),
-            tokens=tuple(map(len, ids)),
+            tokens=tuple(map(len, lengths)),
             blank=blank,
         )
-        for ask, each, ids, blank in zip(asks, sums, options, blanks, strict=True)
+        for ask, each, lengths, blank in zip(asks, found, ids, blanks, strict=True)
     ]
 
 
-def _after_blanks(lm: LM, texts: Sequence[str], options: Sequence[str]) -> list[list[int]]:
-    """Ids of each option, with the blanks at the end of the text it follows: of its own text, or of the only one."""
-    blanks = [text[len(text.rstrip()) :] for text in texts]
-    each = blanks if len(blanks) == len(options) else blanks * len(options)
-    return [lm.encode(blank + option) for blank, option in zip(each, options, strict=True)]
+def _choose(lm: LM, patch: Patch, pairs: Sequence[Sequence[Pair]]) -> list[list[float]]:
+    """Summed log-probabilities of the options of each query."""
+    owners = [row for row, each in enumerate(pairs) for _ in each]
+    found = choose(lm, select_rows(patch, owners), [pair for each in pairs for pair in each], batch_size=len(pairs))
+    sums: list[list[float]] = [[] for _ in pairs]
+    for row, values in zip(owners, found, strict=True):
+        sums[row] += values.tolist()
+    return sums
 
 
 def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]]:
@@ -95,12 +122,26 @@ def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]
     if not rows:
         return [() for _ in asks]
     bare = select_rows(Patch(deltas=patch.deltas), rows)
-    items = [(lm.encode(asks[row].blank), option_ids(lm, asks[row])) for row in rows]
-    values = iter(choose(lm, bare, items, batch_size=len(asks)))
-    return [tuple(next(values).tolist()) if ask.blank else () for ask in asks]
+    pairs = choice_ids(lm, [replace(asks[row], prompt=asks[row].blank, heads=()) for row in rows], follows=False)
+    values = iter(_choose(lm, bare, pairs))
+    return [tuple(next(values)) if ask.blank else () for ask in asks]
+
+
+def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, int]]:
+    """(summed log-probability, tokens) of the first gold answer of each query that generates, with the EOS behind it.
+
+    A measure without steps where F1 of a small model is noise; nothing that was written is looked at.
+
+    Args:
+        lm: the base model.
+        patch: that the queries were answered under.
+        asks: of the mode `generate`.
+    """
+    return [(answer.logprobs[0], answer.tokens[0]) for answer in _scored(lm, patch, asks)]
 
 
 def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    items = [(prompt_ids(lm, ask), gold_ids(lm, ask)) for ask in asks]
+    follows = follows_text(patch)
+    items = [(prompt_ids(lm, ask, follows=follows), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
     return [Answer(prediction="", logprobs=(float(each.sum()),), tokens=(len(each),)) for each in values]

@@ -56,6 +56,8 @@ def eval_(
     device: o.Device = "auto",
     dtype: o.Dtype = "auto",
     batch_size: o.BatchSize = 32,
+    bos: o.Bos = "auto",
+    chat_template: o.ChatTemplate = None,
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     dry_run: o.DryRun = False,
@@ -69,7 +71,8 @@ def eval_(
     wanted = Wanted(
         method=method, task=task, model=model, source=source, split=split, limit=limit, preset=preset,
         settings=tuple(set_ or ()), task_options=tuple(task_set or ()), checkpoint=checkpoint, state=state,
-        ask_only=ask_only, device=device, dtype=dtype, batch_size=batch_size, random_weights=random_weights,
+        ask_only=ask_only, device=device, dtype=dtype, batch_size=batch_size, random_weights=random_weights, bos=bos,
+        chat_template=chat_template,
     )  # fmt: skip
     numbers = commands.seed_list(seeds, seed)
     showing = commands.Showing(json=json, quiet=quiet)
@@ -105,6 +108,8 @@ def train(
     seed: o.Seed = 0,
     device: o.Device = "auto",
     dtype: o.Dtype = "auto",
+    bos: o.Bos = "auto",
+    chat_template: o.ChatTemplate = None,
     out: o.TrainOut = None,
     save_every: o.SaveEvery = 500,
     stored: o.Stored = "float32",
@@ -120,7 +125,7 @@ def train(
     wanted = Wanted(
         method=method, task=task, model=model, source=source, split=split, preset=preset, settings=tuple(set_ or ()),
         task_options=tuple(task_set or ()), checkpoint=checkpoint, device=device, dtype=dtype,
-        random_weights=random_weights,
+        random_weights=random_weights, bos=bos, chat_template=chat_template,
     )  # fmt: skip
     changes = {
         "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
@@ -146,17 +151,22 @@ def adapt(
     pieces: o.Pieces = "file",
     device: o.Device = "auto",
     dtype: o.Dtype = "auto",
+    bos: o.Bos = "auto",
+    chat_template: o.ChatTemplate = None,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Read files and write the adapted state, for `eval --state`. --task only chooses the shipped checkpoint."""
+    """Read files and write the adapted state, for `eval --state`.
+
+    --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
+    """
     from ttabench import commands
     from ttabench.reading import Reading
     from ttabench.resolving import Wanted
 
     wanted = Wanted(
         method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
-        device=device, dtype=dtype, random_weights=random_weights,
+        device=device, dtype=dtype, random_weights=random_weights, bos=bos, chat_template=chat_template,
     )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
     commands.adapt(wanted, reading, out, commands.Showing(json=json, quiet=quiet))

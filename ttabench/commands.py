@@ -11,7 +11,7 @@ from typing import Any
 from ttabench import cost, registry, render
 from ttabench.config import Recipe
 from ttabench.errors import UnknownName, UserError
-from ttabench.evaluation import Bases, Plan, Watching, execute, make_plan
+from ttabench.evaluation import Bases, Plan, Watching, chatting, execute, make_plan
 from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
 from ttabench.reading import Reading, pieces_of
@@ -132,7 +132,7 @@ def train(wanted: Wanted, changes: Mapping[str, Any], training: Training, storin
     recipe = recipe_of(plan.adapter.cls, registry.preset_for(plan.adapter.cls, wanted.preset, wanted.model), changes)
     config = _train_config(recipe, training, out, plan, wanted.task_options)
     seed_everything(training.seed)
-    base = Bases().get(wanted)
+    base = Bases().get(wanted, chat_template=plan.config.chat_template)
     method = plan.adapter.build(base)
     streams = [
         (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base), recipe.episodes(count))
@@ -192,7 +192,7 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
     pieces = pieces_of(reading)
     resolved = adapter(wanted)
     seed_everything(0)
-    lm = Bases().get(wanted)
+    lm = Bases().get(wanted, chat_template=chatting(wanted)[1])
     method = resolved.build(lm)
     state = method.begin(1)
     with render.progress(showing.talking) as tick:

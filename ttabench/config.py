@@ -25,6 +25,7 @@ SAMPLED_BYTES = 64 * 2**20
 KNOWN_MODELS = frozenset(names())
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+BOS = ("auto", "yes", "no")
 SEEDS = 2**32
 """What numpy takes for a seed."""
 PATH_FIELDS = ("checkpoint", "state", "device")
@@ -71,6 +72,8 @@ class RunConfig:
         limit: at most that many queries are asked; None asks all.
         batch_size: queries at once; 0 for as many as fit.
         ask_only: read none of the task's context, ask from the given state.
+        bos: what begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing.
+        chat_template: whether context and question stand in the tokenizer's chat template.
     """
 
     verb: str = "eval"
@@ -91,6 +94,8 @@ class RunConfig:
     batch_size: int = 32
     random_weights: bool = False
     ask_only: bool = False
+    bos: str = "auto"
+    chat_template: bool = False
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -105,6 +110,8 @@ class RunConfig:
             raise UnknownName("device", self.device, list(DEVICES))
         if self.dtype not in DTYPES:
             raise UnknownName("dtype", self.dtype, list(DTYPES))
+        if self.bos not in BOS:
+            raise UnknownName("way to begin a text (--bos)", self.bos, list(BOS))
 
     @property
     def base(self) -> str:

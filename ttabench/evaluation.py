@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Literal
 
 from ttabench import registry
 from ttabench.architectures import ARCHITECTURES, NANO
+from ttabench.chat import has_template
 from ttabench.config import RunConfig, digest
 from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
+from ttabench.readers.cards import Card, load_card
 from ttabench.resolving import ASSETS, Adapter, Wanted, adapter
 from ttabench.types import Json, State
 
@@ -55,15 +57,19 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     if wanted.ask_only and wanted.state is None:
         raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
     _check_model(wanted)
+    card, chat = chatting(wanted)
+    options = registry.assignments(wanted.task_options, "--task-set")
+    if chat and card.prompt.chat:
+        options.setdefault("prompt", card.prompt.chat)
     source = wanted.source or ("mini" if wanted.model == NANO else "hub")
     resolved = adapter(wanted)
     task = load(
-        wanted.task,
+        card,
         source=source,
         split=wanted.split,
         seed=seed,
         limit=wanted.limit,
-        options=registry.assignments(wanted.task_options, "--task-set"),
+        options=options,
     )
     record = task.describe()
     inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted.model)}
@@ -88,6 +94,8 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         batch_size=wanted.batch_size,
         random_weights=wanted.random_weights,
         ask_only=wanted.ask_only,
+        bos=wanted.bos,
+        chat_template=chat,
         inputs={key: value for key, value in inputs.items() if value},
     )
     card = task.card
@@ -105,6 +113,20 @@ def _check_model(wanted: Wanted) -> None:
         raise UnknownName("architecture for --random-weights", wanted.model, list(ARCHITECTURES))
 
 
+def chatting(wanted: Wanted) -> tuple[Card, bool]:
+    """The card of the task, and whether it is asked under the chat template of the model.
+
+    Raises:
+        UserError: the task reads no questions.
+    """
+    card = load_card(wanted.task)
+    if wanted.chat_template is None:
+        return card, bool(card.prompt.chat) and not wanted.random_weights and has_template(wanted.model)
+    if wanted.chat_template and card.reader == "book":
+        raise UserError(f"{card.name} reads a book: it asks nothing in turns.", "Leave --chat-template out.")
+    return card, wanted.chat_template
+
+
 def _model_digest(model: str) -> str:
     folder = ASSETS / NANO if model == NANO else Path(model)
     return digest(folder) if folder.is_dir() else ""
@@ -114,22 +136,30 @@ class Bases:
     """Base models loaded so far, so that several runs of one command load one once."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str, str, bool], LM] = {}
+        self._loaded: dict[tuple[str, str, str, bool, str, bool], LM] = {}
 
-    def get(self, wanted: Wanted) -> LM:
-        """The base model of a request.
+    def get(self, wanted: Wanted, *, chat_template: bool = False) -> LM:
+        """The base model of a request, reading in its chat template or not.
 
         Raises:
             UserError: unknown, missing or unreachable model; a device or number format that is not there.
         """
-        key = (wanted.model, wanted.device, wanted.dtype, wanted.random_weights)
+        key = (wanted.model, wanted.device, wanted.dtype, wanted.random_weights, wanted.bos, chat_template)
         if key not in self._loaded:
             from ttabench.environment import quiet_libraries
             from ttabench.lm import load as load_lm
 
             quiet_libraries()
-            name, device, dtype, random_weights = key
-            self._loaded[key] = load_lm(name, random_weights=random_weights, device=device, dtype=dtype)
+            lm = load_lm(
+                wanted.model,
+                random_weights=wanted.random_weights,
+                device=wanted.device,
+                dtype=wanted.dtype,
+                bos=wanted.bos,
+            )
+            if chat_template:
+                lm.use_chat_template()
+            self._loaded[key] = lm
         return self._loaded[key]
 
 
@@ -206,7 +236,7 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
     from ttabench.runner import Bench, run_episodes
 
     seed_everything(plan.config.seed)
-    lm = bases.get(plan.wanted)
+    lm = bases.get(plan.wanted, chat_template=plan.config.chat_template)
     method = plan.adapter.build(lm)
     bench = Bench(
         lm=lm,

@@ -8,9 +8,12 @@ decoding of a batch equals that of each row alone. An empty prompt with no BOS s
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -22,6 +25,7 @@ from ttabench.stream import pad
 from ttabench.types import Patch
 from ttabench.window import Window
 
+Stopped: TypeAlias = Callable[[int, list[int]], bool]
 NEVER = -1.0e9
 """Score of a beam that must not win."""
 
@@ -35,8 +39,9 @@ def generate(
     max_new_tokens: int,
     num_beams: int = 1,
     batch_size: int = 32,
+    stopped: Stopped | None = None,
 ) -> list[list[int]]:
-    """New tokens of each prompt, without the prompt and without EOS.
+    """New tokens of each prompt, without the prompt and without the token that ends them (any of `lm.eos_ids`).
 
     Args:
         lm: the base model.
@@ -45,6 +50,8 @@ def generate(
         max_new_tokens: most tokens written, EOS included.
         num_beams: 1 is greedy; more is beam search with scores divided by length, as in transformers' defaults.
         batch_size: prompts at once.
+        stopped: whether the answer to a prompt, by its number, is done with these new tokens; asked after each of them
+            (greedy decoding only).
 
     Raises:
         UserError: prompt and new tokens exceed the model's positions.
@@ -64,12 +71,17 @@ def generate(
         chosen = order[begin : begin + batch_size]
         batch, rows = [texts[i] for i in chosen], select_rows(patch, chosen)
         if num_beams == 1:
-            written_BN = _greedy(lm, rows, batch, max_new_tokens)
+            done = None if stopped is None else partial(_stopped, stopped, chosen)
+            written_BN = _greedy(lm, rows, batch, max_new_tokens, done)
         else:
             written_BN = _beam_search(lm, rows, batch, max_new_tokens, num_beams)
         for index, ids in zip(chosen, written_BN.tolist(), strict=True):
-            results[index] = ids[: ids.index(lm.eos_id)] if lm.eos_id in ids else ids
+            results[index] = list(takewhile(lambda token: token not in lm.eos_ids, ids))
     return results
+
+
+def _stopped(stopped: Stopped, chosen: Sequence[int], row: int, ids: list[int]) -> bool:
+    return stopped(chosen[row], ids)
 
 
 def _prefilled(lm: LM, patch: Patch, texts: Sequence[list[int]], room: int) -> tuple[Window, Tensor]:
@@ -104,16 +116,18 @@ def greedy_tokens(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) 
                 logits_BV = lm.logits(window.feed(next_B[:, None])[:, -1])
 
 
-def _greedy(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) -> Tensor:
-    written, done_B = [], torch.zeros(len(texts), dtype=torch.bool, device=lm.device)
+def _greedy(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, stopped: Stopped | None = None) -> Tensor:
+    """Tokens [B, N]; rows that are done go on with EOS."""
+    written: list[list[int]] = [[] for _ in texts]
+    done = [False] * len(texts)
     with closing(greedy_tokens(lm, patch, texts, count)) as tokens:
         for fresh_B in tokens:
-            next_B = fresh_B.masked_fill(done_B, lm.eos_id)
-            written.append(next_B)
-            done_B = done_B | (next_B == lm.eos_id)
-            if bool(done_B.all()):
+            for row, token in enumerate(fresh_B.tolist()):
+                written[row].append(lm.eos_id if done[row] else token)
+                done[row] = done[row] or token in lm.eos_ids or (stopped is not None and stopped(row, written[row]))
+            if all(done):
                 break
-    return torch.stack(written, dim=1)
+    return torch.tensor(written)
 
 
 @dataclass
@@ -140,7 +154,7 @@ class _Beams:
         open_B1 = torch.ones(rows, 1, dtype=torch.bool)
         return cls(empty_BNT, scores_BN, empty_BNT, torch.full((rows, beams), NEVER), open_B1)
 
-    def step(self, logprobs_BNV: Tensor, position: int, eos_id: int) -> Tensor:
+    def step(self, logprobs_BNV: Tensor, position: int, ends_E: Tensor) -> Tensor:
         """Extend every beam by one token.
 
         Returns:
@@ -154,7 +168,7 @@ class _Beams:
         texts_BCT = _take(self.running, parents_BC)
         texts_BCT[:, :, position] = tokens_BC
         last = position + 1 == texts_BCT.shape[-1]
-        ends_BC = (tokens_BC == eos_id) | last
+        ends_BC = torch.isin(tokens_BC, ends_E) | last
         self._finish(texts_BCT, scores_BC, ends_BC & self.open, position)
         self.scores, best_BN = scores_BC.masked_fill(ends_BC, NEVER).topk(beams)
         self.running = _take(texts_BCT, best_BN)
@@ -184,10 +198,11 @@ def _beam_search(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, b
     logits_BNV = logits_BV.view(rows, 1, -1).expand(-1, beams, -1)
     with torch.device(lm.device):
         state = _Beams.begin(rows, beams, count, lm.eos_id)
+        ends_E = torch.tensor(sorted(lm.eos_ids))
     offsets_B1 = torch.arange(rows, device=lm.device)[:, None] * beams
     with deltas_applied(lm, select_rows(patch, repeats).deltas, rows * beams):
         for step in range(count):
-            parents_BN = state.step(log_softmax(logits_BNV.float(), dim=-1), step, lm.eos_id)
+            parents_BN = state.step(log_softmax(logits_BNV.float(), dim=-1), step, ends_E)
             if step + 1 == count or not bool(state.open.any()):
                 break
             window.select((offsets_B1 + parents_BN).flatten())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tokenizers import Tokenizer
@@ -20,12 +20,14 @@ from transformers.pytorch_utils import Conv1D
 
 from ttabench import attention, hub
 from ttabench.architectures import NANO
+from ttabench.chat import Chat, chat_of
 from ttabench.errors import UnknownName, UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-Bos = Literal["auto", "yes", "no"]
+ANCHOR = "a"
+"""Stands in front of a text that follows other text, while it is tokenised, where that makes a difference."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -46,6 +48,7 @@ class LM:
         bos_ids: what begins a text: one token for Llama-likes, () for GPT-2 and for SmolLM2.
         eos_id: the token that ends a text; an answer may end with any of `eos_ids`.
         eos_ids: the tokenizer's end of sequence, and those of the model's `generation_config`.
+        chat: the chat template in use, see `use_chat_template`; None by default.
         pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
 
     Raises:
@@ -60,7 +63,7 @@ class LM:
         *,
         random_weights: bool = False,
         tokenizer_name: str = "",
-        bos: Bos = "auto",
+        bos: str = "auto",
     ) -> None:
         self.model = model.eval().requires_grad_(False)
         model.set_attn_implementation(attention.NAME)
@@ -85,6 +88,8 @@ class LM:
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
         self._texts = backend(tokenizer)
         self._templates = backend(tokenizer, specials_are_text=False)
+        self._anchor_ids = _anchor(self._texts)
+        self.chat: Chat | None = None
 
     @property
     def decoder(self) -> nn.Module:
@@ -145,25 +150,55 @@ class LM:
         assert lists, f"{self.name}: found no list of {self.layers} decoder layers"
         return lists[0]
 
-    def encode(self, text: str, max_tokens: int | None = None) -> list[int]:
-        """Token ids, at most `max_tokens` of them (the first ones); "<|eos|>" in a document is text, not its end."""
-        ids: list[int] = self._texts.encode(text, add_special_tokens=False).ids
-        return ids if max_tokens is None else ids[:max_tokens]
+    @property
+    def start_ids(self) -> tuple[int, ...]:
+        """What stands in front of every text: what opens the user's turn of a chat template, else `bos_ids`."""
+        return self.bos_ids if self.chat is None else self.chat.start_ids
+
+    def use_chat_template(self) -> None:
+        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn.
+
+        Raises:
+            UserError: the tokenizer has no chat template, or one that leaves out what the user says.
+        """
+        self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
+
+    def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
+        """Token ids; "<|eos|>" in a document is text, not its end.
+
+        Args:
+            text: any text.
+            max_tokens: keep the first so many.
+            follows: the text goes on behind other text. Tokenizers that put a blank in front of every text
+                (SentencePiece) then put none.
+        """
+        ids: list[int] = self._texts.encode(self._behind(text, follows), add_special_tokens=False).ids
+        return self._own(ids, follows)[:max_tokens]
+
+    def _behind(self, text: str, follows: bool) -> str:
+        return ANCHOR + text if follows and self._anchor_ids else text
+
+    def _own(self, ids: list[int], follows: bool) -> list[int]:
+        """Without the anchor; a token that joins it and the text stays whole."""
+        skip = len(self._anchor_ids) if follows else 0
+        return ids[skip:] if skip and tuple(ids[:skip]) == self._anchor_ids else ids
 
     def encode_template(self, text: str) -> list[int]:
         """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
-        ids: list[int] = self._templates.encode(text, add_special_tokens=False).ids
-        return ids
+        return self.encode_many([text], specials=True)[0]
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids without special tokens, and where in the text each token begins (in characters)."""
         found = self._texts.encode(text, add_special_tokens=False)
         return found.ids, [start for start, _ in found.offsets]
 
-    def encode_many(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
-        """`encode` of many texts, in parallel."""
-        rows = self._texts.encode_batch(list(texts), add_special_tokens=False)
-        return [row.ids if max_tokens is None else row.ids[:max_tokens] for row in rows]
+    def encode_many(
+        self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
+    ) -> list[list[int]]:
+        """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
+        own = self._templates if specials else self._texts
+        rows = own.encode_batch([self._behind(text, follows) for text in texts], add_special_tokens=False)
+        return [self._own(row.ids, follows)[:max_tokens] for row in rows]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens left out."""
@@ -183,6 +218,8 @@ class LM:
             "tokenizer": self.tokenizer_name,
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
+            "start": self.tokenizer.decode(list(self.start_ids)),
+            **({} if self.chat is None else {"chat_end": self.chat.end}),
         }
 
 
@@ -193,7 +230,7 @@ def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, in
     return int(eos), int(eos if pad is None else pad)
 
 
-def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: Bos, name: str) -> tuple[int, ...]:
+def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:
     """What begins a text. A BOS token that the tokenizer knows but does not add (SmolLM2, GPT-2) begins none."""
     if bos == "no":
         return ()
@@ -212,6 +249,17 @@ def _ends(model: PreTrainedModel) -> list[int]:
     config = getattr(model, "generation_config", None)
     ends = None if config is None else config.eos_token_id
     return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+
+def _anchor(texts: Tokenizer) -> tuple[int, ...]:
+    """The ids of `ANCHOR` where a text behind other text has other tokens than alone; else nothing."""
+
+    def ids(text: str) -> list[int]:
+        found: list[int] = texts.encode(text, add_special_tokens=False).ids
+        return found
+
+    first, continuations = ids(ANCHOR), ("\n\nb", " b", "\nb")
+    return () if all(first + ids(each) == ids(ANCHOR + each) for each in continuations) else tuple(first)
 
 
 def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
@@ -235,7 +283,7 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     seed: int = 0,
-    bos: Bos = "auto",
+    bos: str = "auto",
 ) -> LM:
     """The base LM of that name, frozen.
 

@@ -135,6 +135,10 @@ PERPLEXITIES = {
     "ppl_book_mean": "mean of the perplexities of the texts, each counting alike",
     "ppl_word": "exp of the negative log-likelihood a word: comparable between tokenizers",
 }
+LIKELIHOODS = {
+    "answer_nll": "negative log-likelihood a token of the target answer and its end, in nats",
+    "answer_nll_sum": "the same an answer",
+}
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
@@ -192,6 +196,10 @@ METRICS: dict[str, Metric] = {
             Metric(name=name, summary=summary, ratio=RATIOS[name], scale=1.0, digits=2, higher_is_better=False)
             for name, summary in PERPLEXITIES.items()
         ),
+        *(
+            Metric(name=name, summary=summary, ratio=RATIOS[name], scale=1.0, digits=3, higher_is_better=False)
+            for name, summary in LIKELIHOODS.items()
+        ),
     )
 }
 
@@ -204,13 +212,13 @@ def metric(name: str) -> Metric:
 
 
 def text_metric(name: str) -> Metric:
-    """The metric of that name, which must be one of texts.
+    """The metric of that name, which must be one of generated answers: of their text, or of the target's likelihood.
 
     Raises:
         UserError: it is not, or there is none.
     """
     found = metric(name)
-    if found.function is None:
+    if found.function is None and name not in LIKELIHOODS:
         known = ", ".join(known for known, each in METRICS.items() if each.function)
         raise UserError(f"The metric {name} needs log-probabilities of options.", f"Metrics of texts: {known}.")
     return found

@@ -119,6 +119,15 @@ BatchSize = Annotated[
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Build the architecture with random weights.", rich_help_panel=RUN)
 ]
+Bos = Annotated[
+    str, typer.Option("--bos", help="What begins a text: auto (what the tokenizer adds), yes, no.", rich_help_panel=HOW)
+]
+ChatTemplate = Annotated[
+    bool | None,
+    typer.Option("--chat-template/--no-chat-template", show_default=False, rich_help_panel=WHAT,
+                 help="Context and question as a user's turn of the tokenizer's chat template. (default: where there"
+                 " is one and the task's card has a prompt for it)"),
+]  # fmt: skip
 Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
 Metric = Annotated[str, typer.Option(help="Metric compared. (default: the task's main one)", show_default=False)]
 Form = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]

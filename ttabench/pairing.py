@@ -50,10 +50,13 @@ def _units(folders: Sequence[Path]) -> dict[Query, Unit]:
     for folder in folders:
         model = load_record(folder).model
         base = f"{model.get('fingerprint')} of {model.get('tokenizer')}"
-        wanted = ("logprobs", "tokens", "words", "position")
-        for (seed, episode, key, _), (logprobs, tokens, words, position) in _samples(folder, wanted):
+        wanted = ("mode", "logprobs", "tokens", "words", "position")
+        for (seed, episode, key, _), (mode, logprobs, tokens, words, position) in _samples(folder, wanted):
+            if not len(logprobs):
+                continue
             scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
-            unit = Unit(f"{seed} {episode}", -float(logprobs[0]), int(tokens[0]), int(words))
+            text = f"{seed} {episode}" if mode == "score" else f"{seed} {episode} {key}"
+            unit = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words))
             found[seed, episode, key, scored] = unit
     return found
 

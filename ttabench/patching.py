@@ -28,6 +28,7 @@ __all__ = [
     "deltas_applied",
     "encode",
     "encoded",
+    "follows_text",
     "forward",
     "patch_rows",
     "read",
@@ -128,10 +129,14 @@ def encoded(lm: LM, patch: Patch) -> Patch:
     return replace(patch, tokens_BT=None, tokens_mask_BT=None, prefix=encode(lm, patch))
 
 
+def follows_text(patch: Patch) -> bool:
+    """Whether a text under this patch goes on behind other text in the window, or begins one."""
+    return patch.tokens_BT is not None or (patch.prefix is not None and patch.prefix.holds_bos)
+
+
 def text_start(lm: LM, patch: Patch) -> list[int]:
-    """What begins a text under this (encoded) patch: BOS, unless the prefix holds it or the model has none."""
-    held = patch.tokens_BT is not None or (patch.prefix is not None and patch.prefix.holds_bos)
-    return [] if held else list(lm.bos_ids)
+    """What begins a text under this (encoded) patch: `lm.start_ids`, unless the text goes on behind other text."""
+    return [] if follows_text(patch) else list(lm.start_ids)
 
 
 READ_LESS = "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."

@@ -49,6 +49,10 @@ class Wanted:
     dtype: str = "auto"
     batch_size: int = 32
     random_weights: bool = False
+    bos: str = "auto"
+    chat_template: bool | None = None
+    """Whether context and question stand in the tokenizer's chat template; None: where there is one and the card of
+    the task has words for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +97,7 @@ class Adapter:
             "model": lm.name,
             "fingerprint": lm.fingerprint,
             "checkpoint": self.checkpoint_digest,
+            "start": lm.tokenizer.decode(list(lm.start_ids)),
         }
 
 

@@ -16,18 +16,18 @@ from typing import Protocol
 
 import torch
 
-from ttabench.answering import answer
+from ttabench.answering import answer, gold_likelihoods
 from ttabench.batching import BatchSize, in_batches
 from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod
 from ttabench.metrics import metric
-from ttabench.patching import encoded
+from ttabench.patching import encoded, follows_text
 from ttabench.progress import Tick
 from ttabench.readers import Task
 from ttabench.store import EpisodeCost, Sample
-from ttabench.stream import piece_ids
+from ttabench.stream import window_ids
 from ttabench.types import Ask, Episode, Observe, Patch, State
 
 READ_AT_ONCE = 256
@@ -158,7 +158,7 @@ class _EpisodeRun:
         """The encoded patch for queries of one window, which is read on top of what the method made."""
         bench = self.bench
         patch = encoded(bench.lm, bench.method.patch(self.state, asks))
-        ids = [token for piece in asks[0].window for token in piece_ids(bench.lm, piece)]
+        ids = window_ids(bench.lm, asks[0], follows=follows_text(patch))
         if not ids:
             return patch
         return encoded(bench.lm, replace(patch, tokens_BT=torch.tensor([ids], device=bench.lm.device)))
@@ -180,6 +180,12 @@ class _EpisodeRun:
         with self.meter.phase("ask"):
             patch = shared if shared is not None else self._patch(asks)
             answers = answer(bench.lm, patch, asks, bench.method.num_beams)
+        if asks[0].mode == "generate":  # off the clock: measuring how likely the gold answer was is no answering
+            likelihoods = gold_likelihoods(bench.lm, patch, asks)
+            answers = [
+                replace(given, logprobs=(value,), tokens=(count,))
+                for given, (value, count) in zip(answers, likelihoods, strict=True)
+            ]
         self.patch_bytes = max(self.patch_bytes, patch.nbytes)
         each_ms = self.meter.last_seconds * 1000 / len(asks)
         return [
@@ -202,6 +208,7 @@ class _EpisodeRun:
                 logprobs=list(given.logprobs),
                 tokens=list(given.tokens),
                 blank=list(given.blank),
+                ended=given.ended,
                 part=ask.part,
                 position=ask.position,
                 words=ask.words,

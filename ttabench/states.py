@@ -57,7 +57,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
         UserError: missing, corrupted, or belonging to something else, which the message names.
     """
     header = _header(folder)
-    for field in ("method", "fingerprint", "checkpoint", "settings"):
+    for field in ("method", "fingerprint", "checkpoint", "settings", "start"):
         if header.get(field) != belongs.get(field):
             raise UserError(
                 f"The state in {folder} is of another {_NAMES[field]}: {_shown(header, field)}"
@@ -74,7 +74,13 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     return state
 
 
-_NAMES = {"method": "method", "fingerprint": "base model", "checkpoint": "checkpoint", "settings": "setting"}
+_NAMES = {
+    "method": "method",
+    "fingerprint": "base model",
+    "checkpoint": "checkpoint",
+    "settings": "setting",
+    "start": "beginning of texts (--bos, --chat-template)",
+}
 
 
 def _shown(owner: Mapping[str, Json], field: str) -> str:

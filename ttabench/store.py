@@ -47,7 +47,8 @@ class Sample:
     ask_ms: float
     """Its share of the batch it was answered in."""
     logprobs: list[float] = field(default_factory=list)
-    """Summed log-probability of each option (`choose`) or of the continuation (`score`)."""
+    """Summed log-probability of each option (`choose`), of the continuation (`score`) or of the gold answer
+    (`generate`)."""
     tokens: list[int] = field(default_factory=list)
     """Number of tokens of each of them."""
     blank: list[float] = field(default_factory=list)
@@ -58,11 +59,14 @@ class Sample:
     """Tokens of the text in front of a scored stretch of it."""
     words: int = 0
     """Words that begin in it."""
+    ended: bool = True
+    """Whether a generated answer came to an end of its own."""
 
     def unit(self) -> Unit:
-        """The scored stretch that this sample is of (`score`)."""
-        assert self.mode == "score", f"{self.key} was not scored but answered by {self.mode}"
-        return Unit(self.episode, -self.logprobs[0], self.tokens[0], self.words)
+        """The stretch that this sample scored: of a text (`score`), or the gold answer (`generate`)."""
+        assert self.mode != "choose", f"{self.key} was answered by choosing"
+        text = self.episode if self.mode == "score" else f"{self.episode}/{self.key}"
+        return Unit(text, -self.logprobs[0], self.tokens[0], self.words)
 
     def flat(self) -> dict[str, Json]:
         """One level of columns: the metrics beside the rest."""

@@ -1,9 +1,14 @@
-"""Text to token ids: pieces with their joiners, prompts and targets, windows over long texts, padding.
+"""Texts as the token ids a model reads: pieces and what joins them, prompts and targets, windows, padding.
 
-    piece_ids(lm, Observe(text="Ada Voss lives in Port Ansel."))    ids of the text and of the "\\n\\n" after it
-    prompt_ids(lm, ask), target_ids(lm, " ", "Port Ansel")          the query; " Port Ansel" + EOS
+    new_ids(lm, state, chunks)            ids of the pieces of every row, as they follow what the state has read
+    prompt_ids(lm, ask, follows=True)     "\\n\\nWhere does Ada Voss live?" behind a context
+    gold_ids(lm, ask)                     " Port Ansel" and EOS
 
-Every part is tokenised apart, so the ids of a piece never depend on its neighbours: a stream is read piece by piece.
+One rule joins texts: the break goes to the front of the next piece, and so do blanks at the end of a piece
+(`readers.breaks`). Byte-level BPE of GPT-2's kind never joins a letter and the blank behind it, so the ids of the
+pieces, one after the other, are those of the whole text. A piece that begins a text has no break in front. Under a chat
+template a prompt ends with what closes the user's turn.
+
 A text that a reader cut by tokens (a book) was tokenised once, as a whole: its pieces bring their ids.
 """
 
@@ -16,42 +21,101 @@ import torch
 from torch import Tensor
 
 from ttabench.lm import LM
-from ttabench.types import Ask, Observe
+from ttabench.types import Ask, Observe, State
 
 
-def piece_ids(lm: LM, piece: Observe, max_tokens: int | None = None) -> list[int]:
-    """Ids of a piece and its joiner. With `max_tokens` the text is cut at its end; the joiner stays.
+def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:
+    """Ids of a piece, with its joiner in front unless it is the first text in its window."""
+    joiner = "" if first else piece.joiner
+    if piece.ids:
+        return [*(lm.encode(joiner, follows=True) if joiner else []), *piece.ids]
+    return lm.encode(joiner + piece.text, follows=not first)
 
-    Ids that the piece brings are taken as they are.
+
+def new_ids(lm: LM, state: State, chunks: Sequence[Sequence[Observe]]) -> list[list[list[int]]]:
+    """Ids of the next pieces of every row of a state, piece by piece."""
+    read = state.meta["tokens_read"]
+    return [
+        [piece_ids(lm, chunk[row], first=not read[row] and not number) for number, chunk in enumerate(chunks)]
+        for row in range(state.rows)
+    ]
+
+
+def window_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
+    """Ids of the pieces that stand in the window in front of a prompt; `follows`: behind other text."""
+    pieces = enumerate(ask.window)
+    return [token for number, piece in pieces for token in piece_ids(lm, piece, first=not (follows or number))]
+
+
+def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
+    """Ids of the query text, without what begins a text (scoring and generation put it where the window starts).
+
+    Args:
+        lm: the base model.
+        ask: the query.
+        follows: whether other text stands before it in the window.
     """
-    ids = [*piece.ids, *lm.encode(piece.joiner)] if piece.ids else lm.encode(piece.text + piece.joiner)
-    if max_tokens is None or len(ids) <= max_tokens:
-        return ids
-    joiner = lm.encode(piece.joiner)
-    room = max(0, max_tokens - len(joiner))
-    return (list(piece.ids[:room]) if piece.ids else lm.encode(piece.text, room)) + joiner
-
-
-def prompt_ids(lm: LM, ask: Ask) -> list[int]:
-    """Ids of the query text, without BOS (scoring and generation put it where the window starts)."""
-    return list(ask.prompt_ids) or lm.encode(ask.prompt)
-
-
-def target_ids(lm: LM, delimiter: str, answer: str, *, eos: bool = True) -> list[int]:
-    """Ids of `delimiter + answer`, and EOS unless `eos` is false (a book's continuation does not end)."""
-    return lm.encode(delimiter + answer) + ([lm.eos_id] if eos else [])
+    if ask.prompt_ids:
+        return list(ask.prompt_ids)
+    text = (ask.joiner if follows else "") + ask.prompt
+    return lm.encode(text, follows=follows) + ([] if lm.chat is None else list(lm.chat.end_ids))
 
 
 def gold_ids(lm: LM, ask: Ask) -> list[int]:
     """Ids of the first gold answer of a query: what is scored, or trained on. A continuation (`score`) has no EOS."""
     if ask.ids:
         return list(ask.ids)
-    return target_ids(lm, ask.delimiter, ask.answers[0], eos=ask.mode == "generate")
+    delimiter = ask.delimiter if lm.chat is None else ""
+    return lm.encode(delimiter + ask.answers[0], follows=True) + ([lm.eos_id] if ask.mode == "generate" else [])
 
 
-def option_ids(lm: LM, ask: Ask) -> list[list[int]]:
-    """Ids of each option of a `choose` query; options carry their own delimiter."""
-    return [lm.encode(option) for option in ask.options]
+Pair = tuple[list[int], list[list[int]]]
+"""Ids of a prompt, and of the options behind it."""
+
+
+def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]]:
+    """Ids of prompts and options of queries that choose, cut as lm-evaluation-harness cuts them.
+
+    Blanks that end the prompt go to the option, and an option's ids are what the whole text has behind those of the
+    prompt. Under a chat template the prompt ends with what closes the user's turn; the option begins the next one,
+    without the delimiter.
+
+    Returns:
+        for each query one pair with all options; or, where options differ in their head, one pair an option.
+    """
+    rows = [(ask, *each) for ask in asks for each in _heads(ask)]
+    joiners = [ask.joiner if follows else "" for ask, _, _ in rows]
+    if lm.chat is not None:
+        bodies = lm.encode_many([j + ask.prompt + head for j, (ask, head, _) in zip(joiners, rows, strict=True)],
+                                follows=follows)  # fmt: skip
+        close = lm.chat.end.rstrip()
+        end_ids, blanks = lm.encode_template(close), lm.chat.end[len(close) :]
+        pairs = [
+            (body + end_ids, lm.encode_many([blanks + o.removeprefix(ask.delimiter) for o in options], follows=True))
+            for body, (ask, _, options) in zip(bodies, rows, strict=True)
+        ]
+    else:
+        texts = [j + ask.prompt + head for j, (ask, head, _) in zip(joiners, rows, strict=True)]
+        prompts = lm.encode_many([text.rstrip() for text in texts], follows=follows)
+        wholes = iter(
+            lm.encode_many(
+                [text + option for text, (*_, options) in zip(texts, rows, strict=True) for option in options],
+                follows=follows,
+            )
+        )
+        pairs = [
+            (prompt, [next(wholes)[len(prompt) :] for _ in options])
+            for prompt, (*_, options) in zip(prompts, rows, strict=True)
+        ]
+    found = iter(pairs)
+    return [[next(found) for _ in _heads(ask)] for ask in asks]
+
+
+def _heads(ask: Ask) -> list[tuple[str, tuple[str, ...]]]:
+    """What stands between prompt and options, with the options behind it."""
+    if not ask.heads:
+        return [("", ask.options)]
+    return [(head, (option,)) for head, option in zip(ask.heads, ask.options, strict=True)]
 
 
 def windows(ids: Sequence[int], length: int, stride: int) -> list[tuple[list[int], list[int]]]:

@@ -26,6 +26,9 @@ Growth: TypeAlias = Literal["none", "constant", "linear"]
 Mode: TypeAlias = Literal["choose", "generate", "score"]
 Json: TypeAlias = Any
 
+JOINER = "\n\n"
+"""What stands between two texts in one window unless a task says otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Observe:
@@ -34,8 +37,8 @@ class Observe:
     text: str
     key: str = ""
     """Stable identity of the piece in its source, kept in memory banks and records."""
-    joiner: str = "\n\n"
-    """What stands between this piece and the next text when both stand in one window."""
+    joiner: str = JOINER
+    """What stands in front of this piece where other text stands before it in one window."""
     ids: tuple[int, ...] = ()
     """Token ids of the base model, where the reader cut one text by tokens; `text` is what they stand for."""
 
@@ -47,6 +50,8 @@ class Ask:
     prompt: str
     key: str
     """Stable identity of the query; samples of two runs are paired by it."""
+    joiner: str = JOINER
+    """What stands in front of the prompt where other text stands before it in one window."""
     mode: Mode = "generate"
     answers: tuple[str, ...] = ()
     """Gold answers (`generate`), or the one gold continuation (`score`)."""
@@ -65,6 +70,10 @@ class Ask:
     delimiter: str = " "
     """Stands between prompt and answer: the training target is `delimiter + answer`."""
     max_new_tokens: int = 16
+    stops: tuple[str, ...] = ()
+    """Texts that end a generated answer; blanks in front of the answer do not count."""
+    leads: tuple[str, ...] = ()
+    """Words that are taken off the front of a generated answer, whatever their case ("Answer:")."""
     step: int = 0
     """How many pieces were observed before this query, or were to be where not all fit; in a task of `lengths`, the
     smallest of them that holds all of the target (column `step` of the results)."""

@@ -19,7 +19,7 @@ from ttabench.resolving import Wanted, adapter
 from ttabench.states import load_state
 
 NAME = "ttabench"
-ARGUMENTS = ("method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device")
+ARGUMENTS = ("method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device", "bos")
 HERE = ("batch_size", "split", "delimiter")
 NOT_GIVEN = ("state", "preset")
 """Where `none`, which lm-eval reads as nothing, names nothing; elsewhere it is a name (method, checkpoint, split)."""
@@ -89,4 +89,5 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         checkpoint=str(given.get("checkpoint", "")),
         preset=str(given.get("preset", "")),
         dtype=str(given.get("dtype", "auto")),
+        bos=str(given.get("bos", "auto")),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +22,7 @@ from ttabench.batching import BatchSize, in_batches
 from ttabench.errors import UserError
 from ttabench.generation import generate
 from ttabench.harness import arguments
-from ttabench.harness.prompts import Prompts, Reading
+from ttabench.harness.prompts import Prompts, Reading, own
 from ttabench.harness.splitting import pieces, seam
 from ttabench.methods.base import BaseMethod
 from ttabench.patching import encoded
@@ -65,6 +66,7 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         """Prefixes read so far."""
         self._start = start if start is not None else method.begin(1)
         self._info = dict(info or {})
+        self._templated: set[str] = set()
         self._in_window = self._keeps_text_in_the_window()
 
     @classmethod
@@ -113,7 +115,13 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             continue_final_message=not add_generation_prompt,
         )
         assert isinstance(text, str)
+        self._templated.add(text)
         return text
+
+    def chat_template(self, chat_template: bool | str = False) -> str | None:
+        """The tokenizer's template, for lm-eval's results file; None where none is used."""
+        found = self.lm.tokenizer.chat_template if chat_template else None
+        return None if found is None else str(found)
 
     @torch.no_grad()
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:  # noqa: ARG002
@@ -183,6 +191,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             prefixes: dict[str, list[int]] = {}
             for index, cut in zip(indices, cuts, strict=True):
                 prefixes.setdefault(requests[index].args[0][:cut], []).append(index)
+            templated = {requests[index].args[0] in self._templated for index in indices if requests[index].args[0]}
+            assert len(templated) < 2, f"a chat template wrote some prompts of {task}, not all"
             if len(set(prefixes) - {""}) > 1:
                 log.warning(
                     "%s: its documents have %d different contexts, each of which is read. "
@@ -192,20 +202,23 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
                 )
             for prefix, members in prefixes.items():
                 contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
-                yield self._read(prefix, members, [each.rstrip() for each in contexts] if stripped else contexts)
+                reading = Reading(self.lm, self._start, members, nothing=self._nothing(), templated=templated == {True})
+                texts = [each.rstrip() for each in contexts] if stripped else contexts
+                yield self._read(prefix, reading, texts) if prefix else reading
 
-    def _read(self, prefix: str, indices: list[int], contexts: list[str]) -> Reading:
-        if not prefix:
-            return Reading(self.lm, self._start, indices, nothing=self._nothing())
+    def _read(self, prefix: str, reading: Reading, contexts: list[str]) -> Reading:
         self.readings += 1
         if self._in_window:
-            found = seam(self.lm, prefix, self.prompts.delimiter, contexts)
-            state = self._adapted(found.pieces)
-            return Reading(
-                self.lm, state, indices, cut=found.read, anchor=found.anchor, skip=len(found.anchor_ids), nothing=[]
-            )
+
+            def encode(texts: Sequence[str], follows: bool) -> list[list[int]]:
+                rows = self.lm.encode_many(texts, follows=follows, specials=reading.templated)
+                return rows if follows or not reading.templated else [own(self.lm, row) for row in rows]
+
+            found = seam(encode, prefix, self.prompts.delimiter, contexts)
+            state, skip = self._adapted(found.pieces), len(found.anchor_ids)
+            return replace(reading, state=state, cut=found.read, anchor=found.anchor, skip=skip, nothing=[])
         state = self._adapted(pieces(prefix, self.prompts.delimiter))
-        return Reading(self.lm, state, indices, cut=len(prefix), anchor=len(prefix), nothing=self._nothing())
+        return replace(reading, state=state, cut=len(prefix), anchor=len(prefix))
 
     def _adapted(self, context: Sequence[Observe]) -> State:
         return self.method.adapt_many(self._start, [[piece] for piece in context])

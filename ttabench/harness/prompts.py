@@ -66,6 +66,12 @@ class Prompts:
         return text if isinstance(text, str) else ""
 
 
+def own(lm: LM, ids: list[int]) -> list[int]:
+    """Ids of a templated text without the BOS that the template wrote itself: it is put where the window starts."""
+    start = list(lm.bos_ids)
+    return ids[len(start) :] if start and ids[: len(start)] == start else ids
+
+
 @dataclass(frozen=True)
 class Reading:
     """A prefix that was read, and how the tokens of what is asked behind it are found."""
@@ -82,10 +88,16 @@ class Reading:
     """How many of those tokens the state has read."""
     nothing: list[int] = field(default_factory=list)
     """Stands for an empty query."""
+    templated: bool = False
+    """Whether a chat template wrote the prompts, so that special tokens in them are meant."""
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        rows = self.lm.encode_many(texts, follows=self.anchor > 0, specials=self.templated)
+        return [own(self.lm, row) for row in rows] if self.templated and not self.anchor else rows
 
     def prompts(self, contexts: Sequence[str]) -> list[list[int]]:
         """The queries' tokens."""
-        rows = self.lm.encode_many([context[self.anchor :] for context in contexts])
+        rows = self._encoded([context[self.anchor :] for context in contexts])
         return [row[self.skip :] or self.nothing for row in rows]
 
     def pairs(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[tuple[list[int], list[int]]]:
@@ -94,8 +106,8 @@ class Reading:
         wholes = [text + continuation for text, continuation in zip(texts, continuations, strict=True)]
         stripped = [text.rstrip() for text in texts]
         unique = list(dict.fromkeys(stripped))
-        known = dict(zip(unique, self.lm.encode_many(unique), strict=True))
+        known = dict(zip(unique, self._encoded(unique), strict=True))
         return [
             (known[text][self.skip :] or self.nothing, whole[len(known[text]) :])
-            for text, whole in zip(stripped, self.lm.encode_many(wholes), strict=True)
+            for text, whole in zip(stripped, self._encoded(wholes), strict=True)
         ]

@@ -12,15 +12,17 @@ text and two before a word. `seam` finds a way to cut at which nothing is joined
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ttabench.errors import UserError
-from ttabench.lm import LM
 from ttabench.types import Observe
 
-SEAM_TOKENS = 4
-"""A cut may move by so many tokens into the context, no further."""
+SEAM_LETTERS = 40
+"""A cut may move by so many letters into the context, no further."""
+Encode: TypeAlias = Callable[[Sequence[str], bool], list[list[int]]]
+"""Token ids of texts; the flag says whether they go on behind other text."""
 
 
 def common_cut(contexts: Sequence[str], delimiter: str) -> int:
@@ -35,12 +37,11 @@ def _common(rows: Sequence[Sequence[object]]) -> int:
 
 
 def pieces(prefix: str, delimiter: str) -> list[Observe]:
-    """The prefix in its pieces, each with the delimiter after it: together they are the prefix, letter by letter."""
+    """The prefix in its pieces, each with the delimiter in front of it as joiner; the last one joins the query."""
     parts = re.split(f"((?:{re.escape(delimiter)})+)", prefix)
-    texts, joiners = parts[::2], [*parts[1::2], ""]
-    if not texts[0] and len(texts) > 1:  # a delimiter in front of everything belongs to the first piece
-        texts, joiners = [joiners[0] + texts[1], *texts[2:]], joiners[1:]
-    found = [(text, joiner) for text, joiner in zip(texts, joiners, strict=True) if text or joiner]
+    found = [(text, joiner) for text, joiner in zip(parts[::2], ["", *parts[1::2]], strict=True) if text]
+    if found and found[0][1]:  # a delimiter in front of everything belongs to the first piece
+        found[0] = (found[0][1] + found[0][0], "")
     return [Observe(text=text, joiner=joiner, key=f"piece {i}") for i, (text, joiner) in enumerate(found)]
 
 
@@ -49,6 +50,7 @@ class Seam:
     """How a prefix is read so that the query's tokens follow those of the prefix as they do in the whole text."""
 
     pieces: tuple[Observe, ...]
+    """With their token ids."""
     read: int
     """Letters of the context that the pieces cover; the rest stands in front of the query."""
     anchor: int
@@ -56,11 +58,11 @@ class Seam:
     anchor_ids: tuple[int, ...]
 
 
-def seam(lm: LM, prefix: str, delimiter: str, contexts: Sequence[str]) -> Seam:
+def seam(encode: Encode, prefix: str, delimiter: str, contexts: Sequence[str]) -> Seam:
     """A way to read the prefix whose tokens, followed by the query's, are those of each whole context.
 
     Args:
-        lm: the base model, for its tokenizer.
+        encode: ids of texts, which begin a context (False) or go on in one (True).
         prefix: what all the contexts begin with.
         delimiter: stands between the pieces.
         contexts: whole contexts, each of which goes on behind the prefix.
@@ -68,37 +70,37 @@ def seam(lm: LM, prefix: str, delimiter: str, contexts: Sequence[str]) -> Seam:
     Raises:
         UserError: the tokenizer joins prefix and query, wherever the text is cut.
     """
-    first = lm.encode(contexts[0])
-    for candidate in _candidates(lm, prefix, delimiter, first):
-        ids = [lm.encode(piece.text + piece.joiner) for piece in candidate.pieces]
+    (first,) = encode(contexts[:1], False)
+    for texts in _candidates(encode, prefix, delimiter, first):
+        ids = [*encode(texts[:1], False), *encode(texts[1:], True)]
+        read = sum(map(len, texts))
+        anchor, skip = read - len(texts[-1]), len(ids[-1])
+        tails = encode([context[anchor:] for context in contexts], anchor > 0)
+        fits = all(tail[:skip] == ids[-1] and len(tail) > skip for tail in tails)
         joined = [token for each in ids for token in each]
-        tails = lm.encode_many([context[candidate.anchor :] for context in contexts])
-        skip = len(candidate.anchor_ids)
-        fits = all(tail[:skip] == list(candidate.anchor_ids) and len(tail) > skip for tail in tails)
         if fits and first[: len(joined)] == joined:
-            return candidate
+            made = [
+                Observe(text=text, joiner="", ids=tuple(each), key=f"piece {i}")
+                for i, (text, each) in enumerate(zip(texts, ids, strict=True))
+            ]
+            return Seam(tuple(made), read, anchor, tuple(ids[-1]))
     raise UserError(
-        f"The tokenizer of {lm.name} joins demonstrations and query in {contexts[0][len(prefix) :][:40]!r}.",
+        f"The tokenizer joins demonstrations and query in {contexts[0][len(prefix) :][:40]!r}.",
         "Use split=none: every prompt is then asked as a whole.",
     )
 
 
-def _candidates(lm: LM, prefix: str, delimiter: str, first: Sequence[int]) -> Iterator[Seam]:
-    """Delimiters in front of the pieces; behind them; one piece; one piece less a few tokens."""
-    natural = pieces(prefix, delimiter)
-    leading = [
-        Observe(text=(natural[i - 1].joiner if i else "") + piece.text, joiner="", key=piece.key)
-        for i, piece in enumerate(natural)
-    ]
-    yield from (_seam(lm, way) for way in (leading, natural, [Observe(text=prefix, joiner="")]))
-    whole = lm.encode(prefix)
+def _candidates(encode: Encode, prefix: str, delimiter: str, first: Sequence[int]) -> Iterator[list[str]]:
+    """Delimiters in front of the pieces; behind them; one piece; one piece less some tokens."""
+    found = pieces(prefix, delimiter)
+    yield [piece.joiner + piece.text for piece in found]
+    behind = [*(piece.joiner for piece in found[1:]), prefix[sum(len(p.joiner + p.text) for p in found) :]]
+    yield [piece.text + joiner for piece, joiner in zip(found, behind, strict=True)]
+    yield [prefix]
+    (whole,) = encode([prefix], False)
     common = _common([whole, first])
-    shorter = lm.decode(whole[:common])
-    if len(whole) - common <= SEAM_TOKENS and shorter and prefix.startswith(shorter):
-        yield _seam(lm, [Observe(text=shorter, joiner="")])
-
-
-def _seam(lm: LM, way: Sequence[Observe]) -> Seam:
-    read = sum(len(piece.text + piece.joiner) for piece in way)
-    last = way[-1].text + way[-1].joiner
-    return Seam(tuple(way), read, read - len(last), tuple(lm.encode(last)))
+    for length in range(len(prefix) - 1, max(0, len(prefix) - SEAM_LETTERS), -1):
+        (shorter,) = encode([prefix[:length]], False)
+        if len(shorter) <= common and shorter == first[: len(shorter)]:
+            yield [prefix[:length]]
+            return

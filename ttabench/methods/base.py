@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from torch import Tensor, nn
 
 from ttabench.config import Recipe
+from ttabench.patching import follows_text
 from ttabench.scoring import nll
-from ttabench.stream import gold_ids, prompt_ids
+from ttabench.stream import choice_ids, gold_ids, prompt_ids
 from ttabench.types import Ask, Episode, Growth, Json, Observe, Patch, State
 
 if TYPE_CHECKING:
@@ -109,29 +110,33 @@ class BaseMethod(Generic[SettingsT]):
                     continue
                 asks = [step for step in steps if isinstance(step, Ask)]
                 patch = self.patch(state, asks)
-                summed, tokens = nll(self.lm, patch, [training_item(self.lm, ask) for ask in asks])
+                follows = follows_text(patch)
+                summed, tokens = nll(self.lm, patch, [training_item(self.lm, ask, follows=follows) for ask in asks])
                 total = summed if total is None else total + summed
                 count += tokens
         assert total is not None, "training episodes without a query"
         return {"answer": total / count}
 
 
-def training_item(lm: LM, ask: Ask, max_prompt: int | None = None) -> tuple[list[int], list[int]]:
+def training_item(
+    lm: LM, ask: Ask, max_prompt: int | None = None, *, follows: bool = False
+) -> tuple[list[int], list[int]]:
     """Prompt and target ids of a query with its first gold answer, or its right option.
 
     Args:
         lm: the base model, for its tokenizer.
         ask: the query.
         max_prompt: the prompt keeps its last so many tokens; the answer is never cut.
+        follows: whether other text stands before the prompt in the window.
     """
-    prompt = prompt_ids(lm, ask)
+    prompt = prompt_ids(lm, ask, follows=follows)
     if max_prompt is not None:
         prompt = prompt[max(0, len(prompt) - max_prompt) :]
     if ask.mode == "choose":
         assert ask.gold is not None, f"query {ask.key} has options but no right one"
-        if ask.heads:
-            prompt = lm.encode(ask.prompt + ask.heads[ask.gold])
-        return prompt, lm.encode(ask.options[ask.gold])
+        (pairs,) = choice_ids(lm, [ask], follows=follows)
+        prompt, options = pairs[ask.gold] if ask.heads else pairs[0]
+        return prompt[len(prompt) - (max_prompt or len(prompt)) :], options[0 if ask.heads else ask.gold]
     assert ask.answers, f"query {ask.key} has no answer to train on"
     return prompt, gold_ids(lm, ask)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from ttabench.layers.kept import Kept, extended, padding_first
 from ttabench.layers.rotary import Rotary, rotates
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.stream import pad, piece_ids
+from ttabench.stream import new_ids, pad
 from ttabench.types import Ask, Observe, Patch, State
 
 
@@ -71,13 +72,13 @@ class EvictingMethod(BaseMethod[SettingsT]):
     def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read pieces as one text, or one by one, see `ReadingSettings.join`."""
         kept = Kept.of(state)
-        pieces = [[piece_ids(self.lm, piece) for piece in chunk] for chunk in chunks]
-        joined = [[[token for piece in pieces for token in piece[row]] for row in range(state.rows)]]
-        for rows in joined if self.settings.join else pieces:
-            for part in self._parts(rows, [] if kept is not None else list(self.lm.bos_ids)):
+        pieces = new_ids(self.lm, state, chunks)
+        joined = [[list(chain(*row)) for row in pieces]]
+        for rows in joined if self.settings.join else map(list, zip(*pieces, strict=True)):
+            for part in self._parts(rows, [] if kept is not None else list(self.lm.start_ids)):
                 ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
                 kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
-        new = [sum(len(piece[row]) for piece in pieces) for row in range(state.rows)]
+        new = [sum(map(len, row)) for row in pieces]
         read = [before + more for before, more in zip(state.meta["tokens_read"], new, strict=True)]
         return State(state.rows, {} if kept is None else kept.tensors(), {"tokens_read": read})
 

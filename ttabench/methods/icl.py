@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 import torch
@@ -21,7 +22,7 @@ from ttabench.layers.newest import appended, window_of
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.patching import read
-from ttabench.stream import pad, piece_ids
+from ttabench.stream import new_ids, pad
 from ttabench.types import Ask, Growth, Observe, Patch, State
 
 RESERVE = 256
@@ -69,7 +70,7 @@ class InContext(BaseMethod[InContextSettings]):
     @torch.no_grad()
     def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read all pieces of a row as one text: the same keys and values, one pass."""
-        rows_new = [[i for chunk in chunks for i in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
+        rows_new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         before: list[int] = state.meta["tokens_read"]
         seen = [before[row] + len(new) for row, new in enumerate(rows_new)]
         if self.settings.truncate == "error" and max(seen) > self.limit:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -29,7 +30,7 @@ from ttabench.layers.eviction import Amount, check_amount, tokens_of
 from ttabench.lm import LM
 from ttabench.methods import kvpress_names as presses
 from ttabench.methods.base import BaseMethod, NoSettings
-from ttabench.stream import piece_ids
+from ttabench.stream import new_ids
 from ttabench.types import Ask, Growth, Json, Observe, Patch, Prefix, State
 
 MOVING = {"KeyRerotationPress"}
@@ -119,8 +120,8 @@ class KvPress(BaseMethod[Any]):
             raise UserError(
                 f"{what} It cannot read on.", "Show it everything at once, or use --method snapkv or window."
             )
-        rows = [[i for chunk in chunks for i in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
-        texts = [[*self.lm.bos_ids, *ids] for ids in rows]
+        rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
+        texts = [[*self.lm.start_ids, *ids] for ids in rows]
         left = [self._compressed(ids) for ids in texts]
         moved = self.wanted.name in MOVING
         following = [row["keys"].shape[2] if moved else len(ids) for row, ids in zip(left, texts, strict=True)]

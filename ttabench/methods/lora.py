@@ -4,15 +4,17 @@
 
 Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.09289): every linear map, r = alpha = 64.
 Training prompts have no demonstrations, whatever a training episode shows. What a task keeps in the window (its
-`ratio`) is read by the adapted weights.
+`ratio` or `window`) is read by the adapted weights, in training too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from ttabench.config import Recipe
@@ -20,6 +22,7 @@ from ttabench.layers import lora
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod, training_item
 from ttabench.scoring import nll
+from ttabench.stream import window_ids
 from ttabench.types import Ask, Episode, Observe, Patch, State
 
 
@@ -38,6 +41,7 @@ class Lora(BaseMethod[LoraSettings]):
     presets: ClassVar[Mapping[str, LoraSettings]] = {
         # As many parameters as StreamAdapter's preset has there.
         "nano": LoraSettings(rank=43, alpha=43.0),
+        "smollm2-135m": LoraSettings(rank=16, alpha=32.0),
         "tinyllama-1.1b": LoraSettings(),
         "llama-3-8b": LoraSettings(),
         "phi-3-medium": LoraSettings(),
@@ -50,6 +54,17 @@ class Lora(BaseMethod[LoraSettings]):
             steps=600,
             lr=1e-3,
             warmup=50,
+            schedule="cosine",
+            beta2=0.98,
+            clip=1.0,
+        ),
+        "smollm2-135m": Recipe(
+            documents=(2, 4, 8),
+            rounds=100,
+            questions=4,
+            steps=300,
+            lr=5e-4,
+            warmup=20,
             schedule="cosine",
             beta2=0.98,
             clip=1.0,
@@ -91,7 +106,17 @@ class Lora(BaseMethod[LoraSettings]):
         return Patch(deltas=lora.deltas(dict(zip(self.names, pairs, strict=True)), self.settings))
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, asked without any context, all in one batch."""
+        """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window."""
         asks = [ask for episode in episodes for ask in episode.asks()]
-        summed, tokens = nll(self.lm, self.patch(State(1), []), [training_item(self.lm, ask) for ask in asks])
-        return {"answer": summed / tokens}
+        losses, count = [], 0
+        for _, group in groupby(asks, key=lambda ask: ask.window):
+            together = list(group)
+            ids = window_ids(self.lm, together[0], follows=False)
+            patch = self.patch(State(1), [])
+            if ids:
+                patch = replace(patch, tokens_BT=torch.tensor([ids], device=self.lm.device))
+            items = [training_item(self.lm, ask, follows=bool(ids)) for ask in together]
+            summed, tokens = nll(self.lm, patch, items)
+            losses.append(summed)
+            count += tokens
+        return {"answer": torch.stack(losses).sum() / count}

@@ -36,7 +36,7 @@ from ttabench.layers.eviction import (
 from ttabench.layers.kept import Kept, check_room, extended, padding_first
 from ttabench.lm import LM
 from ttabench.methods.evicting import EvictingMethod, ReadingSettings, compacted, observed
-from ttabench.stream import pad, piece_ids, prompt_ids
+from ttabench.stream import pad, prompt_ids, window_ids
 from ttabench.types import Ask, Growth, Patch, State
 from ttabench.window import Window
 
@@ -142,8 +142,9 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
 
     def _questions(self, asks: Sequence[Ask]) -> list[list[int]]:
         """Ids of what stands between the context and each answer; EOS where nothing does, as generation has it."""
-        pieces = [[token for piece in ask.window for token in piece_ids(self.lm, piece)] for ask in asks]
-        return [ids + prompt_ids(self.lm, ask) or [self.lm.eos_id] for ids, ask in zip(pieces, asks, strict=True)]
+        pieces = [window_ids(self.lm, ask, follows=True) for ask in asks]
+        prompts = [prompt_ids(self.lm, ask, follows=True) for ask in asks]
+        return [ids + prompt or [self.lm.eos_id] for ids, prompt in zip(pieces, prompts, strict=True)]
 
 
 def ranked(sums_LBNS: Tensor, whole: Kept, window_B: Tensor, settings: SnapKVSettings) -> Tensor:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import ClassVar
 
 import torch
@@ -37,7 +38,7 @@ from ttabench.methods.streamadapter_networks import StreamAdapterNetworks
 from ttabench.methods.streamadapter_presets import PRESETS, RECIPES, StreamAdapterSettings
 from ttabench.patching import BLOCK, check_fits, deltas_applied, select_rows
 from ttabench.scoring import nll
-from ttabench.stream import pad, piece_ids
+from ttabench.stream import new_ids, pad
 from ttabench.types import Ask, Delta, Dense, Episode, Growth, Json, LowRank, Observe, Patch, Prefix, State
 from ttabench.window import Window
 
@@ -78,7 +79,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         Raises:
             UserError: without a window, the text is longer than the model's positions.
         """
-        rows = [[i for chunk in chunks for i in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
+        rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         if self.settings.window is None and not self.settings.keep_cache:
             self._apart |= any(state.meta["tokens_read"])
         read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
@@ -110,7 +111,9 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
                              for step in e.steps[len(e.steps) - len(each) :])  # fmt: skip
             if self.settings.window is not None or not read_first:
                 return super().loss_parts(episodes)
-            rows = [[i for piece in e.observes() for i in piece_ids(self.lm, piece)] for e in episodes]
+            start = self.begin(1)
+            pieces = [new_ids(self.lm, start, [[piece] for piece in e.observes()])[0] for e in episodes]
+            rows = [list(chain(*each)) for each in pieces]
             state = State(len(rows), self._whole(self.begin(len(rows)), rows))
             owners = [row for row, each in enumerate(asks) for _ in each]
             patch = select_rows(self.patch(state, []), owners)
@@ -128,7 +131,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
 
     def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
         held = prefix_of(state.tensors)
-        start = [] if held is not None else list(self.lm.bos_ids)
+        start = [] if held is not None else list(self.lm.start_ids)
         ids_BT, mask_BT = (
             each.to(self.lm.device) for each in pad([start + row for row in rows], self.lm.pad_id, "right")
         )
@@ -180,7 +183,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         """The state after these tokens, as the weights in force see them, have gone into it."""
         if self.settings.bptt == "detach":
             h_LBMRE = h_LBMRE.detach()
-        start, device = list(self.lm.bos_ids), self.lm.device
+        start, device = list(self.lm.start_ids), self.lm.device
         ids_BT = torch.tensor([start + row for row in rows], device=device)
         with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
             seen = self._forward(None, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))

@@ -25,7 +25,7 @@ from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.patching import check_fits
 from ttabench.scoring import Item, nll
-from ttabench.stream import pad, piece_ids
+from ttabench.stream import new_ids, pad
 from ttabench.types import Ask, Growth, Json, LowRank, Observe, Patch, State
 
 
@@ -108,14 +108,11 @@ class TempLora(BaseMethod[TempLoraSettings]):
         """
         tensors = dict(state.tensors) or self._fresh(state.rows)
         self._apart |= self.settings.by == "epoch" and any(state.meta["tokens_read"])
-        rows = []
-        for row in range(state.rows):
-            pieces = [piece_ids(self.lm, chunk[row]) for chunk in chunks]
-            rows.append(self._trained({name: each[row] for name, each in tensors.items()}, pieces))
-        read = [
-            before + sum(len(piece_ids(self.lm, chunk[row])) for chunk in chunks)
-            for row, before in enumerate(state.meta["tokens_read"])
+        new = new_ids(self.lm, state, chunks)
+        rows = [
+            self._trained({name: each[row] for name, each in tensors.items()}, pieces) for row, pieces in enumerate(new)
         ]
+        read = [before + sum(map(len, pieces)) for before, pieces in zip(state.meta["tokens_read"], new, strict=True)]
         joined = {name: torch.stack([each[name] for each in rows]) for name in tensors}
         return State(state.rows, joined, {"tokens_read": read})
 
@@ -171,7 +168,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         held = row["tokens"][: int(row["lengths"])].tolist()
         steps, before = int(row["steps"]), int(row["pieces"])
         for rate, item in self._lessons(held, pieces, before):
-            check_fits(self.lm, None, [len(self.lm.bos_ids) + len(item[0]) + len(item[1]) - 1], SHORTER)
+            check_fits(self.lm, None, [len(self.lm.start_ids) + len(item[0]) + len(item[1]) - 1], SHORTER)
             optimiser.param_groups[0]["lr"] = rate
             self._step(vector_N, optimiser, item, steps)
             steps += 1

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar, Literal
 
 import torch
@@ -34,7 +35,7 @@ from ttabench.layers.newest import appended, window_of
 from ttabench.lm import LM
 from ttabench.methods.base import tokens_read
 from ttabench.methods.evicting import EvictingMethod, ReadingSettings
-from ttabench.stream import piece_ids
+from ttabench.stream import new_ids
 from ttabench.types import Ask, Growth, Observe, Patch, State
 from ttabench.window import Window
 
@@ -103,7 +104,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         """Read pieces, see `EvictingMethod.adapt_many`; with mode=stride only their last ids stay."""
         if self.settings.mode != "stride":
             return super().adapt_many(state, chunks)
-        new = [[token for chunk in chunks for token in piece_ids(self.lm, chunk[row])] for row in range(state.rows)]
+        new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         read = [before + len(row) for before, row in zip(tokens_read(state), new, strict=True)]
         kept = appended(self.lm, state.tensors, new, self.settings.recent - 1)
         return State(state.rows, kept, {"tokens_read": read})

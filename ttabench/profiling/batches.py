@@ -23,7 +23,7 @@ from ttabench.generation import greedy_tokens
 from ttabench.lm import LM
 from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod
-from ttabench.patching import encoded, text_start
+from ttabench.patching import encoded, follows_text, text_start
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Figure, Row, exactly, figure, oom
 from ttabench.profiling.sizes import short
@@ -133,7 +133,7 @@ def _pass(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load, meter: 
     with torch.no_grad(), meter.phase("ask"):
         patch = encoded(lm, method.patch(state, samples.asks))
         start = text_start(lm, patch)
-        prompts = [start + prompt_ids(lm, ask) for ask in samples.asks]
+        prompts = [start + prompt_ids(lm, ask, follows=follows_text(patch)) for ask in samples.asks]
         for token_B in greedy_tokens(lm, patch, prompts, load.generate):
             token_B.tolist()
     return state.nbytes

@@ -27,7 +27,7 @@ from ttabench.generation import greedy_tokens
 from ttabench.lm import LM
 from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod, tokens_read
-from ttabench.patching import encoded, text_start
+from ttabench.patching import encoded, follows_text, text_start
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.load import Load
 from ttabench.profiling.machine import Limits
@@ -149,7 +149,7 @@ class Measuring:
         meter, stamps = Meter(self.lm.device.type), []
         with meter.phase("first"):
             patch = encoded(self.lm, self.method.patch(state, [ask]))
-            ids = text_start(self.lm, patch) + prompt_ids(self.lm, ask)
+            ids = text_start(self.lm, patch) + prompt_ids(self.lm, ask, follows=follows_text(patch))
             written = greedy_tokens(self.lm, patch, [ids], count)
             next(written).tolist()
         with closing(written), meter.phase("decode"):

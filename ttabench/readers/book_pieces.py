@@ -109,6 +109,7 @@ def steps(text: CutText, pieces: Sequence[Span], key: str, part: str, lengths: S
         yield Ask(
             prompt=prompt.text,
             prompt_ids=prompt.ids,
+            joiner="",
             key=f"{key}@{start}",
             mode="score",
             answers=(target.text,),

@@ -83,12 +83,22 @@ class Prompt(_Part):
     """Question templates by name; `{question}` is replaced, nothing else is. Sub-tasks have templates of their own."""
     delimiter: str = " "
     joiner: str = "\n\n"
+    examples: tuple[tuple[str, str], ...] = ()
+    """Questions with their answers that a prompt may show in front of its own (`examples=2`): no rows of the data."""
+    chat: str = ""
+    """The template for models with a chat template, where none is named; empty: they are asked like any other."""
+    stops: tuple[str, ...] = ()
+    """Texts that end a generated answer."""
+    leads: tuple[str, ...] = ()
+    """Words that are taken off the front of a generated answer."""
 
     @model_validator(mode="after")
     def _has_question(self) -> Prompt:
         for name, template in self.templates.items():
             if template.count("{question}") != 1:
                 raise ValueError(f"template {name!r} must hold {{question}} once, received {template!r}")
+        if self.chat and self.chat not in self.templates:
+            raise ValueError(f"chat must name one of the templates {list(self.templates)}, received {self.chat!r}")
         return self
 
 

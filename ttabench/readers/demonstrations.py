@@ -8,9 +8,8 @@ method; with one seed fewer are the first of more, so a curve over `shots` nests
 to, the rest stand in the window in front of every query whatever the method does (arXiv 2411.09289, Table 9), read once
 for all queries. Under full context (`icl`) every ratio gives the same text and so the same answers.
 
-Texts are lm-evaluation-harness's, character by character. Tokens are too, and so every score, unless a tokenizer merges
-across the end of a demonstration ("\\n\\n" before a letter in GPT-2's, nano's): pieces of a stream are tokenised apart.
-`python -m ttabench.harness` scores the very tokens of lm-evaluation-harness.
+Texts and tokens are lm-evaluation-harness's, and so is every score: breaks and blanks between demonstrations go to the
+front of the next (see `stream`).
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ttabench.errors import UnknownName, UserError
+from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.choices import Item
 from ttabench.readers.description import Counted, describe
@@ -91,19 +91,21 @@ class Demonstrations(Counted):
             name = one.part.name
             pieces = [self._observe(name, item) for item in one.shown]
             border = len(pieces) - self.settings.kept
-            asks = [
-                replace(self._ask(name, item, item.id), step=len(pieces), window=tuple(pieces[border:]))
-                for item in one.asked
-            ]
-            if asks:
+            asks = [replace(self._ask(name, item, item.id), step=len(pieces)) for item in one.asked]
+            text = list(blanks_in_front([*pieces, *asks]))
+            window = tuple(step for step in text[border : len(pieces)] if isinstance(step, Observe))
+            asked = [replace(step, window=window) for step in text[len(pieces) :] if isinstance(step, Ask)]
+            if asked:
                 key = f"{self.card.name}/{name}/{self.split}/seed{self.seed}"
-                yield Episode(key=key, steps=(*pieces[:border], *asks))
+                yield Episode(key=key, steps=(*text[:border], *asked))
 
     def _observe(self, part: str, item: Item) -> Observe:
         return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=self.card.prompt.joiner)
 
     def _ask(self, part: str, item: Item, key: str, template: str = "") -> Ask:
-        return replace(item.ask(key, template or self.settings.template, self.card.prompt.delimiter), part=part)
+        prompt = self.card.prompt
+        asked = item.ask(key, template or self.settings.template, prompt.delimiter)
+        return replace(asked, part=part, joiner=prompt.joiner)
 
     def training(
         self,
@@ -137,7 +139,7 @@ class Demonstrations(Counted):
                 for i, item in enumerate(asked)
             ]
             name = f"{self.card.name}/{part.name}/{self.split}/training{seed}.{number}"
-            yield Episode(key=name, steps=(*pieces, *asks))
+            yield Episode(key=name, steps=tuple(blanks_in_front([*pieces, *asks])))
             number += 1
 
     def describe(self) -> dict[str, Json]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ttabench.errors import UserError
+from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.description import Counted, describe
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
@@ -66,7 +67,7 @@ class MetaIcl(Counted):
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a task (see `readers.Task`)."""
         for task, fits, share in zip(self.tasks, self._fits(tokens), self._shares(), strict=True):
-            steps = tuple(self._steps(fits, _spread(fits.asked, share)))
+            steps = tuple(blanks_in_front(self._steps(fits, _spread(fits.asked, share))))
             if any(isinstance(step, Ask) for step in steps):
                 yield Episode(key=f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}", steps=steps)
 
@@ -101,6 +102,7 @@ class MetaIcl(Counted):
         return Ask(
             prompt=LAYOUTS[self.settings.layout].asked.replace("{input}", row.input),
             key=key,
+            joiner=LAYOUTS[self.settings.layout].joiner,
             mode="choose" if choosing else "generate",
             answers=(row.output,),
             options=tuple(delimiter + option for option in row.options) if choosing else (),
@@ -141,7 +143,7 @@ class MetaIcl(Counted):
                 shown, asked = drawn[:border], drawn[border:]
             asks = [self._ask(row, len(shown), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
             name = f"{self.card.name}/{self.split}/training{seed}.{number}"
-            yield Episode(key=name, steps=(*map(self._observe, shown), *asks))
+            yield Episode(key=name, steps=tuple(blanks_in_front([*map(self._observe, shown), *asks])))
             number += 1
 
     def describe(self) -> dict[str, Json]:

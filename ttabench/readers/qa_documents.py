@@ -30,6 +30,8 @@ class Settings(ProtocolSettings):
     kind: Literal["stream", "grouped", "retention"] = "stream"
     documents: Annotated[int | None, Field(gt=0), BeforeValidator(_all_is_none)] = 1665
     """How many documents (rows, with downsample=rows) are read; "all" for every one."""
+    articles: Annotated[str, Field(pattern=r"^(\d+:\d+)?$")] = ""
+    """Only the documents of these titles, counted from 0 as the source has them: 0:12 for the first twelve."""
     order: Literal["random", "chronological", "titles", "file"] = "random"
     """titles: titles in random order, the paragraphs under a title in theirs."""
     downsample: Literal["contexts", "rows"] = "contexts"
@@ -40,7 +42,11 @@ class Settings(ProtocolSettings):
     """Raise the first letter of answers."""
     prompt: str = "bare"
     """Name of a question template of the card."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """Worked examples of the card in front of every question, in the words of its template."""
     max_new_tokens: Annotated[int, Field(gt=0)] = 16
+    window: bool = False
+    """The documents stand in the window in front of every question, whatever the method is: none adapts to them."""
     group_tokens: Annotated[int, Field(gt=0)] = 1024
     """Grouped: tokens a group holds, on average."""
     probe: Annotated[int, Field(gt=0)] = 200
@@ -60,6 +66,25 @@ class Document:
     key: str
     text: str
     rows: tuple[QARow, ...]
+
+
+def of_articles(rows: Sequence[QARow], wanted: str) -> list[QARow]:
+    """The rows whose title is among the wanted ones, see `Settings.articles`.
+
+    Raises:
+        UserError: a row has no title, or no title is left.
+    """
+    if not wanted:
+        return list(rows)
+    untitled = next((row.id for row in rows if not row.title), None)
+    if untitled is not None:
+        raise UserError(f"articles={wanted} needs titles: question {untitled} has none.", "Leave articles out.")
+    titles = list(dict.fromkeys(row.title for row in rows))
+    first, last = map(int, wanted.split(":"))
+    kept = set(titles[first:last])
+    if not kept:
+        raise UserError(f"articles={wanted} leaves none of {len(titles)} titles.", "Give first:last, counted from 0.")
+    return [row for row in rows if row.title in kept]
 
 
 def arrange(rows: Sequence[QARow], settings: Settings, seed: int) -> list[Document]:

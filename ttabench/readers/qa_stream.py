@@ -15,16 +15,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import empty_golds, text_metric
+from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.description import Counted, describe
 from ttabench.readers.options import resolve
-from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of
+from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of, of_articles
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
 from ttabench.readers.tokens import CHARACTERS_A_TOKEN, Tokens
@@ -84,7 +85,7 @@ class QAStream(Counted):
         """The episodes of the protocol; the groups of `kind=grouped` depend on `tokens` (see `readers.Task`)."""
         name = f"{self.card.name}/{self.split}/seed{self.seed}"
         if self.settings.kind == "retention":
-            yield Episode(key=name, steps=tuple(self._retention()))
+            yield Episode(key=name, steps=tuple(blanks_in_front(self._retention())))
             return
         wanted = {row.id for row in self.asked}
         groups = [self.documents] if self.settings.kind == "stream" else self._groups(tokens)
@@ -93,7 +94,7 @@ class QAStream(Counted):
             asks = [self._ask(row, about, len(group)) for about, row in pairs]
             if asks:
                 key = name if self.settings.kind == "stream" else f"{name}/group{number}of{len(groups)}"
-                yield Episode(key=key, steps=(*map(self._observe, group), *asks))
+                yield Episode(key=key, steps=self._told(group, asks))
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         texts = (document.text for document in self.documents)
@@ -113,20 +114,42 @@ class QAStream(Counted):
                 for row in self.asked:
                     yield self._ask(row, about[row.id], number, key=f"{row.id}@{number}")
 
+    def _told(self, documents: Sequence[Document], asks: Sequence[Ask]) -> tuple[Step, ...]:
+        """Documents and the questions about them; with `window` the documents stand in front of every question."""
+        steps = tuple(blanks_in_front([*map(self._observe, documents), *asks]))
+        if not self.settings.window:
+            return steps
+        window = tuple(step for step in steps if isinstance(step, Observe))
+        return tuple(replace(step, window=window) for step in steps if isinstance(step, Ask))
+
     def _observe(self, document: Document) -> Observe:
         return Observe(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
 
     def _ask(self, row: QARow, about: str, step: int, key: str = "") -> Ask:
         golds = dict.fromkeys((row.target, *row.answers, *row.answers_additional))
+        prompt = self.card.prompt
         return Ask(
-            prompt=self.card.prompt.templates[self.settings.prompt].replace("{question}", row.question),
+            prompt=self._worked + self._worded(row.question),
             key=key or row.id,
+            joiner=prompt.joiner,
             answers=tuple(golds),
-            delimiter=self.card.prompt.delimiter,
+            delimiter=prompt.delimiter,
             max_new_tokens=self.settings.max_new_tokens,
+            stops=prompt.stops,
+            leads=prompt.leads,
             step=step,
             about=about,
         )
+
+    @cached_property
+    def _worked(self) -> str:
+        """The worked examples in front of a question."""
+        prompt = self.card.prompt
+        shown = prompt.examples[: self.settings.examples]
+        return "".join(f"{self._worded(question)}{prompt.delimiter}{gold}{prompt.joiner}" for question, gold in shown)
+
+    def _worded(self, question: str) -> str:
+        return self.card.prompt.templates[self.settings.prompt].replace("{question}", question)
 
     def training(
         self,
@@ -158,7 +181,7 @@ class QAStream(Counted):
                 for i, row in enumerate(source.choices(document.rows, k=questions))
             ]
             name = f"{self.card.name}/{self.split}/training{seed}.{number}"
-            yield Episode(key=name, steps=(*map(self._observe, drawn), *asks))
+            yield Episode(key=name, steps=self._told(drawn, asks))
             number += 1
 
     def _fresh(self, seed: int, documents: int) -> list[Document]:
@@ -181,6 +204,12 @@ def read(card: Card, request: Request) -> QAStream:
         text_metric(name)
     if settings.prompt not in card.prompt.templates:
         raise UnknownName(f"prompt of task {card.name}", settings.prompt, list(card.prompt.templates))
+    known = len(card.prompt.examples)
+    if settings.examples > known:
+        what = f"examples={settings.examples} are more than the {known} worked examples of task {card.name}."
+        raise UserError(what, f"Give --task-set examples={known} or fewer.")
+    if settings.window and settings.kind == "retention":
+        raise UserError("kind=retention asks while it reads on: window=true has no place there.", "Leave window out.")
     if request.limit is not None and request.limit < 1:
         raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     if request.source == "mini":
@@ -190,6 +219,7 @@ def read(card: Card, request: Request) -> QAStream:
         if settings.kind == "grouped" and "documents" not in request.options:
             settings = settings.model_copy(update={"documents": None})  # the paper groups the whole split
     rows, dropped = parse(card, data, settings.capitalise)
+    rows = of_articles(rows, settings.articles)
     return QAStream(
         card=card,
         source=data.label,

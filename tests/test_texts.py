@@ -1,0 +1,181 @@
+"""Texts as a model means them: what begins them, how pieces join, chat templates, what ends an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
+from ttabench.answering import answer
+from ttabench.errors import UserError
+from ttabench.lm import LM, load
+from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.readers.breaks import blanks_in_front
+from ttabench.stream import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
+from ttabench.types import Ask, Observe, Patch
+
+TEMPLATE = (
+    "{% for m in messages %}<|bos|>{{ m['role'] }}\n{{ m['content'] }}<|eos|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|bos|>assistant\n{% endif %}"
+)
+WORDS = st.lists(st.sampled_from(["Ada", " Voss", "\n", "\n\n", " ", ".", " 17", "é", "<|eos|>", "'s"]), max_size=8)
+
+
+def chatting() -> LM:
+    lm = tiny_llama()
+    lm.tokenizer.chat_template = TEMPLATE
+    lm.use_chat_template()
+    return lm
+
+
+@pytest.fixture(scope="module")
+def nano() -> LM:
+    return load(device="cpu")
+
+
+def test_a_text_begins_with_what_its_tokenizer_adds() -> None:
+    lm = tiny_llama()
+    adds, knows = byte_tokenizer(), byte_tokenizer()
+    knows.backend_tokenizer.post_processor = byte_tokenizer(bos=False).backend_tokenizer.post_processor
+    assert LM(lm.model, adds, "adds").bos_ids == (256,)
+    silent = LM(lm.model, knows, "knows a BOS and adds none, as SmolLM2's does")
+    assert knows.bos_token_id == 256
+    assert silent.bos_ids == ()
+    assert LM(lm.model, knows, "told to", bos="yes").bos_ids == (256,)
+    assert LM(lm.model, adds, "told not to", bos="no").bos_ids == ()
+    with pytest.raises(UserError, match="no BOS token"):
+        LM(tiny_gpt2().model, byte_tokenizer(bos=False), "gpt2", bos="yes")
+
+
+def test_calls_of_the_tokenizer_leave_encoding_as_it_is() -> None:
+    lm = tiny_llama()
+    before = lm.encode("a<|eos|>b")
+    lm.tokenizer("a<|eos|>b", truncation=True, max_length=2, padding="max_length")
+    assert lm.encode("a<|eos|>b") == before
+    assert lm.eos_id not in before, "in a document it is text"
+    assert lm.encode_template("a<|eos|>b") == [*lm.encode("a"), lm.eos_id, *lm.encode("b")]
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(WORDS, min_size=1, max_size=4), prompt=WORDS)
+def test_the_tokens_of_pieces_are_those_of_the_whole_text(nano: LM, pieces: list[list[str]], prompt: list[str]) -> None:
+    texts = ["x" + "".join(piece) for piece in pieces]
+    question = "Q" + "".join(prompt)
+    steps = list(blanks_in_front([*(Observe(text=text) for text in texts), Ask(prompt=question, key="q")]))
+    read = [step for step in steps if isinstance(step, Observe)]
+    ask = next(step for step in steps if isinstance(step, Ask))
+    state = InContext(nano, InContextSettings()).begin(1)
+    (rows,) = new_ids(nano, state, [[piece] for piece in read])
+    whole = nano.encode("\n\n".join([*texts, question]))
+    assert [token for row in rows for token in row] + prompt_ids(nano, ask, follows=True) == whole
+    inside = Ask(prompt=question, key="q", joiner=ask.joiner, window=tuple(read))
+    assert window_ids(nano, inside, follows=False) + prompt_ids(nano, inside, follows=True) == whole
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompt=WORDS, option=WORDS)
+def test_prompt_and_option_are_the_tokens_of_both_together(nano: LM, prompt: list[str], option: list[str]) -> None:
+    question, end = "Q" + "".join(prompt), " o" + "".join(option)
+    ask = Ask(prompt=question, key="q", mode="choose", options=(end,))
+    (((ids, (found,)),),) = choice_ids(nano, [ask], follows=False)
+    assert ids + found == nano.encode(question + end)
+    assert ids == nano.encode(question.rstrip())
+
+
+def test_reading_in_two_calls_is_reading_in_one(nano: LM) -> None:
+    method = InContext(nano, InContextSettings())
+    pieces = [Observe(text="Ada Voss lives in Port Ansel."), Observe(text="Bo Lind lives in Hull.")]
+    once = method.adapt_many(method.begin(1), [[piece] for piece in pieces])
+    twice = method.adapt(method.adapt(method.begin(1), pieces[:1]), pieces[1:])
+    assert once.meta == twice.meta
+    assert torch.allclose(once.tensors["keys"], twice.tensors["keys"], atol=1e-5)
+
+
+def _sentencepiece() -> PreTrainedTokenizerFast:
+    """A tokenizer that puts a blank in front of every text, as Llama 2's does."""
+    letters = {letter: i + 3 for i, letter in enumerate("\u2581abcdefghijklmnopqrstuvwxyz\n.")}
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **letters, "\u2581a": 60, "\u2581b": 61}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[("\u2581", "a"), ("\u2581", "b")], unk_token="<unk>"))
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    backend.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+
+
+def test_a_text_behind_another_has_no_blank_of_the_tokenizers_in_front() -> None:
+    lm = LM(tiny_llama().model, _sentencepiece(), "sentencepiece")
+    whole = lm.encode("ab\nbc b")
+    assert lm.encode("ab") + lm.encode("\nbc", follows=True) + lm.encode(" b", follows=True) == whole
+    assert lm.encode("ab") + lm.encode("\nbc") != whole, "which is what the flag is for"
+    assert lm.encode_many(["\nbc"], follows=True) == [lm.encode("\nbc", follows=True)]
+
+
+def test_a_chat_template_stands_around_context_and_question() -> None:
+    lm = chatting()
+    assert lm.chat is not None
+    pieces = [Observe(text="Ada lives in Hull."), Observe(text="Bo sails <|eos|>.")]
+    method = InContext(lm, InContextSettings())
+    (rows,) = new_ids(lm, method.begin(1), [[piece] for piece in pieces])
+    ask = Ask(prompt="Who sails?", key="q", answers=("Bo",))
+    ids = [*lm.start_ids, *(token for row in rows for token in row), *prompt_ids(lm, ask, follows=True)]
+    turn = [{"role": "user", "content": "Ada lives in Hull.\n\nBo sails @.\n\nWho sails?"}]
+    rendered = lm.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    before, after = rendered.split("@")
+    assert ids == lm.encode_template(before) + lm.encode("<|eos|>") + lm.encode_template(after)
+    assert gold_ids(lm, ask) == [*lm.encode("Bo"), lm.eos_id], "the answer begins the next turn, without a delimiter"
+
+
+def test_an_option_begins_the_turn_of_the_assistant() -> None:
+    lm = chatting()
+    ask = Ask(prompt="Who sails?", key="q", mode="choose", options=(" Bo", " Ada"), gold=0)
+    (((prompt, options),),) = choice_ids(lm, [ask], follows=False)
+    assert prompt == lm.encode_template("Who sails?<|eos|>\n<|bos|>assistant")
+    assert options == [lm.encode("\nBo"), lm.encode("\nAda")]
+
+
+@pytest.mark.parametrize("template", [None, "{{ raise_exception('no') }}", "hello", "{{ messages[0]['content'] * 2 }}"])
+def test_a_chat_template_that_does_not_serve(template: str | None) -> None:
+    lm = tiny_llama()
+    lm.tokenizer.chat_template = template
+    with pytest.raises(UserError, match="Leave --chat-template out"):
+        lm.use_chat_template()
+
+
+class _Writing:
+    """Greedy decoding that writes given tokens, then x."""
+
+    def __init__(self, texts: list[list[int]]) -> None:
+        self.texts = texts
+
+    def __call__(self, lm: LM, patch: Patch, texts: Any, count: int) -> Any:  # noqa: ARG002
+        for step in range(count):
+            yield torch.tensor([row[step] if step < len(row) else lm.encode("x")[0] for row in self.texts])
+
+
+def _answers(lm: LM, monkeypatch: pytest.MonkeyPatch, texts: list[list[int]], **more: Any) -> list[Any]:
+    monkeypatch.setattr("ttabench.generation.greedy_tokens", _Writing(texts))
+    asks = [Ask(prompt="Q", key=str(i), answers=("x",), max_new_tokens=16, **more) for i in range(len(texts))]
+    return answer(lm, Patch(), asks)
+
+
+def test_answers_end_at_stop_strings_and_lose_their_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny_llama()
+    written = [lm.encode(text) for text in ("\nanswer: Hull\nQ", "Hull, by the te", "\n" * 16)]
+    found = _answers(lm, monkeypatch, written, stops=("\n",), leads=("Answer:",))
+    assert [each.prediction for each in found] == ["Hull", "Hull, by the tex", ""]
+    assert [each.ended for each in found] == [True, False, False]
+
+
+def test_every_end_token_of_the_generation_config_ends_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = tiny_llama()
+    plain.model.generation_config.eos_token_id = [257, plain.encode("d")[0]]
+    lm = LM(plain.model, plain.tokenizer, "two ends")
+    assert lm.eos_ids == {257, *lm.encode("d")}
+    found = _answers(lm, monkeypatch, [lm.encode("adb"), [*lm.encode("a"), 257, *lm.encode("b")], lm.encode("abc")])
+    assert [each.prediction for each in found] == ["a", "a", "abc" + "x" * 13]
+    assert [each.ended for each in found] == [True, True, False]
