@@ -45,14 +45,20 @@ def arguments_of(card: Card) -> dict[str, Any]:
 def generated(card: Card, kind: type[T], *place: object, **arguments: object) -> T:
     """What the card's generator makes: `kind` is list (rows) or dict (rows by name).
 
+    Args:
+        place: split, seed and how many texts, for generators that begin so.
+
     Raises:
         UserError: it does not take these arguments, refuses their values, or makes something else.
     """
     function = generator_of(card)
+    signature = inspect.signature(function)
     try:
-        inspect.signature(function).bind(*place, **arguments)
+        signature.bind(*place, **arguments)
     except TypeError as error:
         raise _fault(card, f"it does not fit this card's reader ({error})") from None
+    if place and list(signature.parameters)[:2] != ["split", "seed"]:
+        raise _fault(card, "it does not fit this card's reader")
     try:
         made = function(*place, **arguments)
     except ValueError as error:

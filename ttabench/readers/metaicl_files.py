@@ -20,7 +20,7 @@ from ttabench.readers.faults import brief
 from ttabench.readers.formats import rows
 from ttabench.readers.generators import generated
 from ttabench.readers.layouts import tops
-from ttabench.readers.raw import RawRow, malformed
+from ttabench.readers.raw import RawRow, malformed, proper
 from ttabench.readers.sources import Request
 
 DRAWS = (100, 13, 21, 42, 87)
@@ -55,14 +55,14 @@ class MetaTask:
     dropped: Mapping[str, int]
 
 
-def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], int]:
-    """(rows in file order, how many have no options although a choice is to be made).
+def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], Counter[str]]:
+    """(rows in file order, how many are dropped by reason: an empty text, or no options where a choice is to be made).
 
     Raises:
         UserError: a cell is missing or has the wrong shape; the output is not among the options.
     """
     parsed: list[MetaRow] = []
-    free = 0
+    dropped: Counter[str] = Counter()
     for number, (place, values) in enumerate(found):
         for column in ("task", "input", "output", "options"):
             if column not in values:
@@ -76,10 +76,13 @@ def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], in
         if words and output not in words:
             raise malformed(place, f"output {brief(output)} is not among the options {brief(', '.join(words))}")
         if choosing and not words:
-            free += 1
+            dropped["no options"] += 1
+            continue
+        if not (given and output and all(words)):
+            dropped["empty input, output or option"] += 1
             continue
         parsed.append(MetaRow(id=str(number), task=task, input=given, output=output, options=words))
-    return parsed, free
+    return parsed, dropped
 
 
 def twin_tasks(
@@ -158,7 +161,7 @@ def _configured(base: Path, side: str) -> list[str]:
         raise UserError(
             f"{path} is missing or has no list {side!r} of tasks.", "Copy it from facebookresearch/MetaICL."
         )
-    return [str(name) for name in names]
+    return [proper(str(path), "the name of a task", name) for name in names]
 
 
 def _chosen(known: list[str], wanted: str) -> list[str]:
@@ -178,19 +181,19 @@ def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> M
     draws = (DRAWS[seed], *(draw for draw in DRAWS if draw != DRAWS[seed]))
     files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
     held = [list(rows(path)) for path in files]
-    shown, free = parse(held[0], choosing)
+    shown, unused = parse(held[0], choosing)
     rest = [parse(each, choosing)[0] for each in held[1:]]
     others = [row for each in rest for row in each]
     path = _file(base, name, DRAWS[0], "test")
     if training:
         asked = others
     elif path.is_file():
-        asked, free = parse(list(rows(path)), choosing)
+        asked, unused = parse(list(rows(path)), choosing)
     else:
         raise UserError(f"There is no file {path}.", "The test rows of every draw are those of draw 100.")
     used = {(row.input, row.output) for row in shown}
     kept = [row for row in asked if (row.input, row.output) not in used]
-    counts = Counter({"no options": free, "query equal to a demonstration": len(asked) - len(kept)})
+    counts = {**unused, "query equal to a demonstration": len(asked) - len(kept)}
     unique = {(row.input, row.output): row for row in (*shown, *others)}
     pool = tuple(unique.values())
     numbered = tuple(replace(row, id=str(i)) for i, row in enumerate(kept))
