@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ttabench.errors import UserError
 from ttabench.readers.cards import SubTask
@@ -77,6 +77,7 @@ def parse(
     seen: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     items: list[Item] = []
+    one_blank = single_blank and part.shape == "copa"
     for number, raw in enumerate(data.rows):
         row = SHAPES[part.shape](part, raw)
         if row.gold is None:
@@ -93,7 +94,7 @@ def parse(
             Item(
                 id=name if seen[name] == 1 else f"{name}#{seen[name]}",
                 prompts={key: _filled(template, row.fields, raw) for key, template in part.templates.items()},
-                options=tuple(delimiter + option for option in row.options),
+                options=tuple(delimiter + (option.lstrip() if one_blank else option) for option in row.options),
                 gold=row.gold,
                 heads=row.heads,
             )
@@ -101,8 +102,6 @@ def parse(
     if not items:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
         raise UserError(f"{data.where}: none of the {len(data.rows)} rows can be used ({reasons}).", "Give others.")
-    if single_blank and part.shape == "copa":
-        items = [replace(each, options=tuple(delimiter + option.lstrip() for option in each.options)) for each in items]
     return items, dict(dropped)
 
 
