@@ -143,7 +143,8 @@ def test_the_official_folder(tmp_path: Path) -> None:
     assert task.dropped == {"no text": 1}
     assert "every seed gives the same" in task.notes[0]
     assert task.source == f"folder:{tmp_path}"
-    assert [e.key for e in load("pg19", source=str(tmp_path / "train"), options=SMALL).episodes()] == ["pg19/test/1"]
+    train = load("pg19", source=str(tmp_path / "train"), split="train", options=SMALL)
+    assert [episode.key for episode in train.episodes()] == ["pg19/train/1"]
     json.dumps(task.describe())
 
 

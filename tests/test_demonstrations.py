@@ -234,7 +234,7 @@ def test_bad_options(options: dict[str, str], expected: str) -> None:
         ({"premise": 3, "hypothesis": "h", "label": 0}, "val.jsonl line 1: premise is 3, no text"),
         ({"premise": "p", "hypothesis": "h", "label": "entails"}, "label 'entails' is none; known: entailment"),
         ({"premise": "p", "hypothesis": "h", "label": 2}, "label 2 is none of its 2 options"),
-        ({"premise": "p", "hypothesis": "h", "label": -1}, "the labels of all 1 rows are hidden"),
+        ({"premise": "p", "hypothesis": "h", "label": -1}, "none of the 1 rows can be used (label hidden: 1)"),
         ({"premise": "p", "hypothesis": "\ud800", "label": 1}, "half of a surrogate pair"),
     ],
 )

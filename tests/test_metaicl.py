@@ -138,7 +138,7 @@ def test_bad_requests(tmp_path: Path) -> None:
     assert "step 32 needs more than the 16" in refusal("metaicl", source=source, options={"steps": "1,32"})
     assert "steps" in refusal("metaicl", options={"steps": "1,x"})
     assert "on no hub" in refusal("metaicl", source="hub")
-    assert "has no folder 'data'" in refusal("metaicl", source=str(tmp_path))
+    assert "has no folder 'data'" in refusal("metaicl", source=str(base / "config"))
     assert "less than one row at each of 5 steps" in refusal("metaicl", limit=4)
     (base / "data" / "quarel" / "quarel_16_100_test.jsonl").write_text('{"task": "quarel"}\n')
     assert "line 1 lacks the column 'input'" in refusal("metaicl", source=source)

@@ -86,7 +86,7 @@ class Books:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the record."""
-        found = []
+        found = list(self.shelf.notes)
         if self.source != "mini" and self.shelf.whole:
             found.append("all books of the source are scored: every seed gives the same figures")
         if self.source.endswith("@unpinned"):

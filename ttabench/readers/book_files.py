@@ -17,9 +17,12 @@ from functools import partial
 from pathlib import Path
 
 from ttabench.errors import UserError
-from ttabench.readers.cards import Card, brief
+from ttabench.readers.cards import Card
 from ttabench.readers.description import fingerprint
-from ttabench.readers.formats import RawRow, malformed
+from ttabench.readers.faults import brief
+from ttabench.readers.formats import MAX_CELL
+from ttabench.readers.layouts import serving, tops
+from ttabench.readers.raw import RawRow, malformed, proper
 from ttabench.readers.sources import Request, hub_rows, table
 
 METADATA = "metadata.csv"
@@ -51,6 +54,8 @@ class Shelf:
     dropped: Mapping[str, int]
     whole: bool
     """Every book of the source is here."""
+    notes: tuple[str, ...] = ()
+    """What a record must say of the split."""
 
 
 Candidate = tuple[str, str, Callable[[], str]]
@@ -63,14 +68,14 @@ def shelf(card: Card, request: Request, count: int | None) -> Shelf:
     Raises:
         UserError: the source or the split is not there, a text is not UTF-8, a row has no text, or all are empty.
     """
-    found, label = _candidates(card, request)
+    found, label, notes = _candidates(card, request)
     chosen: Sequence[int] = range(len(found))
     if count is not None and count < len(found):
         chosen = sorted(random.Random(f"books {request.seed}").sample(chosen, count))
     books, dropped = _looked_at([found[number] for number in chosen])
     if not books:
         raise UserError(f"{request.source} holds no text for {card.name}.", "Give a source with books.")
-    return Shelf(books=books, label=label, dropped=dropped, whole=len(chosen) == len(found))
+    return Shelf(books=books, label=label, dropped=dropped, whole=len(chosen) == len(found), notes=notes)
 
 
 def books_of_rows(card: Card, rows: Sequence[RawRow]) -> tuple[Book, ...]:
@@ -94,22 +99,32 @@ def _looked_at(candidates: Sequence[Candidate]) -> tuple[tuple[Book, ...], dict[
     return tuple(books), dict(dropped)
 
 
-def _candidates(card: Card, request: Request) -> tuple[list[Candidate], str]:
+def _candidates(card: Card, request: Request) -> tuple[list[Candidate], str, tuple[str, ...]]:
+    """(books, label of the source, notes about their split)."""
     if request.source == "hub":
         rows, label = hub_rows(card, request.split)
         short = [name for name in rows.column_names if name not in card.columns["text"]]
         named = rows.select_columns(short) if short else [{}] * len(rows)
-        return [_of_hub(card, rows, dict(values), number) for number, values in enumerate(named)], label
+        return [_of_hub(card, rows, dict(values), number) for number, values in enumerate(named)], label, ()
     path = Path(request.source)
     if path.is_file() and path.suffix == ".txt":
-        return _of_files([path]), f"file:{path}"
-    if path.is_dir():
-        for folder in (*(path / name for name in card.splits[request.split].files), path):
-            files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
-            if files:
-                return _of_files(files), f"folder:{path}"
+        notes = serving(card, request.split, path.absolute().parent.name, path)
+        return _of_files([path]), f"file:{path}", notes
+    for folder in _folders(card, request.split, path):
+        files = sorted(folder.glob("*.txt"))
+        if files:
+            notes = serving(card, request.split, folder.absolute().name, folder)
+            return _of_files(files), f"folder:{path}", notes
     found = table(card, request)
-    return [_of_row(card, row, number) for number, row in enumerate(found.rows)], found.label
+    return [_of_row(card, row, number) for number, row in enumerate(found.rows)], found.label, found.notes
+
+
+def _folders(card: Card, split: str, base: Path) -> list[Path]:
+    """Where books of a split may lie: in the split's folder, else in a folder that has no folders of splits at all."""
+    above = tops(base, card.source.folders)
+    found = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
+    every = [top / name for top in above for each in card.splits.values() for name in each.files]
+    return found or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
 
 
 def _of_files(files: Sequence[Path]) -> list[Candidate]:
@@ -126,7 +141,7 @@ def _text_of(file: Path) -> str:
     except OSError as error:
         raise UserError(f"Cannot read {file} ({error.strerror or error}).", "Check the path and its rights.") from None
     try:
-        return content.decode("utf-8").removeprefix("\ufeff")
+        return proper(str(file), "the text", content.decode("utf-8").removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
         what = f"{file} byte {error.start}: not UTF-8 text (0x{content[error.start]:02x})"
         raise UserError(f"{what}.", "Save the file as UTF-8.") from None
@@ -135,12 +150,20 @@ def _text_of(file: Path) -> str:
 def _titles(file: Path) -> dict[str, str]:
     """Title by book id."""
     titles: dict[str, str] = {}
-    for number, cells in enumerate(csv.reader(_text_of(file).splitlines()), start=1):
+    csv.field_size_limit(MAX_CELL)
+    reader = csv.reader(_text_of(file).splitlines())
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise malformed(f"{file} line {reader.line_num}", f"not valid csv ({error})") from None
+        if cells is None:
+            return titles
         if cells and len(cells) < 2:
-            raise malformed(f"{file} line {number}", "one cell where the id and the title of a book are expected")
+            what = "one cell where the id and the title of a book are expected"
+            raise malformed(f"{file} line {reader.line_num}", what)
         if cells:
             titles[cells[0].strip()] = cells[1].strip()
-    return titles
 
 
 def _of_row(card: Card, row: RawRow, number: int) -> Candidate:
@@ -149,6 +172,9 @@ def _of_row(card: Card, row: RawRow, number: int) -> Candidate:
     if not isinstance(text, str):
         columns = " or ".join(repr(name) for name in card.columns["text"])
         raise malformed(row.place, f"the column {columns} holds {brief(text)}, no text")
+    proper(row.place, "its text", text)
+    for cell in (name, title):
+        proper(row.place, "its id or title", cell)
     return name, title, lambda: text
 
 

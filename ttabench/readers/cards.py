@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import metric
+from ttabench.readers.card_names import Below, Slug
+from ttabench.readers.faults import first_fault
 
 Scalar = str | int | float | bool | None
-Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 
 
 class _Part(BaseModel):
@@ -29,7 +30,7 @@ class Hub(_Part):
     """A data set of the Hugging Face hub."""
 
     path: str
-    config: str | None = None
+    config: Below | None = None
     revision: str | None = None
     """Commit; None means unpinned, which every record then says."""
 
@@ -37,7 +38,7 @@ class Hub(_Part):
 class Articles(_Part):
     """A companion file that holds the texts when the question file holds only a reference to them."""
 
-    files: tuple[str, ...]
+    files: tuple[Below, ...]
     """File names without suffix, looked for beside the question file."""
     key: tuple[str, ...]
     text: tuple[str, ...]
@@ -47,6 +48,8 @@ class Source(_Part):
     """Where the real data come from."""
 
     hub: Hub | None = None
+    folders: tuple[Below, ...] = ()
+    """Names of the top folder that the published archive or repository makes where it is unpacked."""
     answers: Literal["joined", "literal", "single"] = "single"
     """How an answer cell that is a plain string is read: backslash-joined, a Python literal, or one answer."""
     articles: Articles | None = None
@@ -57,9 +60,9 @@ class Source(_Part):
 class Split(_Part):
     """Where one split lies in each source."""
 
-    files: tuple[str, ...] = ()
+    files: tuple[Below, ...] = ()
     """File names without suffix that hold exactly this split."""
-    whole: tuple[str, ...] = ()
+    whole: tuple[Below, ...] = ()
     """File names without suffix that hold a published split of which this one is `rows`."""
     hub: str | None = None
     rows: tuple[int, int] | None = None
@@ -68,6 +71,8 @@ class Split(_Part):
     """Number of rows of the published split: `rows` means nothing in a file of another length."""
     twin: Literal["train", "validation", "test"] = "test"
     """The split of the miniature twin that stands for it."""
+    note: str = ""
+    """Said in every record of real data: what is asked, where the publisher's split of this name is not."""
 
     @model_validator(mode="after")
     def _range_exists(self) -> Split:
@@ -102,18 +107,29 @@ class Prompt(_Part):
         return self
 
 
+class Size(_Part):
+    """Training rows of one size, where they are published in several."""
+
+    files: tuple[Below, ...]
+    """File names without suffix."""
+    config: str
+    """Configuration on the hub."""
+
+
 class SubTask(_Part):
     """One multiple-choice task of a card: where its rows are, what shape they have, and the words around them."""
 
     shape: Literal["labels", "copa", "pair", "letters", "endings", "blank"]
     """How a row becomes options, see `readers.choices`."""
     hub: Hub
-    folders: tuple[str, ...] = ()
-    """Names its folder has in the published layout."""
+    folders: tuple[Below, ...] = ()
+    """Its folder in the published layout, from the archive's top folder or any further down."""
     columns: dict[str, tuple[str, ...]]
     """Field -> names of that column in the published layouts; the first one present counts."""
     train: Split
     """The rows demonstrations are drawn from."""
+    sizes: dict[str, Size] = {}
+    """By name, the one that papers use first; `train` is for layouts that have one size."""
     test: Split
     """The rows that papers score."""
     templates: dict[str, str]
@@ -233,20 +249,3 @@ def _read(path: Path) -> Card:
     for name in card.metrics:
         metric(name)
     return card
-
-
-def first_fault(error: ValidationError, where: str) -> tuple[str, str]:
-    """(what, mend) of the first of pydantic's complaints, on one line each, for a `UserError`."""
-    fault = error.errors()[0]
-    place = ".".join(str(part) for part in fault["loc"]) or "top level"
-    message = fault["msg"].removeprefix("Value error, ")
-    said = fault["type"] == "value_error" and brief(fault["input"]) in message
-    received = "" if said or fault["type"] == "missing" else f", received {brief(fault['input'])}"
-    more = f" ({len(error.errors()) - 1} more faults)" if len(error.errors()) > 1 else ""
-    return f"{where}: {place}: {message}{received}{more}.", "Mend that field."
-
-
-def brief(value: object, limit: int = 60) -> str:
-    """`repr` of a value on one short line, for error messages."""
-    text = repr(value if not isinstance(value, str) else value[: limit + 1])
-    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ttabench.errors import UnknownName, UserError
 from ttabench.readers.breaks import blanks_in_front
@@ -29,7 +29,7 @@ from ttabench.readers.choices import Item
 from ttabench.readers.description import Counted, describe
 from ttabench.readers.options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request
-from ttabench.readers.subtasks import Part, Words, chosen, parts, twin_part
+from ttabench.readers.subtasks import Part, Wanted, Words, chosen, parts, twin_part
 from ttabench.readers.tokens import Tokens
 from ttabench.types import Ask, Episode, Json, Observe
 
@@ -47,6 +47,13 @@ class Settings(ProtocolSettings):
     """Words of the queries; demonstrations always use those of lm-evaluation-harness."""
     copa_single_blank: bool = False
     """One blank before COPA's options; lm-evaluation-harness has two."""
+    size: str = ""
+    """Of the training rows that are published in several sizes (WinoGrande: xs, s, m, l, xl); the largest one there."""
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_size(self, handler: SerializerFunctionWrapHandler) -> dict[str, Json]:
+        told: dict[str, Json] = handler(self)
+        return {key: value for key, value in told.items() if key != "size" or value}
 
     @property
     def kept(self) -> int:
@@ -172,11 +179,15 @@ def read(card: Card, request: Request) -> Demonstrations:
     words = Words(delimiter=card.prompt.delimiter, single_blank=settings.copa_single_blank)
     if request.source == "mini":
         place = (card.splits[request.split].twin, request.seed)
-        found, left_out = [twin_part(card, name, place, arguments, words) for name in names], ""
+        if settings.size:
+            raise UserError(f"size={settings.size}: the miniature world has one size.", "Ask for demonstrations=N.")
+        found = [twin_part(card, name, place, arguments, words) for name in names]
     else:
-        found, left_out = parts(card, request, names, settings.task != "all", words)
+        wanted = Wanted(names=names, explicit=settings.task != "all", size=settings.size)
+        found, of_source = parts(card, request, wanted, words)
+        notes += of_source
     unpinned = any(part.label.endswith("@unpinned") for part in found)
-    notes += [left_out] * bool(left_out) + ["the hub data set is not pinned to a revision"] * unpinned
+    notes += ["the hub data set is not pinned to a revision"] * unpinned
     drawn = [Drawn(part=part, shown=shown, asked=asked) for part in found
              for shown, asked in [part.draw(settings.shots, request.seed)]]  # fmt: skip
     return Demonstrations(

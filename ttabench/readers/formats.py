@@ -10,30 +10,18 @@ Files are read as UTF-8 and never executed or unpickled. Whatever is wrong with 
 from __future__ import annotations
 
 import csv
-import gzip
 import json
-import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
 
 from ttabench.errors import UserError
+from ttabench.readers.raw import RawRow as RawRow
+from ttabench.readers.raw import malformed as malformed
+from ttabench.readers.raw import opened, whole_lines
 
 MAX_CELL = 16 * 2**20
 """Characters in one csv cell; beyond it a quote was most likely left open."""
-
-
-class RawRow(NamedTuple):
-    """One row of a source: where it stands, and its cells by column."""
-
-    place: str
-    values: dict[str, object]
-
-
-def malformed(place: str, why: str) -> UserError:
-    """The error for one bad row."""
-    return UserError(f"{place}: {why}.", "Mend or remove that row.")
 
 
 def stem(path: Path) -> str:
@@ -60,34 +48,30 @@ def rows(path: Path) -> Iterator[RawRow]:
     raise UserError(f"Cannot tell the format of {path}.", f"Its name must end in {', '.join(READABLE)} (.gz too).")
 
 
-@contextmanager
-def _opened(path: Path, newline: str = "\n") -> Iterator[TextIO]:
-    try:
-        opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
-            yield file
-    except UnicodeDecodeError:
-        raise UserError(f"{path} line {_undecodable_line(path)}: not UTF-8 text.", "Save the file as UTF-8.") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UserError(f"{path} is not a whole gzip file.", "Download it again, or unpack it first.") from None
-    except OSError as error:
-        raise UserError(f"Cannot read {path} ({error.strerror or error}).", "Check the path and its rights.") from None
+def _header(path: Path, cells: list[str]) -> list[str]:
+    double = next((name for name, count in Counter(cells).items() if name and count > 1), None)
+    if double is not None:
+        raise malformed(f"{path} line 1", f"two columns are called {double!r}")
+    return cells
 
 
-def _undecodable_line(path: Path) -> int:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    return 1  # cut in the middle of a character that a longer read would have completed
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A JSON object; one that says a key twice has two values for it, and which is meant cannot be told."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        double = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _TwoValues(f"the key {double!r:.60} stands twice in one object")
+    return found
+
+
+class _TwoValues(ValueError):
+    """A key that stands twice."""
 
 
 def _csv(path: Path) -> Iterator[RawRow]:
     csv.field_size_limit(MAX_CELL)  # global to the process; the default of 128 KiB is shorter than a long article
-    with _opened(path, newline="") as file:
-        reader = csv.reader(file, strict=True)
+    with opened(path, newline="") as file:
+        reader = csv.reader(whole_lines(path, file), strict=True)
         start = 1
         header: list[str] | None = None
         while True:
@@ -98,7 +82,7 @@ def _csv(path: Path) -> Iterator[RawRow]:
             if cells is None:
                 return
             if header is None:
-                header = cells
+                header = _header(path, cells)
             elif cells:
                 if len(cells) != len(header):
                     raise malformed(f"{path} line {start}", f"{len(cells)} cells where the header has {len(header)}")
@@ -108,12 +92,12 @@ def _csv(path: Path) -> Iterator[RawRow]:
 
 def _tsv(path: Path) -> Iterator[RawRow]:
     """GLUE's tables: a header, tabs between cells, quotes that mean nothing."""
-    with _opened(path) as file:
+    with opened(path) as file:
         header: list[str] | None = None
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(whole_lines(path, file), start=1):
             cells = line.rstrip("\r\n").split("\t")
             if header is None:
-                header = cells
+                header = _header(path, cells)
             elif cells != [""]:
                 if len(cells) != len(header):
                     why = f"{len(cells)} cells where the header has {len(header)}"
@@ -122,15 +106,17 @@ def _tsv(path: Path) -> Iterator[RawRow]:
 
 
 def _jsonl(path: Path) -> Iterator[RawRow]:
-    with _opened(path) as file:
+    with opened(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             place = f"{path} line {number}"
             try:
-                value = json.loads(line)
+                value = json.loads(line, object_pairs_hook=_object)
             except json.JSONDecodeError as error:
                 raise malformed(place, f"not valid JSON ({error.msg} at column {error.colno})") from None
+            except _TwoValues as error:
+                raise malformed(place, str(error)) from None
             except (ValueError, RecursionError):
                 raise malformed(place, "JSON nested too deep, or a number too long") from None
             if not isinstance(value, dict):
@@ -139,12 +125,14 @@ def _jsonl(path: Path) -> Iterator[RawRow]:
 
 
 def _json(path: Path) -> Iterator[RawRow]:
-    with _opened(path) as file:
+    with opened(path) as file:
         text = file.read()
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not valid JSON ({error.msg}).", "Download it again.") from None
+    except _TwoValues as error:
+        raise malformed(str(path), str(error)) from None
     except (ValueError, RecursionError):
         raise UserError(f"{path}: JSON nested too deep, or a number too long.", "Download it again.") from None
     if isinstance(value, list):
@@ -199,9 +187,10 @@ def _parquet(path: Path) -> Iterator[RawRow]:
 
 
 READABLE: dict[str, Callable[[Path], Iterator[RawRow]]] = {
-    ".csv": _csv,
-    ".tsv": _tsv,
     ".jsonl": _jsonl,
     ".json": _json,
+    ".csv": _csv,
+    ".tsv": _tsv,
     ".parquet": _parquet,
 }
+"""Formats by suffix; where a folder holds one name in several, the first of them is read."""

@@ -12,13 +12,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from ttabench.errors import UnknownName, UserError
-from ttabench.readers.cards import Card, Scalar, brief
-from ttabench.readers.choices import text_of
-from ttabench.readers.formats import RawRow, malformed, rows
-from ttabench.readers.sources import Request, twin_function
+from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.choice_shapes import text_of
+from ttabench.readers.faults import brief
+from ttabench.readers.formats import rows
+from ttabench.readers.generators import generated
+from ttabench.readers.layouts import tops
+from ttabench.readers.raw import RawRow, malformed, proper
+from ttabench.readers.sources import Request
 
 DRAWS = (100, 13, 21, 42, 87)
 """The published draws of demonstrations, by the run's seed; CCM uses the first, and fills it up from the second."""
@@ -52,14 +55,14 @@ class MetaTask:
     dropped: Mapping[str, int]
 
 
-def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], int]:
-    """(rows in file order, how many have no options although a choice is to be made).
+def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], Counter[str]]:
+    """(rows in file order, how many are dropped by reason: an empty text, or no options where a choice is to be made).
 
     Raises:
         UserError: a cell is missing or has the wrong shape; the output is not among the options.
     """
     parsed: list[MetaRow] = []
-    free = 0
+    dropped: Counter[str] = Counter()
     for number, (place, values) in enumerate(found):
         for column in ("task", "input", "output", "options"):
             if column not in values:
@@ -73,10 +76,13 @@ def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], in
         if words and output not in words:
             raise malformed(place, f"output {brief(output)} is not among the options {brief(', '.join(words))}")
         if choosing and not words:
-            free += 1
+            dropped["no options"] += 1
+            continue
+        if not (given and output and all(words)):
+            dropped["empty input, output or option"] += 1
             continue
         parsed.append(MetaRow(id=str(number), task=task, input=given, output=output, options=words))
-    return parsed, free
+    return parsed, dropped
 
 
 def twin_tasks(
@@ -87,15 +93,8 @@ def twin_tasks(
     Raises:
         UserError: the generator refuses its arguments, they leave no rows, or a wanted task is not among those made.
     """
-    assert card.twin is not None, "mini was accepted for a card without a twin"
     split, seed = place
-    try:
-        files = cast(
-            "dict[str, list[dict[str, object]]]",
-            twin_function(card.twin.generator)(split=split, seed=seed, **arguments),
-        )
-    except ValueError as error:
-        raise UserError(f"The twin of {card.name} refuses {dict(arguments)} ({error}).", "Change --task-set.") from None
+    files = generated(card, dict, split=split, seed=seed, **arguments)
     made = {name: [RawRow(f"mini {name} row {i}", row) for i, row in enumerate(held)] for name, held in files.items()}
     known = [name.removesuffix(f"_{SHOTS}_{seed}_train") for name in made if name.endswith("_train")]
     tasks = []
@@ -117,9 +116,7 @@ def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -
     """
     if request.source == "hub":
         raise UserError(f"The task {card.name} is on no hub.", f"{card.source.how} Then give --source DIR.")
-    base = Path(request.source)
-    if not (base / "data").is_dir():
-        raise UserError(f"{base} is no MetaICL folder: it has no folder 'data'.", card.source.how)
+    base = _root(card, Path(request.source))
     if not 0 <= request.seed < len(DRAWS):
         draws = ", ".join(map(str, DRAWS))
         raise UserError(
@@ -133,25 +130,38 @@ def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -
     if missing and (wanted != "all" or not there):
         path = _file(base, missing[0], DRAWS[request.seed], "train")
         raise UserError(f"There is no file {path} of {missing[0]}.", f"{card.source.how}")
-    notes = [f"{len(missing)} of {len(chosen)} tasks have no files and were left out: {', '.join(missing)}"]
+    notes = [card.splits[request.split].note] if card.splits[request.split].note else []
+    if missing:
+        notes.append(f"{len(missing)} of {len(chosen)} tasks have no files and were left out: {', '.join(missing)}")
     tasks = [_task(base, name, request.seed, training, choosing) for name in there]
     free = [task.name for task in tasks if not task.asked]
     if free and (wanted != "all" or len(free) == len(tasks)):
         raise UserError(f"{', '.join(free)} has no options to choose from.", "Use --task-set answer=generate.")
-    return [task for task in tasks if task.asked], notes if missing else []
+    return [task for task in tasks if task.asked], notes
+
+
+def _root(card: Card, given: Path) -> Path:
+    """The folder that holds `data` and `config`: what is given, the top folder in it, or the one around `data`."""
+    above = given.absolute()
+    found = [place for place in tops(given, card.source.folders) if (place / "data").is_dir()]
+    if not found and above.name == "data" and above.is_dir():
+        found = [above.parent]
+    if not found:
+        raise UserError(f"{given} is no MetaICL folder: it has no folder 'data'.", card.source.how)
+    return found[0]
 
 
 def _configured(base: Path, side: str) -> list[str]:
     path = base / "config" / f"{CONFIGURATION}.json"
     try:
         names = json.loads(path.read_text(encoding="utf-8"))[side]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(
             f"{path} is missing or has no list {side!r} of tasks.", "Copy it from facebookresearch/MetaICL."
         )
-    return [str(name) for name in names]
+    return [proper(str(path), "the name of a task", name) for name in names]
 
 
 def _chosen(known: list[str], wanted: str) -> list[str]:
@@ -171,19 +181,19 @@ def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> M
     draws = (DRAWS[seed], *(draw for draw in DRAWS if draw != DRAWS[seed]))
     files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
     held = [list(rows(path)) for path in files]
-    shown, free = parse(held[0], choosing)
+    shown, unused = parse(held[0], choosing)
     rest = [parse(each, choosing)[0] for each in held[1:]]
     others = [row for each in rest for row in each]
     path = _file(base, name, DRAWS[0], "test")
     if training:
         asked = others
     elif path.is_file():
-        asked, free = parse(list(rows(path)), choosing)
+        asked, unused = parse(list(rows(path)), choosing)
     else:
         raise UserError(f"There is no file {path}.", "The test rows of every draw are those of draw 100.")
     used = {(row.input, row.output) for row in shown}
     kept = [row for row in asked if (row.input, row.output) not in used]
-    counts = Counter({"no options": free, "query equal to a demonstration": len(asked) - len(kept)})
+    counts = {**unused, "query equal to a demonstration": len(asked) - len(kept)}
     unique = {(row.input, row.output): row for row in (*shown, *others)}
     pool = tuple(unique.values())
     numbered = tuple(replace(row, id=str(i)) for i, row in enumerate(kept))

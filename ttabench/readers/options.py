@@ -8,15 +8,16 @@ Options that a mini generator takes as arguments (here `questions`) are told fro
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from ttabench.errors import UnknownName, UserError
-from ttabench.readers.cards import Card, Scalar, Twin, brief, first_fault
-from ttabench.readers.sources import Request, twin_function
+from ttabench.readers.cards import Card, Scalar, Twin
+from ttabench.readers.faults import brief, first_fault
+from ttabench.readers.generators import arguments_of
+from ttabench.readers.sources import Request
 
 
 class ProtocolSettings(BaseModel):
@@ -38,9 +39,7 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
         UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader.
     """
     twin = _twin(card) if request.source == "mini" else None
-    known = (
-        {key: hint for key, hint in _generator_arguments(twin).items() if key not in model.model_fields} if twin else {}
-    )
+    known = {key: hint for key, hint in arguments_of(card).items() if key not in model.model_fields} if twin else {}
     options = {key: value for key, value in request.options.items() if key not in known}
     for key in options:
         if key not in model.model_fields:
@@ -49,11 +48,19 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
     settings = _validated(card, model, base, options)
     if settings.paper_quirks:
         settings = _validated(card, model, {**base, **card.quirks}, options)
-    arguments = dict(twin.arguments) if twin else {}
+    arguments = _of_card(card, twin, known) if twin else {}
     for key, hint in known.items():
         if key in request.options:
-            arguments[key] = _argument(card, key, request.options[key], hint)
+            arguments[key] = _argument(f"--task-set {key} of {card.name}", request.options[key], hint)
     return settings, arguments
+
+
+def _of_card(card: Card, twin: Twin, known: Mapping[str, Any]) -> dict[str, Scalar]:
+    where = f"The task card {card.name}: twin.arguments"
+    for key in twin.arguments:
+        if key not in known:
+            raise UserError(f"{where}.{key} is no argument of {twin.generator}.", f"Known: {', '.join(known)}.")
+    return {key: _argument(f"{where}.{key}", value, known[key]) for key, value in twin.arguments.items()}
 
 
 def _validated(card: Card, model: type[S], base: Mapping[str, object], options: Mapping[str, object]) -> S:
@@ -72,19 +79,10 @@ def _twin(card: Card) -> Twin:
     return card.twin
 
 
-def _generator_arguments(twin: Twin) -> dict[str, Any]:
-    """What the generator takes beyond split, seed and documents, with its types."""
-    function = twin_function(twin.generator)
-    hints = get_type_hints(function)
-    names = [name for name in inspect.signature(function).parameters if name not in ("split", "seed", "documents")]
-    return {name: hints.get(name, str) for name in names}
-
-
-def _argument(card: Card, key: str, value: object, hint: Any) -> Scalar:
+def _argument(where: str, value: object, hint: Any) -> Scalar:
     try:
         checked: Scalar = TypeAdapter(hint).validate_python(value)
     except ValidationError:
         kind = " or ".join(map(repr, get_args(hint))) or getattr(hint, "__name__", str(hint))
-        what = f"--task-set {key} of {card.name} takes {kind}, got {brief(value)}"
-        raise UserError(f"{what}.", "Give that.") from None
+        raise UserError(f"{where} takes {kind}, got {brief(value)}.", "Give that.") from None
     return checked

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
 from ttabench.errors import UserError
-from ttabench.readers.cards import Card, brief
+from ttabench.readers.cards import Card
 from ttabench.readers.description import fingerprint
-from ttabench.readers.formats import RawRow, malformed
+from ttabench.readers.faults import brief
+from ttabench.readers.raw import RawRow, malformed, proper
 from ttabench.readers.sources import Table, articles
 
 MAX_LITERAL = 100_000
@@ -141,12 +142,7 @@ def _text(place: str, field: str, value: object) -> str:
         return ""
     if not isinstance(value, str):
         raise malformed(place, f"{field} is {brief(value)}, no text")
-    if not value.isascii():
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            raise malformed(place, f"{field} holds half of a surrogate pair, which is no character") from None
-    return value
+    return proper(place, field, value)
 
 
 def _label(place: str, field: str, value: object) -> str:

@@ -7,19 +7,19 @@ number of rows is the published one.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ttabench.environment import offline_if_unreachable
 from ttabench.errors import UserError
-from ttabench.readers.cards import Card, Split, brief
-from ttabench.readers.formats import READABLE, RawRow, malformed, readable, rows, stem
-
-_SHARD = re.compile(r"^(?P<name>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})(-[0-9a-f]+)?$")
+from ttabench.readers.cards import Card, Split
+from ttabench.readers.faults import brief
+from ttabench.readers.formats import READABLE, rows
+from ttabench.readers.generators import generated
+from ttabench.readers.layouts import find, places, published_name, serving, unlike
+from ttabench.readers.raw import RawRow, malformed, proper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def table(card: Card, request: Request) -> Table:
     elif (path := Path(request.source)).is_dir():
         found = _from_folder(card, path, request.split)
     elif path.exists():
-        found = _from_file(path, split, request.split)
+        found = _from_file(card, path, request.split)
     else:
         raise UserError(
             f"No file or folder {request.source!r} to read {card.name} from.",
@@ -78,22 +78,12 @@ def twin_table(card: Card, split: str, seed: int, documents: int, arguments: Map
     Raises:
         UserError: the generator refuses its arguments, or they leave no rows.
     """
-    assert card.twin is not None, "mini was accepted for a card without a twin"
-    try:
-        made = twin_function(card.twin.generator)(card.splits[split].twin, seed, documents, **arguments)
-    except ValueError as error:
-        raise UserError(f"The twin of {card.name} refuses {dict(arguments)} ({error}).", "Change --task-set.") from None
+    split_of_twin = card.splits[split].twin
+    made = generated(card, list, split_of_twin, seed, documents, **arguments)
     if not made:
         raise UserError(f"The twin of {card.name} gives no rows with {dict(arguments)}.", "Change --task-set.")
     found = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
     return Table(rows=found, label="mini", where=f"the miniature twin of {card.name}")
-
-
-def twin_function(generator: str) -> Callable[..., list[Mapping[str, object]]]:
-    """The generator named "ttabench.mini.module:function" on a card."""
-    module, _, function = generator.partition(":")
-    found: Callable[..., list[Mapping[str, object]]] = getattr(import_module(module), function)
-    return found
 
 
 def articles(card: Card, data: Table) -> dict[str, str]:
@@ -103,20 +93,20 @@ def articles(card: Card, data: Table) -> dict[str, str]:
         UserError: there is none, or it lacks the columns.
     """
     wanted = card.source.articles
-    paths = _matching(data.folder, wanted.files) if wanted is not None and data.folder is not None else []
-    if wanted is None or not paths:
+    beside = find(Split(files=wanted.files), [data.folder]) if wanted is not None and data.folder is not None else None
+    if wanted is None or beside is None:
         columns = " or ".join(repr(name) for name in card.columns["text"])
         mend = card.source.how
         if wanted is not None:
             mend += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}."
         raise UserError(f"{data.where} holds questions without texts (no column {columns}).", mend)
     texts: dict[str, str] = {}
-    for row in (row for path in paths for row in rows(path)):
+    for row in (row for path in beside.paths for row in rows(path)):
         key = next((row.values[name] for name in wanted.key if name in row.values), None)
         text = next((row.values[name] for name in wanted.text if name in row.values), None)
         if not isinstance(key, str | int) or not isinstance(text, str):
             raise malformed(row.place, f"needs a column {wanted.key[0]!r} and a text column {wanted.text[0]!r}")
-        texts[str(key)] = text
+        texts[str(key)] = proper(row.place, "the article", text)
     return texts
 
 
@@ -133,76 +123,71 @@ def _cut(found: Table, split: Split, name: str) -> Table:
     return replace(found, rows=found.rows[first:last], notes=(*found.notes, f"rows {first} to {last} of {split.of}"))
 
 
-def _from_file(path: Path, split: Split, name: str) -> Table:
+def _from_file(card: Card, path: Path, name: str) -> Table:
+    serving(card, name, published_name(path), path)  # a file of another split is not even read
     found = list(rows(path))
-    whole = split.rows is not None and len(found) == split.of
-    notes: tuple[str, ...] = ()
-    if split.rows is not None and not whole and stem(path) not in split.files:
-        notes = (f"{path} has {len(found)} rows, not the published {split.of}: all of them serve as split {name!r}",)
+    whole, notes = _serves(card, name, published_name(path), path, len(found))
     return Table(rows=found, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
+
+
+def _serves(card: Card, wanted: str, name: str, where: Path, count: int) -> tuple[bool, tuple[str, ...]]:
+    """(whether `count` rows are a published split of which the wanted one is a range, notes); see `layouts.serving`."""
+    split = card.splits[wanted]
+    if split.rows is not None and count == split.of:
+        return True, ()
+    if split.rows is not None and name not in split.files:
+        return False, (
+            f"{where} has {count} rows, not the published {split.of}: all of them serve as split {wanted!r}",
+        )
+    return False, serving(card, wanted, name, where)
 
 
 def _from_folder(card: Card, folder: Path, name: str) -> Table:
     split = card.splits[name]
     label = f"folder:{folder}"
     if any((folder / marker).is_file() for marker in ("dataset_dict.json", "state.json")):
-        found, whole = _saved(folder, split, name)
-        return Table(rows=found, label=label, where=str(folder), folder=folder, whole=whole)
-    hub = card.source.hub
-    places = [folder, *(folder / sub for sub in ("data", hub.config if hub and hub.config else "default"))]
-    for names, whole in ((split.files, False), (split.whole, True)):
-        for place in places:
-            paths = _matching(place, names)
-            if paths:
-                found = [row for path in paths for row in rows(path)]
-                where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more shards"
-                return Table(rows=found, label=label, where=where, folder=place, whole=whole)
-    wanted = ", ".join(split.files + split.whole)
-    raise UserError(
-        f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}; {', '.join(READABLE)}, .gz too).",
-        "Name the file itself with --source FILE.",
+        return _saved(card, folder, name)
+    files = find(split, places(card, folder))
+    if files is None:
+        wanted = ", ".join(split.files + split.whole)
+        what = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
+        mend = (
+            "Give the folder with the files of all splits."
+            if card.parts
+            else "Name the file itself with --source FILE."
+        )
+        raise UserError(f"{what}; {', '.join(READABLE)}, .gz too).", f"{mend} {card.source.how}".strip())
+    found = [row for path in files.paths for row in rows(path)]
+    return Table(
+        rows=found,
+        label=label,
+        where=files.where,
+        folder=files.paths[0].parent,
+        whole=files.whole,
+        notes=unlike(files, len(found)),
     )
 
 
-def _matching(folder: Path, names: tuple[str, ...]) -> list[Path]:
-    """The file, or the complete set of numbered shards, that carries the first of the names present in the folder."""
-    if not folder.is_dir():
-        return []
-    files = sorted(path for path in folder.iterdir() if path.is_file() and readable(path))
-    for name in names:
-        single = [path for path in files if stem(path) == name]
-        if len(single) > 1:
-            raise UserError(
-                f"{folder} holds {single[0].name} and {single[1].name}: it is unclear which is meant.",
-                f"Name one with --source {single[0]}.",
-            )
-        if single:
-            return single
-        shards = [path for path in files if (match := _SHARD.match(stem(path))) and match["name"] == name]
-        if shards:
-            match = _SHARD.match(stem(shards[0]))
-            count = int(match["count"]) if match else 0
-            if len(shards) != count:
-                raise UserError(f"{folder} holds {len(shards)} of {count} shards of {name!r}.", "Download the others.")
-            return shards
-    return []
-
-
-def _saved(folder: Path, split: Split, name: str) -> tuple[list[RawRow], bool]:
-    """Rows of a `datasets.save_to_disk` folder, and whether they are the whole published split."""
+def _saved(card: Card, folder: Path, name: str) -> Table:
+    """Rows of a `datasets.save_to_disk` folder: of the split by its name, or of the one split that was saved."""
     import datasets
     import pyarrow as arrow
 
+    split, label = card.splits[name], f"folder:{folder}"
     try:
         saved = datasets.load_from_disk(str(folder))
     except (OSError, ValueError, KeyError, TypeError, arrow.ArrowException) as error:
         raise UserError(f"Cannot load the saved data set {folder} ({_first_line(error)}).", "Save it again.") from None
     if not isinstance(saved, datasets.DatasetDict):
-        return list(_numbered(saved, str(folder))), split.rows is not None and len(saved) == split.of
+        serving(card, name, str(saved.split or ""), folder)
+        whole, notes = _serves(card, name, str(saved.split or ""), folder, len(saved))
+        found = list(_numbered(saved, str(folder)))
+        return Table(rows=found, label=label, where=str(folder), folder=folder, whole=whole, notes=notes)
     for names, whole in ((split.files, False), (split.whole, True)):
         for key in names:
             if key in saved:
-                return list(_numbered(saved[key], f"{folder} {key}")), whole
+                found = list(_numbered(saved[key], f"{folder} {key}"))
+                return Table(rows=found, label=label, where=str(folder), folder=folder, whole=whole)
     raise UserError(
         f"The saved data set {folder} has no split {name!r}: it has {', '.join(map(brief, saved))}.",
         f"Save one of {', '.join(split.files + split.whole)}.",

@@ -13,13 +13,15 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from ttabench.errors import UnknownName, UserError
-from ttabench.readers.cards import Card, Scalar, Source, SubTask
-from ttabench.readers.choices import Item, parse
-from ttabench.readers.formats import RawRow, malformed, stem
-from ttabench.readers.sources import Request, Table, table, twin_function
+from ttabench.readers.cards import Card, Scalar, SubTask
+from ttabench.readers.choices import HIDDEN_LABEL, Item, parse
+from ttabench.readers.formats import stem
+from ttabench.readers.generators import generated
+from ttabench.readers.layouts import folder_of, narrow, sized
+from ttabench.readers.raw import RawRow, malformed
+from ttabench.readers.sources import Request, Table, table
 
 POOL, ASKED = "train", "validation"
 """Names of the two lists of rows that a generator of the miniature world makes."""
@@ -38,6 +40,8 @@ class Part:
     label: str
     """The source, for records."""
     dropped: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+    """What a record must say of the rows."""
 
     def draw(self, count: int, seed: int) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
         """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more.
@@ -86,13 +90,8 @@ def twin_part(card: Card, name: str, place: tuple[str, int], arguments: Mapping[
     Raises:
         UserError: the generator refuses its arguments, or they leave no rows.
     """
-    assert card.twin is not None, "mini was accepted for a card without a twin"
     split, seed = place
-    make = twin_function(card.twin.generator)
-    try:
-        rows = cast("dict[str, list[dict[str, object]]]", make(task=name, split=split, seed=seed, **arguments))
-    except ValueError as error:
-        raise UserError(f"The twin of {card.name} refuses {dict(arguments)} ({error}).", "Change --task-set.") from None
+    rows = generated(card, dict, task=name, split=split, seed=seed, **arguments)
     tables = [_made(rows[part], f"the {part} rows of the miniature twin of {name}") for part in (POOL, ASKED)]
     return _part(card.parts[name], name, (tables[0], tables[1]), words)
 
@@ -103,78 +102,94 @@ def _made(rows: Sequence[dict[str, object]], where: str) -> Table:
     return Table(rows=[RawRow(f"{where}, {i}", row) for i, row in enumerate(rows)], label="mini", where=where)
 
 
-def parts(card: Card, request: Request, names: Sequence[str], explicit: bool, words: Words) -> tuple[list[Part], str]:
-    """(sub-tasks from the hub, a folder or a file, what was left out as a sentence).
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which sub-tasks, in which size."""
 
-    Args:
-        explicit: every name was asked for, so a missing one is an error; else what the folder lacks is left out.
+    names: Sequence[str]
+    explicit: bool
+    """Every name was asked for, so a missing one is an error; else what the folder lacks is left out."""
+    size: str = ""
+    """Of the training rows, where the card has several; "" for the first there is."""
+
+
+def parts(card: Card, request: Request, wanted: Wanted, words: Words) -> tuple[list[Part], list[str]]:
+    """(sub-tasks from the hub, a folder or a file, notes for the record).
 
     Raises:
-        UserError: nothing there, or a row cannot be read.
+        UserError: nothing there, the wrong split is there, or a row cannot be read.
     """
-    base = Path(request.source)
+    base, names = Path(request.source), wanted.names
     if request.source == "hub" or not base.is_dir():
         if request.source != "hub" and len(names) > 1:
             mend = "Give the folder that holds one folder a sub-task, or choose one with --task-set task=NAME."
             raise UserError(f"{request.source!r} is no folder of {', '.join(names)}.", mend)
-        return [_real(card, request, name, request.source, words) for name in names], ""
-    folders = {name: _folder(base, card.parts[name], alone=len(card.parts) == 1 or len(names) == 1) for name in names}
-    missing = [name for name, folder in folders.items() if folder is None]
-    if missing and (explicit or len(missing) == len(names)):
-        wanted = ", ".join(folder for name in missing for folder in card.parts[name].folders)
+        sources: dict[str, str | None] = dict.fromkeys(names, request.source)
+    else:
+        alone = len(card.parts) == 1 or len(names) == 1
+        folders = {name: folder_of(card, name, base, alone=alone) for name in names}
+        sources = {name: None if folder is None else str(folder) for name, folder in folders.items()}
+    missing = [name for name, source in sources.items() if source is None]
+    if missing and (wanted.explicit or len(missing) == len(names)):
+        looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
         mend = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
-        raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {wanted}).", mend)
-    found = [_real(card, request, name, str(folder), words) for name, folder in folders.items() if folder is not None]
-    return found, f"not in {base}, so left out: {', '.join(missing)}" if missing else ""
+        raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", mend)
+    found = [
+        _real(card, replace(request, source=source), name, wanted.size, words)
+        for name, source in sources.items()
+        if source is not None
+    ]
+    notes = [card.splits[request.split].note] if card.splits[request.split].note else []
+    notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
+    return found, list(dict.fromkeys([*notes, *(note for part in found for note in part.notes)]))
 
 
-def _folder(base: Path, part: SubTask, alone: bool) -> Path | None:
-    inside = next((base / name for name in part.folders if (base / name).is_dir()), None)
-    return inside or (base if alone else None)
-
-
-def _real(card: Card, request: Request, name: str, source: str, words: Words) -> Part:
-    part = card.parts[name]
-    asked = part.test if request.split == "test" else part.train
-    narrowed = card.model_copy(
-        update={
-            "source": Source(hub=part.hub, how=card.source.how),
-            "splits": {POOL: part.train, "test": asked},
-        }
-    )
-    tables = [table(narrowed, Request(source=source, split=split, options={})) for split in (POOL, "test")]
-    pool, rows = (_with_labels(part, each) for each in tables)
-    same = request.split != "test" or Path(source).is_file()
-    return _part(part, name, (None if same else pool, rows), words)
+def _real(card: Card, request: Request, name: str, size: str, words: Words) -> Part:
+    """A sub-task from its own folder, from a file, or from the hub."""
+    part, notes = sized(card, name, request.source, size)
+    narrowed = narrow(card, part, request.split)
+    one_file = request.source != "hub" and Path(request.source).is_file()
+    same = request.split != "test" or one_file
+    pool = None if same else _with_labels(part, table(narrowed, replace(request, split=POOL)))
+    asked = _with_labels(part, table(narrowed, request))
+    notes += (*(pool.notes if pool else ()), *asked.notes)
+    if one_file:
+        notes += (f"demonstrations and queries are rows of one file, {request.source}, none of them both",)
+    return replace(_part(part, name, (pool, asked), words), notes=notes)
 
 
 def _part(part: SubTask, name: str, tables: tuple[Table | None, Table], words: Words) -> Part:
     """A sub-task from the rows of the pool (None: the asked rows themselves) and the asked rows."""
     pool_table, asked_table = tables
-    asked, hidden = parse(part, asked_table, words.delimiter, words.single_blank)
+    asked, dropped = parse(part, asked_table, words.delimiter, words.single_blank)
     if pool_table is None:
-        dropped = {"label hidden": hidden} if hidden else {}
         rows = tuple(asked)
         return Part(name=name, pool=rows, asked=rows, same=True, label=asked_table.label, dropped=dropped)
-    found, _ = parse(part, pool_table, words.delimiter, words.single_blank)
+    found, unshown = parse(part, pool_table, words.delimiter, words.single_blank)
     taken = {(item.shown, item.options) for item in asked}
     pool = tuple(item for item in found if (item.shown, item.options) not in taken)
-    counts = {"label hidden": hidden, "demonstration equal to a query": len(found) - len(pool)}
+    counts = {"demonstration equal to a query": len(found) - len(pool)}
+    counts |= {f"demonstration with an {reason}": count for reason, count in unshown.items() if reason != HIDDEN_LABEL}
     return Part(
         name=name,
         pool=pool,
         asked=tuple(asked),
         same=False,
         label=asked_table.label,
-        dropped={reason: count for reason, count in counts.items() if count},
+        dropped={reason: count for reason, count in {**dropped, **counts}.items() if count},
     )
 
 
+_BESIDE = {"pair": ("label", ("0", "1", "-1")), "blank": ("answer", ("1", "2"))}
+"""Shapes whose labels are published in a file of their own: column, labels."""
+
+
 def _with_labels(part: SubTask, data: Table) -> Table:
-    """PIQA's published layout: the labels stand in a file of their own, one a line (valid-labels.lst)."""
+    """PIQA's and WinoGrande's published layout: labels in a file of their own, one a line (valid-labels.lst)."""
     file = Path(data.where)
     beside = file.with_name(f"{stem(file)}-labels.lst")
-    if part.shape != "pair" or "label" in data.rows[0].values or not beside.is_file():
+    column, known = _BESIDE.get(part.shape, ("", ()))
+    if not column or column in data.rows[0].values or not beside.is_file():
         return data
     labels = beside.read_text(encoding="utf-8", errors="replace").split()
     if len(labels) != len(data.rows):
@@ -182,7 +197,7 @@ def _with_labels(part: SubTask, data: Table) -> Table:
             f"{beside} has {len(labels)} labels for {len(data.rows)} rows of {file.name}.", "Get both anew."
         )
     for number, label in enumerate(labels, start=1):
-        if label not in ("0", "1", "-1"):
-            raise malformed(f"{beside} line {number}", f"label {label[:20]!r} is neither 0 nor 1")
-    rows = [RawRow(raw.place, {**raw.values, "label": int(x)}) for raw, x in zip(data.rows, labels, strict=True)]
+        if label not in known:
+            raise malformed(f"{beside} line {number}", f"label {label[:20]!r} is neither {known[0]} nor {known[1]}")
+    rows = [RawRow(raw.place, {**raw.values, column: int(x)}) for raw, x in zip(data.rows, labels, strict=True)]
     return replace(data, rows=rows)

@@ -1,0 +1,159 @@
+"""Published archives as people unpack them: the exact folders and file names, with a few made-up rows.
+
+Every row says in its text which file it stands in ("train", "dev", "test"), so that a test can tell what was asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.qa_files import nested, write_jsonl
+
+Rows = list[dict[str, Any]]
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def lines(path: Path, rows: Rows) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_jsonl(path, rows)
+
+
+def _question(tag: str, number: int) -> dict[str, Any]:
+    choices = [{"text": f"choice {letter}", "label": letter} for letter in "ABCD"]
+    question = {"stem": f"{tag} question {number}", "choices": choices}
+    return {"id": f"{tag}-{number}", "question": question, "answerKey": "B"}
+
+
+def openbookqa(base: Path) -> None:
+    data = base / "OpenBookQA-V1-Sep2018" / "Data"
+    put(data.parent / "README.txt", "OpenBookQA\n")
+    put(data / "Main" / "openbook.txt", "a fact\n")
+    put(data / "Additional" / "crowdsourced-facts.txt", "a fact\n")
+    for split in ("train", "dev", "test"):
+        rows = [_question(split, number) for number in range(4)]
+        lines(data / "Main" / f"{split}.jsonl", rows)
+        cells = [f"{row['id']}\t{row['question']['stem']}\tB\n" for row in rows]
+        put(data / "Main" / f"{split}.tsv", "Question ID\tQuestion Stem\tAnswer\n" + "".join(cells))
+        lines(data / "Additional" / f"{split}_complete.jsonl", [{**row, "fact1": "a fact"} for row in rows])
+
+
+def arc(base: Path) -> None:
+    top = base / "ARC-V1-Feb2018-2"
+    put(top / "ARC_Corpus.txt", "a sentence\n")
+    for kind in ("Easy", "Challenge"):
+        for name, tag in (("Train", "train"), ("Dev", "dev"), ("Test", "test")):
+            stem = top / f"ARC-{kind}" / f"ARC-{kind}-{name}"
+            rows = [_question(f"{kind} {tag}", number) for number in range(4)]
+            lines(stem.with_suffix(".jsonl"), rows)
+            put(stem.with_suffix(".csv"), "questionID,AnswerKey\n" + "".join(f"{row['id']},B\n" for row in rows))
+
+
+def _sentence(tag: str, number: int) -> dict[str, Any]:
+    return {"qID": f"{tag}{number}", "sentence": f"{tag} {number}: Ann saw Bea when _ left.", "option1": "Ann",
+            "option2": "Bea"}  # fmt: skip
+
+
+def winogrande(base: Path, sizes: tuple[str, ...] = ("xs", "s", "m", "l", "xl")) -> None:
+    top = base / "winogrande_1.1"
+    put(top / "README.md", "WinoGrande\n")
+    for stem in (*(f"train_{size}" for size in sizes), "dev"):
+        tag = stem.replace("_", " ")
+        lines(top / f"{stem}.jsonl", [{**_sentence(tag, number), "answer": "2"} for number in range(4)])
+        put(top / f"{stem}-labels.lst", "2\n" * 4)
+    lines(top / "test.jsonl", [_sentence("test", number) for number in range(4)])
+
+
+def superglue(base: Path, top: str = "SuperGLUE") -> None:
+    def rows(task: str, tag: str, number: int) -> dict[str, Any]:
+        text = f"{tag} text {number}"
+        return {
+            "BoolQ": {"passage": text, "question": "is it so", "label": number % 2 == 0},
+            "CB": {"premise": text, "hypothesis": "h", "label": "neutral"},
+            "COPA": {"premise": f"{text}.", "choice1": "A.", "choice2": "B.", "question": "cause", "label": 1},
+            "RTE": {"premise": text, "hypothesis": "h", "label": "entailment"},
+        }[task] | {"idx": number}
+
+    for task in ("BoolQ", "CB", "COPA", "RTE"):
+        for split in ("train", "val", "test"):
+            made = [rows(task, split, number) for number in range(4)]
+            hidden = [{key: value for key, value in row.items() if key != "label"} for row in made]
+            lines(base / top / task / f"{split}.jsonl", hidden if split == "test" else made)
+
+
+def sst2(base: Path, top: str = "GLUE") -> None:
+    for split in ("train", "dev"):
+        rows = "".join(f"{split} sentence {number} \t1\n" for number in range(4))
+        put(base / top / "SST-2" / f"{split}.tsv", f"sentence\tlabel\n{rows}")
+    put(base / top / "SST-2" / "test.tsv", "index\tsentence\n0\ttest sentence 0\n")
+
+
+def hellaswag(base: Path) -> None:
+    data = base / "hellaswag" / "data"
+    put(base / "hellaswag" / "README.md", "HellaSwag\n")
+    for split in ("train", "val", "test"):
+        made = [
+            {"ind": number, "activity_label": "Home", "ctx_a": f"{split} text {number}", "ctx_b": "", "split": split,
+             "endings": ["a", "b", "c", "d"], "label": 1}
+            for number in range(4)
+        ]  # fmt: skip
+        if split == "test":
+            made = [{key: value for key, value in row.items() if key != "label"} for row in made]
+        lines(data / f"hellaswag_{split}.jsonl", made)
+
+
+def piqa(base: Path, top: str = "piqa/data", asked: str = "valid") -> None:
+    for split in ("train", asked, "tests"):
+        tag = "dev" if split == asked else split
+        lines(base / top / f"{split}.jsonl", [{"goal": f"{tag} goal {i}", "sol1": "a", "sol2": "b"} for i in range(4)])
+        if split != "tests":
+            put(base / top / f"{split}-labels.lst", "0\n1\n1\n0\n")
+
+
+def physicaliqa(base: Path) -> None:
+    piqa(base, "physicaliqa-train-dev", "dev")
+
+
+def squad(base: Path) -> None:
+    for split in ("train", "dev"):
+        rows = [
+            {"id": f"{split}{i}", "title": f"T{i}", "context": f"{split} text {i}.", "question": f"{split} {i}?",
+             "answers": {"text": ["text"], "answer_start": [0]}}
+            for i in range(4)
+        ]  # fmt: skip
+        put(base / "SQuAD" / f"{split}-v1.1.json", json.dumps(nested(rows)))
+
+
+def metaicl(base: Path) -> None:
+    root = base / "MetaICL"
+    put(root / "README.md", "MetaICL\n")
+    put(root / "config" / "hr_to_lr.json", json.dumps({"train": ["piqa"], "test": ["quarel"]}))
+    for task, tag in (("piqa", "extra"), ("quarel", "train")):
+        place = root / "data" / task
+        for draw in (100, 13, 21, 42, 87):
+            for part in ("train", "dev"):
+                lines(place / f"{task}_16_{draw}_{part}.jsonl", [_shot(task, f"{tag} {draw}", i) for i in range(16)])
+            lines(place / f"{task}_16_{draw}_test.jsonl", [_shot(task, "test", i) for i in range(3)])
+
+
+def _shot(task: str, tag: str, number: int) -> dict[str, Any]:
+    return {"task": task, "input": f"{tag} input {number}", "output": "yes", "options": ["no", "yes"]}
+
+
+def pg19(base: Path) -> None:
+    put(base / "pg19" / "metadata.csv", "1,One,1900,u\n2,Two,1900,u\n3,Three,1900,u\n")
+    for number, split in enumerate(("train", "validation", "test"), start=1):
+        put(base / "pg19" / split / f"{number}.txt", f"{split} words " * 20)
+
+
+BUILD: dict[str, Callable[[Path], None]] = {
+    "openbookqa": openbookqa, "arc": arc, "winogrande": winogrande, "superglue": superglue, "sst2": sst2,
+    "hellaswag": hellaswag, "piqa": piqa, "physicaliqa": physicaliqa, "squad": squad, "metaicl": metaicl, "pg19": pg19,
+}  # fmt: skip
+"""Archives by name: each is unpacked into a folder."""

@@ -1,0 +1,335 @@
+"""Published archives load from every level of the folder they unpack to; a wrong split is never asked in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import archives
+from tests.archives import BUILD
+from tests.qa_files import refusal, shared, write_csv, write_jsonl
+from ttabench.readers import Task, load
+from ttabench.readers.cards import load_card
+
+SHOTS = {"shots": 2}
+BOOKS = {"tokens": "40", "window": 20, "stride": 8}
+
+
+def unpacked(tmp_path: Path, name: str) -> Path:
+    BUILD[name](tmp_path)
+    return tmp_path
+
+
+def told(task: Task) -> tuple[set[str], set[str]]:
+    """First words of what is read and of what is asked: the rows of `tests.archives` begin with their file."""
+    skipped = ("Question:", "Input:", "Home:", "Easy", "Challenge")
+    read, asked = set(), set()
+    for episode in task.episodes():
+        for text, words in [
+            *((piece.text, read) for piece in episode.observes()),
+            *((ask.prompt, asked) for ask in episode.asks()),
+        ]:
+            words.add(next(word for word in text.split() if word not in skipped))
+    return read, asked
+
+
+LEVELS = [
+    ("openbookqa", "openbookqa", ["", "OpenBookQA-V1-Sep2018", "OpenBookQA-V1-Sep2018/Data",
+                                  "OpenBookQA-V1-Sep2018/Data/Main", "OpenBookQA-V1-Sep2018/Data/Additional"], "test"),
+    ("arc_easy", "arc", ["", "ARC-V1-Feb2018-2", "ARC-V1-Feb2018-2/ARC-Easy"], "test"),
+    ("arc_challenge", "arc", ["", "ARC-V1-Feb2018-2", "ARC-V1-Feb2018-2/ARC-Challenge"], "test"),
+    ("winogrande", "winogrande", ["", "winogrande_1.1"], "dev"),
+    ("superglue", "superglue", ["", "SuperGLUE", "SuperGLUE/BoolQ", "SuperGLUE/CB", "SuperGLUE/COPA",
+                                "SuperGLUE/RTE"], "val"),
+    ("superglue", "sst2", ["", "GLUE", "GLUE/SST-2"], "dev"),
+    ("hellaswag", "hellaswag", ["", "hellaswag", "hellaswag/data"], "val"),
+    ("piqa", "piqa", ["piqa", "piqa/data", ""], "dev"),
+    ("piqa", "physicaliqa", ["", "physicaliqa-train-dev"], "dev"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "level", "asked"),
+    [(name, archive, level, asked) for name, archive, levels, asked in LEVELS for level in levels],
+)
+def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_papers_score(
+    tmp_path: Path, name: str, archive: str, level: str, asked: str
+) -> None:
+    task = load(name, source=str(unpacked(tmp_path, archive) / level), options=SHOTS)
+    assert told(task) == ({"train"}, {asked})
+    assert not [note for note in task.notes if "left out" not in note], "nothing to warn of"
+    expected = {"superglue": ["boolq", "cb", "copa", "rte"], "sst2": ["sst2"]}.get(archive, [name])
+    if "/" in level and archive == "superglue":
+        expected = [level.rpartition("/")[2].lower()]
+    assert [episode.asks()[0].part for episode in task.episodes()] == expected
+    assert task.source == f"folder:{tmp_path / level}"
+
+
+@pytest.mark.parametrize("top", ["SuperGLUE", "combined", "superglue"])
+def test_super_glue_under_the_names_people_have(tmp_path: Path, top: str) -> None:
+    archives.superglue(tmp_path, top)
+    archives.sst2(tmp_path, "glue_data")
+    task = load("superglue", source=str(tmp_path), options=SHOTS)
+    assert [episode.asks()[0].part for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
+    assert not task.notes
+
+
+def test_a_relative_folder_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(unpacked(tmp_path, "superglue") / "SuperGLUE" / "RTE")
+    assert [episode.asks()[0].part for episode in load("superglue", source=".", options=SHOTS).episodes()] == ["rte"]
+
+
+def test_the_folder_of_another_sub_task_is_refused(tmp_path: Path) -> None:
+    source = str(unpacked(tmp_path, "superglue") / "SuperGLUE" / "RTE")
+    assert "holds no data of cb" in refusal("superglue", source=source, options={"task": "cb"})
+    source = str(unpacked(tmp_path, "arc") / "ARC-V1-Feb2018-2" / "ARC-Easy")
+    assert "No file of split 'train' of arc_challenge" in refusal("arc_challenge", source=source)
+
+
+@pytest.mark.parametrize("level", ["", "SQuAD"])
+def test_squad(tmp_path: Path, level: str) -> None:
+    source = str(unpacked(tmp_path, "squad") / level)
+    assert told(load("squad_seq", source=source)) == ({"dev"}, {"dev"})
+    message = refusal("squad_seq", source=source, split="train")
+    assert "rows 42118 to 82011 of 87599, but" in message
+    assert "train-v1.1.json" in message
+
+
+@pytest.mark.parametrize("level", ["", "MetaICL", "MetaICL/data"])
+def test_metaicl(tmp_path: Path, level: str) -> None:
+    source = str(unpacked(tmp_path, "metaicl") / level)
+    task = load("metaicl", source=source, options={"steps": "2"})
+    assert told(task) == ({"train"}, {"test"})
+    assert not task.notes
+    (note,) = load("metaicl", source=source, split="validation", options={"steps": "2"}).notes
+    assert "rows of the training tasks" in note
+
+
+def test_metaicl_from_inside_its_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(unpacked(tmp_path, "metaicl") / "MetaICL" / "data")
+    assert told(load("metaicl", source=".", options={"steps": "2"})) == ({"train"}, {"test"})
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_pg19(tmp_path: Path, split: str) -> None:
+    base = unpacked(tmp_path, "pg19")
+    for level in ("", "pg19", f"pg19/{split}"):
+        task = load("pg19", source=str(base / level), split=split, options=BOOKS)
+        (episode,) = task.episodes()
+        assert episode.steps[0].text.startswith(f"{split} words")  # type: ignore[union-attr]
+        assert episode.asks()[0].part.split()[1] in ("One", "Two", "Three"), "titles are in metadata.csv above"
+        assert len(task.notes) == 1, "only that all books are scored"
+
+
+# --- sizes, formats ------------------------------------------------------------------------------------------------
+
+
+def test_sizes_of_winogrande(tmp_path: Path) -> None:
+    source = str(unpacked(tmp_path, "winogrande"))
+
+    def shown(**options: str) -> set[str]:
+        task = load("winogrande", source=source, options={**SHOTS, **options})
+        assert not task.notes
+        return {" ".join(piece.text.split()[:2]) for episode in task.episodes() for piece in episode.observes()}
+
+    assert shown() == {"train xl"}
+    for size in ("xs", "s", "m", "l", "xl"):
+        assert shown(size=size) == {f"train {size}"}
+    plain, sized = (load("winogrande", source=source, options={**SHOTS, **more}) for more in ({}, {"size": "m"}))
+    assert "size" not in plain.describe()["protocol"], "records of runs without a size stay what they were"
+    assert sized.describe()["protocol"]["size"] == "m"
+
+
+def test_a_size_that_is_not_there_is_replaced_with_a_note_or_refused(tmp_path: Path) -> None:
+    archives.winogrande(tmp_path, ("xs", "m"))
+    source = str(tmp_path / "winogrande_1.1")
+    task = load("winogrande", source=source, options=SHOTS)
+    assert task.notes == ("winogrande: training rows of size m (train_m), for train_xl is not there",)
+    assert "looked for train_l;" in refusal("winogrande", source=source, options={"size": "l"})
+    assert "Unknown size of winogrande 'xxl'. Did you mean 'xl'?" in refusal(
+        "winogrande", source=source, options={"size": "xxl"}
+    )
+    assert "the training rows of piqa have one size" in refusal("piqa", source=source, options={"size": "l"})
+    assert "the miniature world has one size" in refusal("winogrande", options={"size": "l"})
+    file = f"{source}/dev.jsonl"
+    assert "chooses among the files of a folder" in refusal("winogrande", source=file, options={"size": "m"})
+
+
+def test_labels_of_winogrande_may_stand_beside_the_rows(tmp_path: Path) -> None:
+    base = unpacked(tmp_path, "winogrande") / "winogrande_1.1"
+    rows = [json.loads(line) for line in (base / "dev.jsonl").read_text().splitlines()]
+    write_jsonl(base / "dev.jsonl", [{key: row[key] for key in row if key != "answer"} for row in rows])
+    (episode,) = load("winogrande", source=str(base), options=SHOTS).episodes()
+    assert [ask.gold for ask in episode.asks()] == [1] * 4
+    (base / "dev-labels.lst").write_text("0\n" * 4)
+    assert "dev-labels.lst line 1: label '0' is neither 1 nor 2" in refusal("winogrande", source=str(base))
+
+
+def test_the_hub_has_a_configuration_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    asked = []
+
+    def hub(path: str, config: str, *, split: str, revision: str | None) -> Any:
+        asked.append((path, config, split, revision))
+        row = {"sentence": f"{split} _ left.", "option1": "A", "option2": "B", "answer": "1"}
+        return datasets.Dataset.from_list([{**row, "sentence": f"{split} {i} _ left."} for i in range(3)])
+
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    for size in ("", "s"):
+        load("winogrande", source="hub", options={**SHOTS, "size": size})
+    assert {config for _, config, _, _ in asked} == {"winogrande_xl", "winogrande_s"}
+
+
+def test_jsonl_is_read_where_a_name_stands_in_several_formats(tmp_path: Path) -> None:
+    row = {"text": "t", "question": "q", "answers": "word"}
+    for suffix in (".csv", ".json", ".jsonl.gz", ".jsonl"):  # every further one is preferred
+        path = tmp_path / f"test{suffix}"
+        rows = [{**row, "text": suffix}]
+        if suffix == ".csv":
+            write_csv(path, rows)
+        elif suffix == ".json":
+            path.write_text(json.dumps(rows))
+        else:
+            write_jsonl(path, rows)
+        task = load("streamingqa", source=str(tmp_path))
+        assert next(task.episodes()).observes()[0].text == suffix
+        assert task.notes == ("1665 documents were asked for, the source has 1",), "the same number of rows in all"
+    write_csv(tmp_path / "test.csv", [row, row])
+    notes = load("streamingqa", source=str(tmp_path)).notes
+    assert notes[0] == f"{tmp_path / 'test.jsonl'} was read (1 rows), not test.csv beside it (2 rows)"
+
+
+# --- which split is asked ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "file", "split"),
+    [
+        ("openbookqa", "openbookqa", "OpenBookQA-V1-Sep2018/Data/Main/train.jsonl", "test"),
+        ("openbookqa", "openbookqa", "OpenBookQA-V1-Sep2018/Data/Main/test.jsonl", "train"),
+        ("openbookqa", "openbookqa", "OpenBookQA-V1-Sep2018/Data/Main/test.jsonl", "validation"),
+        ("arc_easy", "arc", "ARC-V1-Feb2018-2/ARC-Easy/ARC-Easy-Train.jsonl", "test"),
+        ("winogrande", "winogrande", "winogrande_1.1/train_s.jsonl", "test"),
+        ("hellaswag", "hellaswag", "hellaswag/data/hellaswag_train.jsonl", "test"),
+        ("piqa", "piqa", "piqa/data/train.jsonl", "test"),
+        ("squad_seq", "squad", "SQuAD/train-v1.1.json", "test"),
+        ("squad_seq", "squad", "SQuAD/dev-v1.1.json", "train"),
+        ("pg19", "pg19", "pg19/train", "test"),
+        ("pg19", "pg19", "pg19/test", "validation"),
+        ("pg19", "pg19", "pg19/train/1.txt", "test"),
+    ],
+)
+def test_what_is_known_to_be_another_split_is_refused(
+    tmp_path: Path, name: str, archive: str, file: str, split: str
+) -> None:
+    options = BOOKS if name == "pg19" else {}
+    message = refusal(name, source=str(unpacked(tmp_path, archive) / file), split=split, options=options)
+    assert "holds the rows of split" in message
+    assert f"not of {split!r}" in message
+    assert "--source FILE" not in message
+
+
+def test_a_file_of_unknown_split_serves_with_a_note(tmp_path: Path) -> None:
+    main = unpacked(tmp_path, "openbookqa") / "OpenBookQA-V1-Sep2018" / "Data" / "Main"
+    served, shared_out = load("openbookqa", source=str(main / "dev.jsonl"), options=SHOTS).notes
+    assert "dev.jsonl serves as split 'test' of openbookqa: by its name it could be any" in served
+    assert "are rows of one file" in shared_out
+    path = write_csv(tmp_path / "mine.csv", [{"text": "t", "question": "q", "answers": "a"}])
+    assert "mine.csv serves as split 'test'" in load("streamingqa", source=str(path)).notes[0]
+    book = tmp_path / "books" / "mine.txt"
+    archives.put(book, "words " * 30)
+    for source in (book, book.parent):
+        assert f"{source} serves as split 'test' of pg19" in load("pg19", source=str(source), options=BOOKS).notes[0]
+
+
+def test_a_file_of_the_split_shows_rows_of_its_own_with_a_note(tmp_path: Path) -> None:
+    main = unpacked(tmp_path, "openbookqa") / "OpenBookQA-V1-Sep2018" / "Data" / "Main"
+    task = load("openbookqa", source=str(main / "test.jsonl"), options=SHOTS)
+    assert told(task) == ({"test"}, {"test"})
+    (note,) = task.notes
+    assert "demonstrations and queries are rows of one file" in note
+
+
+def test_a_split_of_training_rows_says_so(tmp_path: Path) -> None:
+    source = str(unpacked(tmp_path, "openbookqa"))
+    task = load("openbookqa", source=source, split="validation", options=SHOTS)
+    assert told(task) == ({"train"}, {"train"})
+    assert task.notes == ("split validation asks published training rows that are not shown",)
+    assert not load("openbookqa", split="validation").notes, "the miniature world has the split"
+
+
+def test_a_missing_split_is_not_replaced_by_another(tmp_path: Path) -> None:
+    base = unpacked(tmp_path, "pg19") / "pg19"
+    shutil.rmtree(base / "test")
+    archives.put(base / "README.txt", "no book " * 30)
+    assert "No file of split 'test' of pg19" in refusal("pg19", source=str(base), options=BOOKS)
+    main = unpacked(tmp_path, "openbookqa") / "OpenBookQA-V1-Sep2018" / "Data" / "Main"
+    for path in main.glob("test.*"):
+        path.unlink()
+    shutil.rmtree(main.parent / "Additional")
+    message = refusal("openbookqa", source=str(tmp_path))
+    assert "No file of split 'test' of openbookqa" in message
+    assert "--source FILE" not in message, "a task of two splits needs a folder"
+
+
+@pytest.mark.parametrize(("saved", "expected"), [("test", ""), ("train", "not of 'test'"), (None, "could be any")])
+def test_a_saved_data_set_names_its_split(tmp_path: Path, saved: str | None, expected: str) -> None:
+    import datasets
+
+    rows = [{"text": "t", "question": "q", "answers": "a"}]
+    held = datasets.Dataset.from_list(rows, split=datasets.NamedSplit(saved) if saved else None)
+    held.save_to_disk(tmp_path / "held")
+    source = str(tmp_path / "held")
+    if saved == "train":
+        assert expected in refusal("streamingqa", source=source)
+    else:
+        assert expected in load("streamingqa", source=source).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("folders", ["../secret"]), ("folders", ["/etc"]), ("files", ["../../x"]), ("files", [""]), ("config", "../x")],
+)
+def test_a_card_reads_nothing_outside_its_source(tmp_path: Path, place: str, value: Any) -> None:
+    import yaml
+
+    card = load_card("openbookqa").model_dump(mode="json")
+    part = card["parts"]["openbookqa"]
+    holder = {"folders": part, "files": part["train"], "config": part["hub"]}[place]
+    holder[place] = value
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**card, "name": "mine"}), encoding="utf-8")
+    assert "is no path below the folder that is given" in refusal(str(path))
+
+
+# --- the real files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "levels", "asks"),
+    [
+        ("superglue", ["superglue"], 733), ("superglue", ["sst2", "sst2/SST-2"], 872),
+        ("superglue", ["superglue/COPA"], 100), ("hellaswag", ["hellaswag"], 400), ("piqa", ["piqa"], 400),
+        ("arc_easy", ["arc", "arc/ARC-V1-Feb2018-2", "arc/ARC-V1-Feb2018-2/ARC-Easy"], 300),
+        ("arc_challenge", ["arc", "arc/ARC-V1-Feb2018-2"], 300), ("squad_seq", ["squad"], 558),
+        ("metaicl", ["metaicl", "metaicl/data"], None),
+    ],
+)  # fmt: skip
+def test_real_rows(name: str, levels: list[str], asks: int | None) -> None:
+    tasks = [load(name, source=shared(level)) for level in levels]
+    assert len({task.describe()["digest"] for task in tasks}) == 1
+    assert asks in (None, tasks[0].n_asks)
+    assert name == "metaicl" or not tasks[0].dropped
+    assert not [note for note in tasks[0].notes if "split" in note]
+
+
+def test_real_books() -> None:
+    options = {"tokens": "16k", "books": 1}
+    top, folder = (load("pg19", source=shared(level), options=options) for level in ("pg19", "pg19/test"))
+    assert top.describe()["digest"] == folder.describe()["digest"]
+    assert "not of 'validation'" in refusal("pg19", source=shared("pg19/test"), split="validation", options=options)

@@ -1,0 +1,74 @@
+"""The generators of miniature twins that cards name: found, checked and called; a card's fault is one line.
+
+generated(card, list, "test", 0, 16, questions=2)   ->  [{"text": ..., "question": ..., "answers": ...}, ...]
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar, get_type_hints
+
+from ttabench.errors import UserError
+from ttabench.readers.cards import Card
+
+T = TypeVar("T")
+
+
+def generator_of(card: Card) -> Callable[..., Any]:
+    """The function that the card names as "ttabench.mini.module:function".
+
+    Raises:
+        UserError: there is no such function, or it makes no rows from a split and a seed.
+    """
+    assert card.twin is not None, "mini was accepted for a card without a twin"
+    module, _, function = card.twin.generator.partition(":")
+    try:
+        found: Any = getattr(import_module(module), function)
+        names = inspect.signature(found).parameters
+    except (ImportError, AttributeError, TypeError, ValueError):
+        raise _fault(card, "there is no such function") from None
+    if not {"split", "seed"} <= names.keys():
+        raise _fault(card, "it makes no rows from a split and a seed")
+    return found  # type: ignore[no-any-return]  # its signature is looked at above
+
+
+def arguments_of(card: Card) -> dict[str, Any]:
+    """What the card's generator takes beyond split, seed and documents, with its types."""
+    function = generator_of(card)
+    hints = get_type_hints(function)
+    names = [name for name in inspect.signature(function).parameters if name not in ("split", "seed", "documents")]
+    return {name: hints.get(name, str) for name in names}
+
+
+def generated(card: Card, kind: type[T], *place: object, **arguments: object) -> T:
+    """What the card's generator makes: `kind` is list (rows) or dict (rows by name).
+
+    Args:
+        place: split, seed and how many texts, for generators that begin so.
+
+    Raises:
+        UserError: it does not take these arguments, refuses their values, or makes something else.
+    """
+    function = generator_of(card)
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*place, **arguments)
+    except TypeError as error:
+        raise _fault(card, f"it does not fit this card's reader ({error})") from None
+    if place and list(signature.parameters)[:2] != ["split", "seed"]:
+        raise _fault(card, "it does not fit this card's reader")
+    try:
+        made = function(*place, **arguments)
+    except ValueError as error:
+        given = {key: value for key, value in arguments.items() if key not in ("task", "split", "seed")}
+        raise UserError(f"The twin of {card.name} refuses {given} ({error}).", "Change --task-set.") from None
+    if not isinstance(made, kind):
+        raise _fault(card, "it makes rows for another reader")
+    return made
+
+
+def _fault(card: Card, why: str) -> UserError:
+    assert card.twin is not None
+    return UserError(f"The task card {card.name}: twin.generator {card.twin.generator!r}: {why}.", "Mend that field.")
