@@ -1,12 +1,13 @@
-"""A tokenizer's chat template, cut where the user's words stand.
+"""A tokenizer's chat template, cut where the words of user and assistant stand.
 
     chat = chat_of(tokenizer, "smollm2-135m", lm.encode_template)
     chat.start    "<|im_start|>system\\nYou are ...<|im_end|>\\n<|im_start|>user\\n"
     chat.end      "<|im_end|>\\n<|im_start|>assistant\\n"
 
-Context and question are one user's turn, the answer is the assistant's. The words of the turn stay apart from the
-template, so that a context is read once and asked many times: what opens the turn begins a text, as BOS does elsewhere,
-and what closes it ends a prompt. Special tokens are parsed in the template and nowhere else.
+Documents and the question about them are one turn of the user, the answer is the assistant's. Demonstrations are turns
+of both, as in lm-evaluation-harness. The words stay apart from the template, so that a context is read once and asked
+many times: what opens the first turn begins a text, as BOS does elsewhere, and what closes it ends a prompt. Special
+tokens are parsed in the template and nowhere else.
 """
 
 from __future__ import annotations
@@ -26,18 +27,24 @@ CHAT_MODELS = frozenset({"smollm2-135m", "llama-2-7b-chat", "mistral-7b-instruct
 """Known names whose tokenizers have a chat template."""
 HEADER_BYTES = 32 * 2**20
 """A GGUF file keeps its metadata in front of its weights."""
-WORDS = "THE-WORDS-OF-THE-USER"
+WORDS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A chat template around one turn of a user."""
+    """A chat template around turns of user and assistant."""
 
     start: str
-    """Up to the user's words; the template's own system message, if it has one, is in it."""
+    """Up to the user's first words; the template's own system message, if it has one, is in it."""
+    answer: str
+    """Between a question that was answered and its answer."""
+    next: str
+    """Between an answer and the next question."""
     end: str
-    """Behind them, up to where the answer begins."""
+    """Behind the last question, up to where its answer begins."""
     start_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+    next_ids: tuple[int, ...]
     end_ids: tuple[int, ...]
 
 
@@ -50,24 +57,29 @@ def chat_of(tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str
         encode: ids of a text whose special tokens are meant.
 
     Raises:
-        UserError: there is no template, it fails, or it does not give the user's words back as they are.
+        UserError: there is no template, it fails, or it does not give the words of a turn back once.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
-    text = _rendered(tokenizer, name)
-    start, words, end = text.partition(WORDS)
-    if not words or WORDS in end:
-        what = f"The chat template of {name} does not hold the words of a user once."
-        raise UserError(what, "Leave --chat-template out.")
-    return Chat(start, end, tuple(encode(start)), tuple(encode(end)))
+    rest, parts = _rendered(tokenizer, name), []
+    for words in WORDS:
+        part, found, rest = rest.partition(words)
+        if not found or words in rest:
+            what = f"The chat template of {name} does not hold the words of every turn once."
+            raise UserError(what, "Leave --chat-template out.")
+        parts.append(part)
+    start, answer, following = parts
+    ids = (tuple(encode(text)) for text in (start, answer, following, rest))
+    return Chat(start, answer, following, rest, *ids)
 
 
 def _rendered(tokenizer: Any, name: str) -> str:
     import jinja2
 
-    turn = [{"role": "user", "content": WORDS}]
+    roles = ("user", "assistant", "user")
+    turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
     try:
-        text = tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     except (jinja2.exceptions.TemplateError, ValueError, TypeError, KeyError) as error:
         reason = " ".join(str(error).split())[:120]
         raise UserError(f"The chat template of {name} fails: {reason}.", "Leave --chat-template out.") from None

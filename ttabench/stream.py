@@ -15,17 +15,22 @@ A text that a reader cut by tokens (a book) was tokenised once, as a whole: its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ttabench.chat import Chat
 from ttabench.lm import LM
 from ttabench.types import Ask, Observe, State
 
 
 def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:
     """Ids of a piece, with its joiner in front unless it is the first text in its window."""
+    if lm.chat is not None and piece.turns is not None:
+        question, answer = piece.turns
+        opening = () if first else lm.chat.next_ids
+        return [*opening, *lm.encode(question), *lm.chat.answer_ids, *lm.encode(answer)]
     joiner = "" if first else piece.joiner
     if piece.ids:
         return [*(lm.encode(joiner, follows=True) if joiner else []), *piece.ids]
@@ -57,8 +62,17 @@ def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
     """
     if ask.prompt_ids:
         return list(ask.prompt_ids)
-    text = (ask.joiner if follows else "") + ask.prompt
-    return lm.encode(text, follows=follows) + ([] if lm.chat is None else list(lm.chat.end_ids))
+    if lm.chat is None:
+        return lm.encode((ask.joiner if follows else "") + ask.prompt, follows=follows)
+    opening, text = _opened(lm.chat, ask, follows)
+    return [*opening, *lm.encode(text, follows=follows and not opening), *lm.chat.end_ids]
+
+
+def _opened(chat: Chat, ask: Ask, follows: bool) -> tuple[tuple[int, ...], str]:
+    """What opens the turn of a prompt, and its text: a turn of its own behind demonstrations."""
+    if follows and ask.after_turns:
+        return chat.next_ids, ask.prompt
+    return (), (ask.joiner if follows else "") + ask.prompt
 
 
 def gold_ids(lm: LM, ask: Ask) -> list[int]:
@@ -69,8 +83,10 @@ def gold_ids(lm: LM, ask: Ask) -> list[int]:
     return lm.encode(delimiter + ask.answers[0], follows=True) + ([lm.eos_id] if ask.mode == "generate" else [])
 
 
-Pair = tuple[list[int], list[list[int]]]
+Pair: TypeAlias = tuple[list[int], list[list[int]]]
 """Ids of a prompt, and of the options behind it."""
+Row: TypeAlias = tuple[Ask, str, tuple[str, ...]]
+"""A query, what stands between its prompt and the options, and these options."""
 
 
 def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]]:
@@ -84,31 +100,32 @@ def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]
         for each query one pair with all options; or, where options differ in their head, one pair an option.
     """
     rows = [(ask, *each) for ask in asks for each in _heads(ask)]
-    joiners = [ask.joiner if follows else "" for ask, _, _ in rows]
-    if lm.chat is not None:
-        bodies = lm.encode_many([j + ask.prompt + head for j, (ask, head, _) in zip(joiners, rows, strict=True)],
-                                follows=follows)  # fmt: skip
-        close = lm.chat.end.rstrip()
-        end_ids, blanks = lm.encode_template(close), lm.chat.end[len(close) :]
-        pairs = [
-            (body + end_ids, lm.encode_many([blanks + o.removeprefix(ask.delimiter) for o in options], follows=True))
-            for body, (ask, _, options) in zip(bodies, rows, strict=True)
-        ]
-    else:
-        texts = [j + ask.prompt + head for j, (ask, head, _) in zip(joiners, rows, strict=True)]
-        prompts = lm.encode_many([text.rstrip() for text in texts], follows=follows)
-        wholes = iter(
-            lm.encode_many(
-                [text + option for text, (*_, options) in zip(texts, rows, strict=True) for option in options],
-                follows=follows,
-            )
-        )
-        pairs = [
-            (prompt, [next(wholes)[len(prompt) :] for _ in options])
-            for prompt, (*_, options) in zip(prompts, rows, strict=True)
-        ]
+    pairs = _plain_pairs(lm, rows, follows) if lm.chat is None else _turn_pairs(lm, lm.chat, rows, follows)
     found = iter(pairs)
     return [[next(found) for _ in _heads(ask)] for ask in asks]
+
+
+def _plain_pairs(lm: LM, rows: Sequence[Row], follows: bool) -> list[Pair]:
+    texts = [(ask.joiner if follows else "") + ask.prompt + head for ask, head, _ in rows]
+    prompts = lm.encode_many([text.rstrip() for text in texts], follows=follows)
+    both = [text + option for text, (*_, options) in zip(texts, rows, strict=True) for option in options]
+    wholes = iter(lm.encode_many(both, follows=follows))
+    return [
+        (prompt, [next(wholes)[len(prompt) :] for _ in options])
+        for prompt, (*_, options) in zip(prompts, rows, strict=True)
+    ]
+
+
+def _turn_pairs(lm: LM, chat: Chat, rows: Sequence[Row], follows: bool) -> list[Pair]:
+    close = chat.end.rstrip()
+    end_ids, blanks = lm.encode_template(close), chat.end[len(close) :]
+    pairs = []
+    for ask, head, options in rows:
+        opening, text = _opened(chat, ask, follows)
+        body = lm.encode(text + head, follows=follows and not opening)
+        answers = lm.encode_many([blanks + option.removeprefix(ask.delimiter) for option in options], follows=True)
+        pairs.append(([*opening, *body, *end_ids], answers))
+    return pairs
 
 
 def _heads(ask: Ask) -> list[tuple[str, tuple[str, ...]]]:

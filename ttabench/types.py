@@ -41,6 +41,8 @@ class Observe:
     """What stands in front of this piece where other text stands before it in one window."""
     ids: tuple[int, ...] = ()
     """Token ids of the base model, where the reader cut one text by tokens; `text` is what they stand for."""
+    turns: tuple[str, str] | None = None
+    """A demonstration as what a user says and an assistant answers: what a chat template takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Ask:
     """Stable identity of the query; samples of two runs are paired by it."""
     joiner: str = JOINER
     """What stands in front of the prompt where other text stands before it in one window."""
+    after_turns: bool = False
+    """Whether what stands before the prompt in the window is demonstrations, which are turns in a chat template."""
     mode: Mode = "generate"
     answers: tuple[str, ...] = ()
     """Gold answers (`generate`), or the one gold continuation (`score`)."""

@@ -48,6 +48,11 @@ class Item:
         head = self.heads[self.gold] if self.heads else ""
         return self.prompts["lm_eval"] + head + self.options[self.gold]
 
+    def turns(self, delimiter: str) -> tuple[str, str]:
+        """The row as a demonstration in a chat template: what the user says, and the right option."""
+        head = self.heads[self.gold] if self.heads else ""
+        return self.prompts["lm_eval"] + head, self.options[self.gold].removeprefix(delimiter)
+
     def ask(self, key: str, template: str, delimiter: str) -> Ask:
         """The row as a query."""
         return Ask(

@@ -107,12 +107,14 @@ class Demonstrations(Counted):
                 yield Episode(key=key, steps=(*text[:border], *asked))
 
     def _observe(self, part: str, item: Item) -> Observe:
-        return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=self.card.prompt.joiner)
+        prompt = self.card.prompt
+        turns = item.turns(prompt.delimiter)
+        return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=prompt.joiner, turns=turns)
 
     def _ask(self, part: str, item: Item, key: str, template: str = "") -> Ask:
         prompt = self.card.prompt
         asked = item.ask(key, template or self.settings.template, prompt.delimiter)
-        return replace(asked, part=part, joiner=prompt.joiner)
+        return replace(asked, part=part, joiner=prompt.joiner, after_turns=True)
 
     def training(
         self,

@@ -92,8 +92,9 @@ class MetaIcl(Counted):
 
     def _observe(self, row: MetaRow) -> Observe:
         layout = LAYOUTS[self.settings.layout]
-        text = f"{layout.shown.replace('{input}', row.input)}{self.card.prompt.delimiter}{row.output}"
-        return Observe(text=text, key=f"{row.task}/{row.id}", joiner=layout.joiner)
+        question = layout.shown.replace("{input}", row.input)
+        text = f"{question}{self.card.prompt.delimiter}{row.output}"
+        return Observe(text=text, key=f"{row.task}/{row.id}", joiner=layout.joiner, turns=(question, row.output))
 
     def _ask(self, row: MetaRow, step: int, key: str) -> Ask:
         delimiter = self.card.prompt.delimiter
@@ -103,6 +104,7 @@ class MetaIcl(Counted):
             prompt=LAYOUTS[self.settings.layout].asked.replace("{input}", row.input),
             key=key,
             joiner=LAYOUTS[self.settings.layout].joiner,
+            after_turns=True,
             mode="choose" if choosing else "generate",
             answers=(row.output,),
             options=tuple(delimiter + option for option in row.options) if choosing else (),
