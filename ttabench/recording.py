@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench import environment
-from ttabench.aggregation import NORMAL_95, Aggregate, aggregate, of_units
+from ttabench.aggregation import Aggregate, aggregate, interval_of_mean, of_units
 from ttabench.metrics import metric
 from ttabench.records import Row, RunRecord
 from ttabench.store import EpisodeCost, RunFolder, Sample
@@ -141,7 +141,7 @@ def _mean(rows: Sequence[Row]) -> Row:
     value = fmean(row.value for row in rows)
     known = [row.stderr for row in rows if row.stderr is not None]
     stderr = sqrt(fsum(error**2 for error in known)) / len(rows) if len(known) == len(rows) else None
-    half = NORMAL_95 * stderr if stderr is not None else None
+    low, high = interval_of_mean([(row.value, row.ci_low, row.ci_high) for row in rows])
     read = [row.context_tokens for row in rows if row.context_tokens is not None]
     return rows[0].model_copy(
         update={
@@ -150,8 +150,8 @@ def _mean(rows: Sequence[Row]) -> Row:
             "value": value,
             "n": sum(row.n for row in rows),
             "stderr": stderr,
-            "ci_low": value - half if half is not None else None,
-            "ci_high": value + half if half is not None else None,
+            "ci_low": low,
+            "ci_high": high,
             "weight": None,
         }
     )
