@@ -35,7 +35,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         seeds={"run": config.seed},
         n=len(folder.samples),
         rows=tuple(tidy_rows(plan, folder.samples)),
-        cost=total_cost(folder.costs, folder.samples),
+        cost=total_cost(folder.costs, folder.samples) | folder.spent(),
         dropped=dict(plan.task.dropped),
         notes=(
             *notes(plan, lm),
@@ -192,6 +192,12 @@ def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: S
     return [row]
 
 
+def _sum(values: Sequence[float | None]) -> float | None:
+    """None where one is not known."""
+    known = [value for value in values if value is not None]
+    return fsum(known) if len(known) == len(values) else None
+
+
 def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[str, float | int | None]:
     """Seconds are summed over the episodes, `ask_ms` is the mean over queries, bytes are the largest of any episode."""
     read = [cost.tokens_read for cost in costs if cost.tokens_read is not None]
@@ -207,6 +213,8 @@ def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[
         "adapt_ms_per_piece": adapt_seconds * 1000 / pieces if pieces else None,
         "encode_seconds": sum(cost.encode_seconds for cost in costs),
         "ask_seconds": sum(sample.ask_ms for sample in samples) / 1000,
+        "adapt_cpu_seconds": _sum([cost.adapt_cpu_seconds for cost in costs]),
+        "ask_cpu_seconds": _sum([sample.ask_cpu_ms and sample.ask_cpu_ms / 1000 for sample in samples]),
         "ask_ms": fmean(sample.ask_ms for sample in samples) if samples else None,
         "state_bytes": max((cost.state_bytes for cost in costs), default=0),
         "patch_bytes": max((cost.patch_bytes for cost in costs), default=0),

@@ -205,6 +205,7 @@ class _EpisodeRun:
                     if metric(name).ratio is None
                 },
                 ask_ms=each_ms,
+                ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
                 logprobs=list(given.logprobs),
                 tokens=list(given.tokens),
                 blank=list(given.blank),
@@ -229,6 +230,7 @@ class _EpisodeRun:
             patch_bytes=self.patch_bytes,
             adapt_peak_bytes=max(self.meter.peak_bytes["adapt"], self.meter.peak_bytes["encode"]),
             ask_peak_bytes=self.meter.peak_bytes["ask"],
+            adapt_cpu_seconds=self.meter.cpu_seconds["adapt"] + self.meter.cpu_seconds["encode"],
             truncated={key: int(sum(value)) for key, value in self.state.meta.items() if key.startswith("truncated")},
         )
 

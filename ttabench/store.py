@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ttabench.aggregation import Unit
 from ttabench.errors import UserError
+from ttabench.meter import Lap, load_average
 from ttabench.records import (
     RECORD_FILE,
     SAMPLES_FILE,
@@ -46,6 +47,8 @@ class Sample:
     metrics: dict[str, float]
     ask_ms: float
     """Its share of the batch it was answered in."""
+    ask_cpu_ms: float | None = None
+    """The same of the processor's time; None in samples of versions that did not measure it."""
     logprobs: list[float] = field(default_factory=list)
     """Summed log-probability of each option (`choose`), of the continuation (`score`) or of the gold answer
     (`generate`)."""
@@ -91,6 +94,8 @@ class EpisodeCost:
     ask_peak_bytes: int
     truncated: dict[str, int] = field(default_factory=dict)
     """What of the context the method could not take in, by its own counts ("truncated_tokens" ...)."""
+    adapt_cpu_seconds: float | None = None
+    """Of the processor, reading and encoding; None as in samples."""
 
 
 class RunFolder:
@@ -109,6 +114,8 @@ class RunFolder:
         self.samples: list[Sample] = []
         self.costs: list[EpisodeCost] = []
         self._answered: set[tuple[str, str]] = set()
+        self._seconds = [0.0, 0.0]
+        self._lap, self._load = Lap(), load_average()
         probe = self.path / f".probe-{os.getpid()}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -128,6 +135,7 @@ class RunFolder:
         except Timeout:
             notify(f"Another process is running {self.path.name}; waiting for it.")
             lock.acquire()
+        self._lap, self._load = Lap(), load_average()  # waiting was no work
         try:
             yield
         finally:
@@ -141,6 +149,7 @@ class RunFolder:
         """Forget the partial results."""
         (self.path / PARTIAL_FILE).unlink(missing_ok=True)
         self.samples, self.costs, self._answered = [], [], set()
+        self._seconds = [0.0, 0.0]
 
     def abandon(self) -> None:
         """Leave no empty folder behind where a run failed before its first result."""
@@ -172,12 +181,27 @@ class RunFolder:
         return len(self.samples)
 
     def _take(self, line: Mapping[str, Json]) -> None:
+        self._count(*line.get("seconds", (0.0, 0.0)))
         if line["kind"] == "sample":
             sample = Sample(**line["value"])
             self.samples.append(sample)
             self._answered.add((sample.episode, sample.key))
         else:
             self.costs.append(EpisodeCost(**line["value"]))
+
+    def _count(self, wall: float, cpu: float) -> None:
+        self._seconds = [self._seconds[0] + wall, self._seconds[1] + cpu]
+
+    def spent(self) -> dict[str, float | None]:
+        """What the run took so far, in every process that worked on it, as far as each has stored results.
+
+        `wall_seconds`, `cpu_seconds` (loading included), and the load average of the machine when this process began
+        and now.
+        """
+        self._count(*self._lap.take())
+        wall, cpu = self._seconds
+        loads = {"load_average_start": self._load, "load_average_end": load_average()}
+        return {"wall_seconds": wall, "cpu_seconds": cpu, **loads}
 
     def answered(self, episode: str, key: str) -> bool:
         """Whether this query was answered before."""
@@ -199,7 +223,10 @@ class RunFolder:
         self.costs.append(cost)
 
     def _write(self, lines: Sequence[Mapping[str, Json]]) -> None:
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        seconds = self._lap.take()
+        self._count(*seconds)
+        timed = [*({**line, "seconds": seconds} for line in lines[:1]), *lines[1:]]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in timed)
         try:
             with (self.path / PARTIAL_FILE).open("a", encoding="utf-8") as file:
                 file.write(text)
