@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from ttabench import cli
+from ttabench.profiling import rates
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,16 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _rates_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Dry runs measure the machine in no time, and keep nothing in the user's cache."""
+    folder = tmp_path_factory.mktemp("rates")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rates, "SECONDS", 0.0)
+        patch.setattr(rates, "cache_folder", lambda: folder)
+        yield
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ LEVELS = (
         "meter",
         "registry",
         "render",
+        "bars",
         "progress",
         "mini",
     ),
@@ -33,7 +34,7 @@ LEVELS = (
     ("methods", "readers"),
     ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export"),
     ("resolving", "evaluation", "reading", "compare", "pairing", "harness"),
-    ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
+    ("cli", "options", "commands", "listing", "tables", "duration", "plots", "__main__"),
 )
 UPPER = {
     "profiling.job": "resolving",

@@ -17,6 +17,7 @@ from ttabench import __version__
 from ttabench import options as o
 from ttabench.errors import UserError
 from ttabench.profiling.command import profile
+from ttabench.progress import loaded, loading
 
 app = typer.Typer(
     name="ttabench",
@@ -54,6 +55,7 @@ def eval_(
     seed: o.Seed = 0,
     seeds: o.Seeds = "",
     device: o.Device = "auto",
+    threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     batch_size: o.BatchSize = 32,
     bos: o.Bos = "auto",
@@ -65,7 +67,9 @@ def eval_(
     quiet: o.Quiet = False,
 ) -> None:
     """Run a method on a task and store the result; the same command again returns or continues it."""
+    _say_loading(model, json or quiet)
     from ttabench import commands
+    from ttabench.environment import use_threads
     from ttabench.resolving import Wanted
 
     wanted = Wanted(
@@ -77,8 +81,9 @@ def eval_(
     numbers = commands.seed_list(seeds, seed)
     showing = commands.Showing(json=json, quiet=quiet)
     if dry_run:
-        commands.dry_run(wanted, numbers, showing)
+        commands.dry_run(wanted, numbers, showing, threads)
     else:
+        use_threads(threads)
         commands.evaluate(wanted, numbers, commands.Storing(out=out, force=force), showing)
 
 
@@ -107,6 +112,7 @@ def train(
     decay: o.Decay = None,
     seed: o.Seed = 0,
     device: o.Device = "auto",
+    threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
@@ -119,7 +125,9 @@ def train(
     quiet: o.Quiet = False,
 ) -> None:
     """Train a method on a task and write a checkpoint that `eval --checkpoint` takes."""
+    _say_loading(model, json or quiet)
     from ttabench import commands
+    from ttabench.environment import use_threads
     from ttabench.resolving import Wanted
 
     wanted = Wanted(
@@ -133,6 +141,7 @@ def train(
     }  # fmt: skip
     training = commands.Training(seed=seed, save_every=save_every, dtype=stored, resume=resume)
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
+    use_threads(threads)
     commands.train(wanted, changes, training, storing, showing)
 
 
@@ -150,6 +159,7 @@ def adapt(
     task: o.Task = "streamingqa",
     pieces: o.Pieces = "file",
     device: o.Device = "auto",
+    threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
@@ -160,7 +170,9 @@ def adapt(
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
+    _say_loading(model, json or quiet)
     from ttabench import commands
+    from ttabench.environment import use_threads
     from ttabench.reading import Reading
     from ttabench.resolving import Wanted
 
@@ -169,6 +181,7 @@ def adapt(
         device=device, dtype=dtype, random_weights=random_weights, bos=bos, chat_template=chat_template,
     )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
+    use_threads(threads)
     commands.adapt(wanted, reading, out, commands.Showing(json=json, quiet=quiet))
 
 
@@ -216,7 +229,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _say_loading(model: str, silent: bool) -> None:
+    """The first thing somebody sees: importing what is needed takes seconds."""
+    if not silent:
+        loading(f"libraries and {Path(model).name or model}")
+
+
 def _complain(text: str, code: int) -> int:
+    loaded()
     line = " ".join(text.split())
     if line:
         typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)

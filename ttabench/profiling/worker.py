@@ -19,7 +19,7 @@ import torch
 
 from ttabench import lm as base
 from ttabench.batching import out_of_memory
-from ttabench.environment import quiet_libraries, seed_everything
+from ttabench.environment import quiet_libraries, seed_everything, use_threads
 from ttabench.errors import UserError
 from ttabench.layers.rotary import rotates
 from ttabench.lm import LM
@@ -38,6 +38,7 @@ Emit: TypeAlias = Callable[[str, Json], None]
 def work(request: Mapping[str, Json], emit: Emit) -> None:
     """Do what a request asks."""
     job = Job.from_json(request["job"])
+    use_threads(request.get("threads"))
     quiet_libraries()
     seed_everything(0)
     try:
