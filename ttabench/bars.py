@@ -83,6 +83,8 @@ class _PaceColumn(ProgressColumn):
         pace = task.fields["pace"]
         assert isinstance(pace, Pace)
         left = pace.left()
+        if pace.done >= pace.total:
+            return Text(pace.rate_in_words(), style="cyan")
         if left is None:
             return Text(f"{_clock_time(task.elapsed or 0.0)} so far", style="cyan")
         return Text(f"{pace.rate_in_words()} {_clock_time(left)} left", style="cyan")
