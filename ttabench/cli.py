@@ -41,6 +41,7 @@ def eval_(
     method: o.Method = "icl",
     task: o.Task = "streamingqa",
     model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
@@ -72,7 +73,7 @@ def eval_(
         method=method, task=task, model=model, source=source, split=split, limit=limit, preset=preset,
         settings=tuple(set_ or ()), task_options=tuple(task_set or ()), checkpoint=checkpoint, state=state,
         ask_only=ask_only, device=device, dtype=dtype, batch_size=batch_size, random_weights=random_weights, bos=bos,
-        chat_template=chat_template,
+        chat_template=chat_template, base_checkpoint=base_checkpoint,
     )  # fmt: skip
     numbers = commands.seed_list(seeds, seed)
     showing = commands.Showing(json=json, quiet=quiet)
@@ -87,6 +88,7 @@ def train(
     method: o.Method = "mac",
     task: o.Task = "streamingqa",
     model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
@@ -125,7 +127,7 @@ def train(
     wanted = Wanted(
         method=method, task=task, model=model, source=source, split=split, preset=preset, settings=tuple(set_ or ()),
         task_options=tuple(task_set or ()), checkpoint=checkpoint, device=device, dtype=dtype,
-        random_weights=random_weights, bos=bos, chat_template=chat_template,
+        random_weights=random_weights, bos=bos, chat_template=chat_template, base_checkpoint=base_checkpoint,
     )  # fmt: skip
     changes = {
         "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
@@ -143,6 +145,7 @@ def adapt(
     out: o.StateOut = Path("state"),
     method: o.Method = "icl",
     model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
@@ -167,6 +170,7 @@ def adapt(
     wanted = Wanted(
         method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
         device=device, dtype=dtype, random_weights=random_weights, bos=bos, chat_template=chat_template,
+        base_checkpoint=base_checkpoint,
     )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
     commands.adapt(wanted, reading, out, commands.Showing(json=json, quiet=quiet))

@@ -28,7 +28,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
 SEEDS = 2**32
 """What numpy takes for a seed."""
-PATH_FIELDS = ("checkpoint", "state", "device")
+PATH_FIELDS = ("checkpoint", "state", "device", "base_checkpoint")
 """Fields of the record that the identity leaves out; the digests in `inputs` stand for the paths."""
 
 
@@ -73,6 +73,7 @@ class RunConfig:
         batch_size: queries at once; 0 for as many as fit.
         ask_only: read none of the task's context, ask from the given state.
         bos: what begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing.
+        base_checkpoint: the checkpoint that the base model stands on, see `standing`.
         chat_template: whether context and question stand in the tokenizer's chat template.
     """
 
@@ -96,6 +97,7 @@ class RunConfig:
     ask_only: bool = False
     bos: str = "auto"
     chat_template: bool = False
+    base_checkpoint: str = ""
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,7 +118,8 @@ class RunConfig:
     @property
     def base(self) -> str:
         """The base model as tables name it: random weights are said."""
-        return f"{self.model} (random weights)" if self.random_weights else self.model
+        name = standing_name(self.model, self.base_checkpoint)
+        return f"{name} (random weights)" if self.random_weights else name
 
     def to_json(self) -> dict[str, Json]:
         """The configuration as JSON values, every field named."""
@@ -134,6 +137,11 @@ class RunConfig:
     def identity(self) -> str:
         """12 hexadecimal digits of the SHA-256 of `canonical()`: the run's id and the name of its folder."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()[:IDENTITY_DIGITS]
+
+
+def standing_name(model: str, base_checkpoint: str) -> str:
+    """The name of a base model that stands on a checkpoint: smollm2-135m-qa."""
+    return f"{model}-{base_checkpoint.rpartition(':')[2].rstrip('/').rpartition('/')[2]}" if base_checkpoint else model
 
 
 def digest(path: Path) -> str:

@@ -20,7 +20,7 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
 from ttabench.readers.cards import Card, load_card
-from ttabench.resolving import ASSETS, Adapter, Wanted, adapter
+from ttabench.resolving import ASSETS, Adapter, Wanted, adapter, named
 from ttabench.types import Json, State
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     record = task.describe()
     inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted.model)}
     inputs["checkpoint"] = resolved.checkpoint_digest
+    if wanted.base_checkpoint:
+        inputs["base_checkpoint"] = digest(named(wanted.base_checkpoint, wanted.model))
     if wanted.state is not None:
         inputs["state"] = digest(wanted.state)
     config = RunConfig(
@@ -95,6 +97,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         random_weights=wanted.random_weights,
         ask_only=wanted.ask_only,
         bos=wanted.bos,
+        base_checkpoint=wanted.base_checkpoint,
         chat_template=chat,
         inputs={key: value for key, value in inputs.items() if value},
     )
@@ -144,7 +147,7 @@ class Bases:
         Raises:
             UserError: unknown, missing or unreachable model; a device or number format that is not there.
         """
-        key = (wanted.model, wanted.device, wanted.dtype, wanted.random_weights, wanted.bos, chat_template)
+        key = (wanted.base_name, wanted.device, wanted.dtype, wanted.random_weights, wanted.bos, chat_template)
         if key not in self._loaded:
             from ttabench.environment import quiet_libraries
             from ttabench.lm import load as load_lm
@@ -157,6 +160,10 @@ class Bases:
                 dtype=wanted.dtype,
                 bos=wanted.bos,
             )
+            if wanted.base_checkpoint:
+                from ttabench.standing import stood_on
+
+                lm = stood_on(lm, named(wanted.base_checkpoint, wanted.model), wanted.base_checkpoint)
             if chat_template:
                 lm.use_chat_template()
             self._loaded[key] = lm
@@ -232,7 +239,7 @@ class _Notes:
 
 def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.environment import seed_everything
-    from ttabench.recording import label_notes, make_record, notes
+    from ttabench.recording import answer_notes, label_notes, make_record, notes
     from ttabench.runner import Bench, run_episodes
 
     seed_everything(plan.config.seed)
@@ -249,7 +256,7 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
     pending = _Notes(notes(plan, lm), watching)
     run_episodes(bench, plan.task, folder, pending.tick)
     pending.give()
-    for note in label_notes(method):
+    for note in [*label_notes(method), *answer_notes(folder.samples)]:
         watching.notify(f"Note: {note}.")
     record = make_record(plan, lm, method, folder)
     folder.finish(record)

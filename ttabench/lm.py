@@ -9,7 +9,7 @@ Weights never change: gradients are off, the model stays in evaluation mode. All
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ class LM:
         bos_ids: what begins a text: one token for Llama-likes, () for GPT-2 and for SmolLM2.
         eos_id: the token that ends a text; an answer may end with any of `eos_ids`.
         eos_ids: the tokenizer's end of sequence, and those of the model's `generation_config`.
+        stands_on: the checkpoint whose deltas were added to the weights, see `standing`; empty where none was.
         chat: the chat template in use, see `use_chat_template`; None by default.
         pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
 
@@ -90,6 +91,7 @@ class LM:
         self._templates = backend(tokenizer, specials_are_text=False)
         self._anchor_ids = _anchor(self._texts)
         self.chat: Chat | None = None
+        self.stands_on: Mapping[str, Any] = {}
 
     @property
     def decoder(self) -> nn.Module:
@@ -149,6 +151,11 @@ class LM:
         lists = [m for m in self.decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
         assert lists, f"{self.name}: found no list of {self.layers} decoder layers"
         return lists[0]
+
+    def changed(self, stands_on: Mapping[str, Any]) -> None:
+        """Say that the weights are now those of a base that stands on a checkpoint: it has another fingerprint."""
+        self.stands_on = stands_on
+        self.__dict__.pop("fingerprint", None)
 
     @property
     def start_ids(self) -> tuple[int, ...]:
@@ -220,6 +227,7 @@ class LM:
             "device": str(self.device),
             "start": self.tokenizer.decode(list(self.start_ids)),
             **({} if self.chat is None else {"chat_end": self.chat.end}),
+            **({"stands_on": dict(self.stands_on)} if self.stands_on else {}),
         }
 
 

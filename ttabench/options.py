@@ -122,6 +122,11 @@ RandomWeights = Annotated[
 Bos = Annotated[
     str, typer.Option("--bos", help="What begins a text: auto (what the tokenizer adds), yes, no.", rich_help_panel=HOW)
 ]
+BaseCheckpoint = Annotated[
+    str,
+    typer.Option(help="LoRA checkpoint, or shipped:NAME, that the base LM stands on.", show_default=False,
+                 rich_help_panel=RUN),
+]  # fmt: skip
 ChatTemplate = Annotated[
     bool | None,
     typer.Option("--chat-template/--no-chat-template", show_default=False, rich_help_panel=WHAT,

@@ -42,6 +42,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
             *_truncations(folder.costs),
             *label_notes(method),
             *_shorter(plan, folder.samples),
+            *answer_notes(folder.samples),
         ),
         versions=environment.versions(),
         hardware=environment.hardware(),
@@ -65,6 +66,20 @@ def label_notes(method: BaseMethod[Any]) -> list[str]:
         for name, value in method.labels().items()
     )
     return [f"{method.name}: {told.replace('_', ' ')}"] if told else []
+
+
+def answer_notes(samples: Sequence[Sample]) -> list[str]:
+    """Whether most generated answers say nothing, or were cut by the number of tokens they may have."""
+    written = [sample for sample in samples if sample.mode == "generate"]
+    counts = {
+        "are empty": sum(not sample.prediction for sample in written),
+        "were cut at max_new_tokens": sum(not sample.ended for sample in written),
+    }
+    return [
+        f"{count} of {len(written)} answers {what}: the prompt may not suit the base model"
+        for what, count in counts.items()
+        if 2 * count > len(written)
+    ]
 
 
 def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:

@@ -19,7 +19,10 @@ from ttabench.resolving import Wanted, adapter
 from ttabench.states import load_state
 
 NAME = "ttabench"
-ARGUMENTS = ("method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device", "bos")
+ARGUMENTS = (
+    "method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device", "bos",
+    "base_checkpoint",
+)  # fmt: skip
 HERE = ("batch_size", "split", "delimiter")
 NOT_GIVEN = ("state", "preset")
 """Where `none`, which lm-eval reads as nothing, names nothing; elsewhere it is a name (method, checkpoint, split)."""
@@ -90,4 +93,5 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         preset=str(given.get("preset", "")),
         dtype=str(given.get("dtype", "auto")),
         bos=str(given.get("bos", "auto")),
+        base_checkpoint=str(given.get("base_checkpoint", "")),
     )
