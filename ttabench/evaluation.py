@@ -18,7 +18,7 @@ from ttabench.config import RunConfig, digest
 from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
-from ttabench.resolving import ASSETS, Adapter, Wanted, adapter
+from ttabench.resolving import Adapter, Wanted, adapter
 from ttabench.types import Json, State
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         options=registry.assignments(wanted.task_options, "--task-set"),
     )
     record = task.describe()
-    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted.model)}
+    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted)}
     inputs["checkpoint"] = resolved.checkpoint_digest
     if wanted.state is not None:
         inputs["state"] = digest(wanted.state)
@@ -105,9 +105,10 @@ def _check_model(wanted: Wanted) -> None:
         raise UnknownName("architecture for --random-weights", wanted.model, list(ARCHITECTURES))
 
 
-def _model_digest(model: str) -> str:
-    folder = ASSETS / NANO if model == NANO else Path(model)
-    return digest(folder) if folder.is_dir() else ""
+def _model_digest(wanted: Wanted) -> str:
+    from ttabench.hub import digest_of
+
+    return "" if wanted.random_weights else digest_of(wanted.model)
 
 
 class Bases:

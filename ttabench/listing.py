@@ -121,7 +121,7 @@ def models_table() -> Table:
         rows.append((name, render.count(parameters), *sizes, where))
         data.append({"model": name, "parameters": parameters, "hub": hub})
     columns = ("model", "#parameters", "#layers", "#width", "#heads/kv", "where")
-    caption = "Or give a folder, a .gguf file or a hub id. All but nano build offline with --random-weights, for cost profiles."
+    caption = "Or a folder, a .gguf file or a hub id. All but nano build offline with --random-weights, for profiles."
     return Table(title="models", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 
