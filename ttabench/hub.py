@@ -47,13 +47,13 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pr
 
     Raises:
         UserError: unknown name (closest named), folder without a model, hub not reachable; whatever is wrong with the
-            files, see `loading.read` and `gguf_files.read`.
+            files, see `loading.read` and `gguf_copies.read`.
     """
-    from ttabench import gguf_files, loading
+    from ttabench import gguf_copies, loading
 
     source = _source(name)
     if source.gguf is not None:
-        return Pretrained(*gguf_files.read(source, dtype, device))
+        return Pretrained(*gguf_copies.read(source, dtype, device))
     if not source.local:
         offline_if_unreachable()
     return Pretrained(*loading.read(source, dtype, device))

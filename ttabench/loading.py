@@ -27,6 +27,8 @@ READ = (CONFIG, "generation_config.json", "tokenizer_config.json", "special_toke
 ADAPTER = "adapter_config.json"
 SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads")
 """What a configuration must say for a model to be used here."""
+DEEPEST = {"num_hidden_layers": 10_000, "n_layer": 10_000, "num_layers": 10_000}
+"""More layers than any model has: a damaged number would be built layer by layer, for ever."""
 TABLES = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$|(^|\.)position_ids$")
 """Masks and tables that older versions of transformers stored beside the weights; models make their own."""
 AGAIN = "Download or copy it again, or give another --model."
@@ -140,6 +142,9 @@ def _check_folder(folder: Path) -> None:
         if found.get("auto_map"):
             what = f"{file} names code that the model brings (auto_map); no such code is run here."
             raise UserError(what, "If transformers knows the architecture itself, take auto_map out of the file.")
+        for field, most in DEEPEST.items():
+            if isinstance(depth := found.get(field), int) and depth > most:
+                raise UserError(f"{file} is damaged: its {field} is {str(depth)[:12]}.", AGAIN)
 
 
 def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
@@ -173,6 +178,9 @@ def _check_kind(source: Source, model: PreTrainedModel, tokenizer: Any) -> None:
         value = getattr(model.config, size, None)
         if not isinstance(value, int) or value < 1:
             raise UserError(f"{kind} cannot be used: its {size} is {value}.", mend)
+    ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    if not all(isinstance(end, int) for end in (ends if isinstance(ends, list) else [ends or 0])):
+        raise UserError(f"{kind} cannot be used: its eos_token_id is {ends!r}.", "Give a number, or a list of them.")
     if model.get_output_embeddings() is None:
         raise UserError(f"{kind} cannot be used: it has no head.", mend)
     if not getattr(tokenizer, "is_fast", False):
