@@ -89,7 +89,8 @@ def read_header(file: Path) -> Header:
             metadata = dict(walk.entry() for _ in range(entries))
             infos = tuple(walk.tensor() for _ in range(tensors))
         except (struct.error, ValueError, OverflowError, MemoryError) as error:
-            what = f"{file} is truncated or damaged: its head cannot be read ({error})."
+            reason = "the file ends within it" if isinstance(error, struct.error) else error
+            what = f"{file} is truncated or damaged: its head cannot be read ({reason})."
             raise UserError(what, "Download or copy it again.") from None
     alignment = metadata.get("general.alignment") or ALIGNMENT
     if not isinstance(alignment, int) or alignment < 1:

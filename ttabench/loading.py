@@ -121,7 +121,8 @@ def refusal(source: Source, error: Exception) -> UserError:
     reason = lines[0] if lines else type(error).__name__
     if isinstance(error, KeyError | RecursionError):
         reason = f"{type(error).__name__}: {reason}"
-    return UserError(f"Model {source.name!r} could not be loaded{source.shown}: {reason}", source.mend)
+    reason = " ".join(reason.split())[:200].rstrip(".")
+    return UserError(f"Model {source.name!r} could not be loaded{source.shown}: {reason}.", source.mend)
 
 
 def _check_folder(folder: Path) -> None:
