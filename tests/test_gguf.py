@@ -69,7 +69,9 @@ def test_digits_stand_apart_where_the_file_says_so(tmp_path: Path) -> None:
 
 def test_nothing_is_printed_but_one_line(file: Path) -> None:
     code = "import sys\nfrom ttabench.lm import load\nload(sys.argv[1])\nload(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", code, str(file)], cwd=ROOT, text=True, capture_output=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)], cwd=ROOT, text=True, capture_output=True, timeout=120
+    )
     assert (done.returncode, done.stdout) == (0, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("Dequantising tiny.gguf once into ")
