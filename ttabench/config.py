@@ -15,14 +15,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ttabench.architectures import names
+from ttabench.architectures import NANO
 from ttabench.errors import UnknownName, UserError
 from ttabench.types import Json
 
 IDENTITY_DIGITS = 12
 SAMPLED_BYTES = 64 * 2**20
 """Of a longer file only the first and the last half of this many bytes are hashed, with its length."""
-KNOWN_MODELS = frozenset(names())
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
@@ -130,7 +129,7 @@ class RunConfig:
         kept = {key: value for key, value in self.to_json().items() if key not in PATH_FIELDS}
         if "rows" in self.inputs and self.source not in ("mini", "hub"):
             kept["source"] = "files"
-        if "model" in self.inputs and self.model not in KNOWN_MODELS:
+        if "model" in self.inputs and self.model != NANO:
             kept["model"] = "folder"
         return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 

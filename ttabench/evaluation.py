@@ -20,7 +20,7 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
 from ttabench.readers.cards import Card, load_card
-from ttabench.resolving import ASSETS, Adapter, Wanted, adapter, named
+from ttabench.resolving import Adapter, Wanted, adapter, named
 from ttabench.types import Json, State
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         options=options,
     )
     record = task.describe()
-    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted.model)}
+    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted)}
     inputs["checkpoint"] = resolved.checkpoint_digest
     if wanted.base_checkpoint:
         inputs["base_checkpoint"] = digest(named(wanted.base_checkpoint, wanted.model))
@@ -130,9 +130,10 @@ def chatting(wanted: Wanted) -> tuple[Card, bool]:
     return card, wanted.chat_template
 
 
-def _model_digest(model: str) -> str:
-    folder = ASSETS / NANO if model == NANO else Path(model)
-    return digest(folder) if folder.is_dir() else ""
+def _model_digest(wanted: Wanted) -> str:
+    from ttabench.hub import digest_of
+
+    return "" if wanted.random_weights else digest_of(wanted.model)
 
 
 class Bases:

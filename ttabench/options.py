@@ -59,7 +59,7 @@ Task = Annotated[
 ]  # fmt: skip
 Model = Annotated[
     str,
-    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, or a hub id.",
+    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, a .gguf file, or a hub id.",
                  autocompletion=complete_model, rich_help_panel=RUN),
 ]  # fmt: skip
 Source = Annotated[

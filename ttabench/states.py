@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from ttabench import __version__
 from ttabench.errors import UserError
+from ttabench.finite import first_not_finite
 from ttabench.records import unwritable, write_atomically
 from ttabench.types import Json, State
 
@@ -54,7 +55,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     """Read a state that belongs to the same method, base model, settings and checkpoint.
 
     Raises:
-        UserError: missing, corrupted, or belonging to something else, which the message names.
+        UserError: missing, corrupted, not finite, or belonging to something else, which the message names.
     """
     header = _header(folder)
     for field in ("method", "fingerprint", "checkpoint", "settings", "start"):
@@ -71,6 +72,8 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
     if state.nbytes != header.get("bytes"):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
+    if broken := first_not_finite(tensors.items()):
+        raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", "Make it anew.")
     return state
 
 
@@ -95,7 +98,7 @@ def _header(folder: Path) -> dict[str, Any]:
         header: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
         raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
