@@ -8,8 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.choice_files import FOLDERS
 from tests.conftest import SMOLLM2
+from tests.test_lm_eval_scores import TEMPLATES, check, files, real_files
 from ttabench import gguf_copies
+from ttabench.chat import chat_of
 from ttabench.config import digest
 from ttabench.generation import generate
 from ttabench.hub import digest_of, find_source
@@ -69,3 +72,18 @@ def test_the_second_time_the_copy_is_read(smollm2: LM, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(gguf_copies, "dequantised", never)
     assert load(SMOLLM2, device="cpu").fingerprint == smollm2.fingerprint
+
+
+@pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
+@pytest.mark.parametrize(("shots", "chat"), [(2, False), (2, True)])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_scores_are_those_of_lm_evals_own_model(
+    smollm2: LM, name: str, shots: int, chat: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows as published where they are at hand; lm-eval's `hf` as it is."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    published = tmp_path / "published"
+    held = real_files(name, published, 2) if name in FOLDERS else files(name, published)
+    if chat:
+        monkeypatch.setattr(smollm2, "chat", chat_of(smollm2.tokenizer, SMOLLM2, smollm2.encode_template))
+    check(smollm2, held, tmp_path, shots, chat)
