@@ -22,6 +22,7 @@ LEVELS = (
         "config",
         "cost",
         "store",
+        "locks",
         "meter",
         "registry",
         "render",
@@ -31,7 +32,7 @@ LEVELS = (
     ("lm", "hub", "patching", "stream", "deltas", "window", "attention", "fused"),
     ("scoring", "forcing", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
-    ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export"),
+    ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export", "state_folder"),
     ("resolving", "evaluation", "reading", "compare", "pairing", "harness"),
     ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
 )

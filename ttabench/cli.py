@@ -146,6 +146,7 @@ def adapt(
     pieces: o.Pieces = "file",
     device: o.Device = "auto",
     dtype: o.Dtype = "auto",
+    force: o.Replace = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -159,7 +160,8 @@ def adapt(
         device=device, dtype=dtype, random_weights=random_weights,
     )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
-    commands.adapt(wanted, reading, out, commands.Showing(json=json, quiet=quiet))
+    storing = commands.Storing(out=out, force=force)
+    commands.adapt(wanted, reading, storing, commands.Showing(json=json, quiet=quiet))
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttabench import cost, registry, render
 from ttabench.config import Recipe
@@ -16,6 +16,10 @@ from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
 from ttabench.reading import Reading, pieces_of
 from ttabench.resolving import Wanted, adapter
+from ttabench.types import Observe, State
+
+if TYPE_CHECKING:
+    from ttabench.methods.base import BaseMethod
 
 SCHEDULES = ("constant", "cosine")
 FORMATS = ("float32", "float16", "bfloat16")
@@ -181,19 +185,38 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
 
 
-def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None:
+def adapt(wanted: Wanted, reading: Reading, storing: Storing, showing: Showing) -> None:
     """`ttabench adapt`: read files, write the state."""
     from ttabench.environment import seed_everything
-    from ttabench.peft_export import clear, exportable, save_lora
-    from ttabench.runner import READ_AT_ONCE
-    from ttabench.states import save_state
+    from ttabench.peft_export import exportable, save_lora
+    from ttabench.state_folder import StateFolder
     from ttabench.types import Patch
 
     pieces = pieces_of(reading)
     resolved = adapter(wanted)
-    seed_everything(0)
-    lm = Bases().get(wanted)
-    method = resolved.build(lm)
+    assert storing.out is not None, "adapt has a default folder"
+    folder = StateFolder(storing.out, force=storing.force)
+    with folder.held():
+        seed_everything(0)
+        lm = Bases().get(wanted)
+        method = resolved.build(lm)
+        state = _read(method, pieces, showing)
+        patch = Patch() if method.looks_at_question else method.patch(state, [])
+        lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
+        folder.write(state, resolved.belongs(lm), lora)
+    result = {"method": wanted.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder.path)}
+    if lora is not None:
+        result["peft"] = str(folder.path / "peft")
+        if patch.tokens_BT is not None:
+            result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
+    again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder.path} --ask-only"
+    _show_result("adapted", result, showing, f"Ask it: {again}")
+
+
+def _read(method: BaseMethod[Any], pieces: Sequence[Observe], showing: Showing) -> State:
+    """The state of a reader who has read these pieces in order."""
+    from ttabench.runner import READ_AT_ONCE
+
     state = method.begin(1)
     with render.progress(showing.talking) as tick:
         size = max(1, len(pieces)) if method.reads_once else READ_AT_ONCE
@@ -201,16 +224,7 @@ def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None
             block = pieces[begin : begin + size]
             state = method.adapt_many(state, [[piece] for piece in block])
             tick("read", begin + len(block), len(pieces))
-    folder = save_state(out, state, resolved.belongs(lm))
-    result = {"method": wanted.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder)}
-    patch = Patch() if method.looks_at_question else method.patch(state, [])
-    clear(folder / "peft")
-    if exportable(patch):
-        result["peft"] = str(save_lora(lm, patch, folder / "peft"))
-        if patch.tokens_BT is not None:
-            result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
-    again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder} --ask-only"
-    _show_result("adapted", result, showing, f"Ask it: {again}")
+    return state
 
 
 def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:

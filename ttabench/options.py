@@ -135,6 +135,9 @@ Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Tex
 More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
 StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
+Replace = Annotated[
+    bool, typer.Option("--force", help="Replace the state in --out; what is no file of a state is never replaced.")
+]
 TrainOut = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",

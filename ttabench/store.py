@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ttabench.aggregation import Unit
 from ttabench.errors import UserError
+from ttabench.locks import LOCK_FILE, locked
 from ttabench.records import (
     RECORD_FILE,
     SAMPLES_FILE,
@@ -27,7 +28,7 @@ from ttabench.records import (
 )
 from ttabench.types import Json
 
-PARTIAL_FILE, LOCK_FILE = "partial.jsonl", ".lock"
+PARTIAL_FILE = "partial.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,18 +117,8 @@ class RunFolder:
     @contextmanager
     def locked(self, notify: Callable[[str], None]) -> Iterator[None]:
         """Hold the run's lock; `notify` gets one line if another process holds it and we wait."""
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.path / LOCK_FILE)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            notify(f"Another process is running {self.path.name}; waiting for it.")
-            lock.acquire()
-        try:
+        with locked(self.path, lambda: notify(f"Another process is running {self.path.name}; waiting for it.")):
             yield
-        finally:
-            lock.release()
 
     def stored(self) -> RunRecord | None:
         """The finished record, if there is one."""
