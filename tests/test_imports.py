@@ -23,6 +23,7 @@ LEVELS = (
         "cost",
         "store",
         "locks",
+        "startup",
         "meter",
         "registry",
         "render",
