@@ -24,6 +24,8 @@ LEVELS = (
         "store",
         "locks",
         "startup",
+        "partial",
+        "samples",
         "meter",
         "registry",
         "render",

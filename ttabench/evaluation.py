@@ -221,6 +221,8 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
     pending.give()
     for note in label_notes(method):
         watching.notify(f"Note: {note}.")
+    if note := folder.settle():
+        watching.notify(f"Note: {note}.")
     record = make_record(plan, lm, method, folder)
     folder.finish(record)
     return record
