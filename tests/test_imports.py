@@ -24,6 +24,8 @@ LEVELS = (
         "store",
         "locks",
         "startup",
+        "finding",
+        "printable",
         "partial",
         "samples",
         "meter",

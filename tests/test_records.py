@@ -10,10 +10,10 @@ import pytest
 
 from ttabench.config import RunConfig, digest
 from ttabench.errors import UnknownName, UserError
+from ttabench.finding import find_runs
 from ttabench.records import (
     Row,
     RunRecord,
-    find_runs,
     load_record,
     read_samples,
     save_record,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ttabench import cost, registry, render
 from ttabench.config import Recipe
@@ -14,15 +14,13 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.evaluation import Bases, Plan, Watching, execute, make_plan
 from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
-from ttabench.reading import Reading, pieces_of
+from ttabench.reading import Reading, pieces_of, read
 from ttabench.resolving import Wanted, adapter
-from ttabench.types import Observe, State
-
-if TYPE_CHECKING:
-    from ttabench.methods.base import BaseMethod
 
 SCHEDULES = ("constant", "cosine")
 FORMATS = ("float32", "float16", "bfloat16")
+DIGITS = 18
+"""Longest whole number that is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +62,8 @@ def number_list(flag: str, text: str) -> tuple[int, ...]:
         UserError: something that is no number from 0 up.
     """
     parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() for part in parts):
-        raise UserError(f"{flag} {text!r} is no list of numbers.", f"Write {flag} 1,2,3.")
+    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
+        raise UserError(f"{flag} {text[:40]!r} is no list of numbers.", f"Write {flag} 1,2,3.")
     return tuple(int(part) for part in parts)
 
 
@@ -96,7 +94,8 @@ def evaluate(wanted: Wanted, seeds: Sequence[int], storing: Storing, showing: Sh
         records = [outcome.record.model_dump(mode="json") for outcome in outcomes]
         render.print_json({"runs": [{**record, **where} for record, where in zip(records, folders, strict=True)]})
     elif showing.quiet:
-        print("\n".join(str(outcome.folder) for outcome in outcomes))
+        for outcome in outcomes:
+            render.print_line(str(outcome.folder))
     else:
         from ttabench.tables import run_table
 
@@ -200,7 +199,8 @@ def adapt(wanted: Wanted, reading: Reading, storing: Storing, showing: Showing) 
         seed_everything(0)
         lm = Bases().get(wanted)
         method = resolved.build(lm)
-        state = _read(method, pieces, showing)
+        with render.progress(showing.talking) as tick:
+            state = read(method, pieces, tick)
         patch = Patch() if method.looks_at_question else method.patch(state, [])
         lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
         folder.write(state, resolved.belongs(lm), lora)
@@ -213,25 +213,12 @@ def adapt(wanted: Wanted, reading: Reading, storing: Storing, showing: Showing) 
     _show_result("adapted", result, showing, f"Ask it: {again}")
 
 
-def _read(method: BaseMethod[Any], pieces: Sequence[Observe], showing: Showing) -> State:
-    """The state of a reader who has read these pieces in order."""
-    from ttabench.runner import READ_AT_ONCE
-
-    state = method.begin(1)
-    with render.progress(showing.talking) as tick:
-        size = max(1, len(pieces)) if method.reads_once else READ_AT_ONCE
-        for begin in range(0, len(pieces), size):
-            block = pieces[begin : begin + size]
-            state = method.adapt_many(state, [[piece] for piece in block])
-            tick("read", begin + len(block), len(pieces))
-    return state
-
-
 def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:
     """`ttabench compare`: runs beside each other, and their differences; drawn, too, where a picture is wanted."""
     from ttabench import plots
     from ttabench.compare import compare as compare_runs
-    from ttabench.records import find_runs, load_record
+    from ttabench.finding import find_runs
+    from ttabench.records import load_record
     from ttabench.tables import comparison_tables
 
     chosen = render.known_format(form)
@@ -249,7 +236,7 @@ def _show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: 
     if showing.json:
         render.print_json(dict(result))
     elif showing.quiet:
-        print(result.get("folder", ""))
+        render.print_line(str(result.get("folder", "")))
     else:
         rows = tuple((name.replace("_", " "), render.figure(name, value)) for name, value in result.items())
         render.show([render.Table(title=title, columns=("", "#"), rows=rows, caption=hint)])

@@ -42,8 +42,8 @@ def batch_size(typed: str | int) -> int:
         BadParameter: neither.
     """
     text = str(typed)
-    if text != "auto" and not (text.isdecimal() and int(text) > 0):
-        raise typer.BadParameter(f"{text!r} is neither a number of queries, 1 or more, nor auto.")
+    if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
+        raise typer.BadParameter(f"{text[:40]!r} is neither a number of queries, 1 or more, nor auto.")
     return 0 if text == "auto" else int(text)
 
 

@@ -30,6 +30,8 @@ def lines(path: Path, run: str) -> tuple[list[dict[str, Any]], int]:
     Raises:
         UserError: the file cannot be read.
     """
+    if path.is_symlink():
+        raise UserError(f"{path} is a link to another file.", "Remove it, or give another --out.")
     try:
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]

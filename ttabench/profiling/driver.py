@@ -119,7 +119,10 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
     """
     manner = manner or Manner()
     config, hardware = job.config(), environment.hardware()
-    folder = ProfileFolder(out, identity(config, hardware))
+    where = out / identity(config, hardware)
+    if not manner.force and (where / RECORD_FILE).exists():
+        return Outcome(record=load_profile(where), folder=where, how="stored")
+    folder = ProfileFolder(out, where.name)
     with folder.locked():
         if manner.force:
             folder.discard()
