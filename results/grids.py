@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from ttabench.compare import pooled
-from ttabench.records import Row, RunRecord, load_record, runs_in
+from ttabench.finding import runs_in
+from ttabench.records import Row, RunRecord, load_record
 from ttabench.render import size
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")

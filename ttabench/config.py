@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ttabench.architectures import NANO
 from ttabench.errors import UnknownName, UserError
+from ttabench.locks import LOCK_FILE
 from ttabench.types import Json
 
 IDENTITY_DIGITS = 12
@@ -144,14 +145,15 @@ def standing_name(model: str, base_checkpoint: str) -> str:
 
 
 def digest(path: Path) -> str:
-    """16 hexadecimal digits that change when the file, or any file below the folder, changes.
+    """16 hexadecimal digits that change when the file, or any file below the folder but a lock, changes.
 
     Raises:
         UserError: the path does not exist or cannot be read.
     """
     if not path.exists():
         raise UserError(f"{path} does not exist.", "Check the spelling, or give the full path.")
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    inside = (file for file in path.rglob("*") if file.is_file() and file.name != LOCK_FILE)
+    files = [path] if path.is_file() else sorted(inside)
     whole = hashlib.sha256()
     try:
         for file in files:

@@ -203,9 +203,13 @@ def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watchin
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
+    from ttabench.records import RECORD_FILE, load_record
     from ttabench.store import RunFolder
 
     watching = watching or Watching()
+    where = out / plan.config.identity()
+    if not force and (where / RECORD_FILE).exists():  # it is whole: neither a lock nor a right to write is needed
+        return Outcome(record=load_record(where), folder=where, how="stored")
     folder = RunFolder(out, plan.config.identity())
     with folder.locked(watching.notify):
         if not force and (stored := folder.stored()):
@@ -258,6 +262,8 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
     run_episodes(bench, plan.task, folder, pending.tick)
     pending.give()
     for note in [*label_notes(method), *answer_notes(folder.samples)]:
+        watching.notify(f"Note: {note}.")
+    if note := folder.settle():
         watching.notify(f"Note: {note}.")
     record = make_record(plan, lm, method, folder)
     folder.finish(record)

@@ -126,7 +126,8 @@ def models_table() -> Table:
 
 
 def _runs_table(out: Path) -> Table:
-    from ttabench.records import load_record, runs_in
+    from ttabench.finding import runs_in
+    from ttabench.records import load_record
     from ttabench.tables import runs_table
 
     if not out.is_dir():

@@ -7,7 +7,7 @@ ttabench eval --method mac --state mine/                        starts from it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ttabench import __version__
+from ttabench.config import digest
 from ttabench.errors import UserError
 from ttabench.finite import first_not_finite
 from ttabench.records import unwritable, write_atomically
@@ -25,12 +26,23 @@ TENSORS_FILE = "state.safetensors"
 HEADER_FILE = "state.json"
 
 
-def save_state(folder: Path, state: State, belongs: Mapping[str, Json]) -> Path:
+def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
     """Write a state and what it belongs to: `method`, `settings`, `model`, `fingerprint`, `checkpoint` (a digest).
+
+    `also` are files below the folder that were written for the state; the header names their digests, too.
 
     Raises:
         UserError: the folder cannot be written.
     """
+    scratch = folder / f".{TENSORS_FILE}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch.unlink(missing_ok=True)  # a link there would be followed
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
+        scratch.chmod(0o644)  # safetensors lets only the owner read
+        scratch.replace(folder / TENSORS_FILE)
+    except (OSError, SafetensorError) as error:
+        raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
     header = {
         "schema_version": SCHEMA,
         "ttabench": __version__,
@@ -38,15 +50,8 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json]) -> Path:
         "rows": state.rows,
         "bytes": state.nbytes,
         "meta": dict(state.meta),
+        "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
     }
-    scratch = folder / f".{TENSORS_FILE}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
-        scratch.chmod(0o644)  # safetensors lets only the owner read
-        scratch.replace(folder / TENSORS_FILE)
-    except (OSError, SafetensorError) as error:
-        raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
     write_atomically(folder / HEADER_FILE, json.dumps(header, indent=1, ensure_ascii=False) + "\n")
     return folder
 
@@ -70,7 +75,9 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
     state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
-    if state.nbytes != header.get("bytes"):
+    # states written before files were listed have none
+    listed = header.get("files", {}).get(TENSORS_FILE)
+    if state.nbytes != header.get("bytes") or listed not in (None, digest(folder / TENSORS_FILE)):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
     if broken := first_not_finite(tensors.items()):
         raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", "Make it anew.")
