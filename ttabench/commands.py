@@ -19,6 +19,8 @@ from ttabench.resolving import Wanted, adapter
 
 SCHEDULES = ("constant", "cosine")
 FORMATS = ("float32", "float16", "bfloat16")
+MOST_ASKED = 10**6
+"""Queries of one training episode."""
 DIGITS = 18
 """Longest whole number that is read."""
 
@@ -166,6 +168,8 @@ def recipe_of(cls: type[Any], preset: str, changes: Mapping[str, Any]) -> Recipe
         raise UserError(f"--rounds {recipe.rounds} trains nothing.", "Give 1 or more.")
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
         raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
+    if (asked := max(recipe.documents) * recipe.questions) > MOST_ASKED:
+        raise UserError(f"An episode of {asked:,} questions is too long.", "Give fewer --documents or --questions.")
     return recipe
 
 

@@ -157,7 +157,7 @@ def digest(path: Path) -> str:
     whole = hashlib.sha256()
     try:
         for file in files:
-            whole.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+            whole.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
             _hash_file(file, whole)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from None

@@ -108,9 +108,9 @@ def write_atomically(path: Path, text: str) -> None:
     """
     scratch = ""
     try:
-        with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             scratch = file.name
-            file.write(text)
+            file.write(text.encode("utf-8", "backslashreplace"))  # names of files may hold bytes that are no text
             file.flush()
             os.fsync(file.fileno())
         Path(scratch).chmod(0o644)

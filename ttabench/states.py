@@ -6,6 +6,7 @@ ttabench eval --method mac --state mine/                        starts from it
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from ttabench.finite import first_not_finite
 from ttabench.records import unwritable, write_atomically
 from ttabench.types import Json, State
 
-SCHEMA = 1
+SCHEMA = 2
 TENSORS_FILE = "state.safetensors"
 HEADER_FILE = "state.json"
 
@@ -52,6 +53,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         "meta": dict(state.meta),
         "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
     }
+    header["digest"] = _digest(header)
     write_atomically(folder / HEADER_FILE, json.dumps(header, indent=1, ensure_ascii=False) + "\n")
     return folder
 
@@ -75,9 +77,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
     state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
-    # states written before files were listed have none
-    listed = header.get("files", {}).get(TENSORS_FILE)
-    if state.nbytes != header.get("bytes") or listed not in (None, digest(folder / TENSORS_FILE)):
+    if header["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
     if broken := first_not_finite(tensors.items()):
         raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", "Make it anew.")
@@ -109,6 +109,12 @@ def _header(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
         raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
-    if not isinstance(header.get("rows"), int) or not isinstance(header.get("meta"), dict):
-        raise UserError(f"{path} is corrupted.", "Make it anew with `ttabench adapt`.")
+    if header.get("digest") != _digest(header):
+        raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
     return header
+
+
+def _digest(header: Mapping[str, Json]) -> str:
+    """16 hexadecimal digits of what a header says, as JSON has it."""
+    said = {key: value for key, value in json.loads(json.dumps(header)).items() if key != "digest"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

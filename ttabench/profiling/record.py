@@ -182,7 +182,7 @@ class ProfileFolder:
     def resume(self) -> int:
         """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
         with suppress(FileNotFoundError):
-            for line in (self.path / PARTIAL_FILE).read_text(encoding="utf-8").splitlines():
+            for line in (self.path / PARTIAL_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError, KeyError, TypeError, RecursionError):
                     self._take(json.loads(line))
         return len(self.rows)

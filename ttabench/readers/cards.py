@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import metric
@@ -229,7 +229,7 @@ def load_card(name: str) -> Card:
 
 def _read(path: Path) -> Card:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = parsed(path)
     except OSError as error:
         raise UserError(f"Cannot read the task card {path} ({error.strerror}).", "Check the path.") from None
     except UnicodeDecodeError:
