@@ -167,7 +167,7 @@ def _titles(file: Path) -> dict[str, str]:
 
 
 def _of_row(card: Card, row: RawRow, number: int) -> Candidate:
-    name, title = (text_of(row.place, "id or title", each) for each in _named(card, row.values, number))
+    name, title = _named(card, row.values, number)
     text = _cell(card, "text", row.values)
     if not isinstance(text, str):
         columns = " or ".join(repr(name) for name in card.columns["text"])

@@ -1,4 +1,4 @@
-"""What a task card may be as a file, and which names it may give: a card comes from anywhere and reads nothing else."""
+"""What a task card may be as a file: a card comes from anywhere."""
 
 from __future__ import annotations
 
@@ -14,18 +14,6 @@ _OPENING = (
     yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken,
 )  # fmt: skip
 _CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
-
-
-def inside(name: str) -> str:
-    """A name that stays below the folder it is looked for in.
-
-    Raises:
-        ValueError: it is absolute, or leads out by "..".
-    """
-    parts = name.replace("\\", "/").split("/")
-    if not name.strip() or parts[0] == "" or parts[0].endswith(":") or ".." in parts:
-        raise ValueError(f"{name!r} is no name within the source")
-    return name
 
 
 def parsed(path: Path) -> object:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import metric
+from ttabench.readers.card_file import parsed
 from ttabench.readers.card_names import Below, Slug
 from ttabench.readers.faults import first_fault
 
