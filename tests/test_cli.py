@@ -11,11 +11,11 @@ import pytest
 
 from tests.conftest import MAC, Command, one_line
 from ttabench import evaluation
-from ttabench.commands import recipe_of
 from ttabench.config import Recipe
 from ttabench.methods.mac import Mac
 from ttabench.records import load_record, read_samples
 from ttabench.store import RunFolder, Sample
+from ttabench.train_command import recipe_of
 
 
 def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
     config = json.loads((trained / "adapter.json").read_text())["training"]["config"]
     assert config["data"] == {
         "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 2,
-        "rounds": 1, "batch_documents": 64, "options": [],
+        "rounds": 1, "batch_documents": 64, "options": [], "digest": config["data"]["digest"],
     }  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     assert record["method"]["training"]
     assert record["config"]["inputs"]["checkpoint"]
     again = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", trained)
-    assert "--resume" in one_line(again)
+    assert "with other recipe: lr" in one_line(again) or "with other data: documents" in one_line(again)
 
 
 @pytest.mark.parametrize("what", ["methods", "tasks", "models"])

@@ -57,6 +57,8 @@ class StreamAdapterNetworks(nn.Module):
                     temperature=settings.temperature,
                     share_heads=settings.share_heads,
                     query_std=settings.query_std,
+                    gate_bias=settings.gate_bias,
+                    scale=settings.scale,
                 )
                 for names in self.names
             ]
