@@ -165,7 +165,12 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     assert record["method"]["training"]
     assert record["config"]["inputs"]["checkpoint"]
     again = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", trained)
-    assert "with other recipe: lr" in one_line(again) or "with other data: documents" in one_line(again)
+    assert "was trained with other recipe: steps 2, not 3000" in one_line(again)
+    same = ("--steps", 2, "--documents", 2, "--out", trained, "--json")
+    for more in ((), ("--resume",)):
+        done = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", *same, *more)
+        assert done.json()["steps"] == 2
+        assert "validation_loss" in done.json()
 
 
 @pytest.mark.parametrize("what", ["methods", "tasks", "models"])

@@ -31,9 +31,9 @@ LEVELS = (
     ("lm", "hub", "patching", "stream", "deltas", "window", "attention", "fused"),
     ("scoring", "forcing", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
-    ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export"),
+    ("runner", "training", "training_config", "saves", "profiling", "analytic", "states", "recording", "peft_export"),
     ("resolving", "evaluation", "reading", "compare", "pairing", "harness"),
-    ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
+    ("cli", "options", "commands", "train_command", "listing", "tables", "plots", "__main__"),
 )
 UPPER = {
     "profiling.job": "resolving",

@@ -187,7 +187,9 @@ class _Training:
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
             groups[kind][rest] = tensor
-        self.method.modules().load_state_dict(groups["parameter"])
+        with torch.no_grad():
+            for name, parameter in self.method.modules().named_parameters():
+                parameter.copy_(groups["parameter"][name])
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in groups["moment"].items():
             index, _, kind = name.partition(".")
