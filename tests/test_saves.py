@@ -206,6 +206,14 @@ def test_too_little_room_is_said_before_the_first_step(lm: LM, tmp_path: Path, m
     assert not told
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_the_first_step(lm: LM, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    told: list[int] = []
+    with pytest.raises(UserError, match="cannot be written"):
+        train(method(lm), episodes(), replace(CONFIG, out=tmp_path / "taken"), lambda step, _: told.append(step))
+    assert not told
+
+
 def test_a_second_training_into_one_folder_is_refused(lm: LM, tmp_path: Path) -> None:
     with FileLock(tmp_path / ".lock"), pytest.raises(UserError, match="Another process is training into"):
         train(method(lm), episodes(), replace(CONFIG, out=tmp_path))

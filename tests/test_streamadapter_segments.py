@@ -16,6 +16,7 @@ from tests.tiny_methods import teach
 from ttabench.lm import LM
 from ttabench.methods import streamadapter_segments as segments
 from ttabench.methods.streamadapter import StreamAdapter
+from ttabench.methods.streamadapter_judged import compared, judged
 from ttabench.methods.streamadapter_presets import StreamAdapterSettings
 from ttabench.patching import deltas_applied
 from ttabench.training import TrainConfig, train
@@ -161,7 +162,7 @@ def test_judged_by_the_state_of_another_text() -> None:
     lm = tiny_llama()
     method = taught(lm)
     ids = torch.tensor([text(3 * SEGMENT + 1, seed) for seed in (0, 1)])
-    found = segments.judged(method.networks, ids, SEGMENT)
+    found = judged(method.networks, ids, SEGMENT)
     with torch.no_grad():
         own, _ = plainly(method, method.networks.empty(2)["h"], ids)
         none = segments.base_losses(method.networks, ids, SEGMENT)
@@ -173,7 +174,7 @@ def test_judged_by_the_state_of_another_text() -> None:
     torch.testing.assert_close(found["none"], none, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found["other"][:, : 2 * SEGMENT], other[:, : 2 * SEGMENT], atol=1e-5, rtol=1e-5)
     assert float((found["other"] - own)[:, SEGMENT:].abs().max()) > 1e-3
-    told = segments.compared(found, SEGMENT)
+    told = compared(found, SEGMENT)
     worse = (found["other"] - own)[:, SEGMENT:]
     assert told["other_less_own"] == pytest.approx(float(worse.mean()), abs=1e-6)
     each = worse.reshape(4, SEGMENT).mean(1)
@@ -206,11 +207,11 @@ def test_a_resumed_training_carries_its_states_on(tmp_path: Path) -> None:
     """Stopped in the middle of a text, it ends with the weights of one that was never stopped."""
     lm = tiny_llama()
     config = TrainConfig(steps=5, lr=1e-2, out=tmp_path, save_every=1, resume=True, validate_every=2)
-    whole, judged = taught(lm, centred=True), [book(100, 8), book(100, 9)]
-    expected = train(whole, books(), replace(config, out=tmp_path / "whole"), validation=judged)
-    train(taught(lm, centred=True), books(), replace(config, steps=3), validation=judged)
+    whole, asked = taught(lm, centred=True), [book(100, 8), book(100, 9)]
+    expected = train(whole, books(), replace(config, out=tmp_path / "whole"), validation=asked)
+    train(taught(lm, centred=True), books(), replace(config, steps=3), validation=asked)
     again = taught(lm, centred=True)
-    record = train(again, books(), config, validation=judged)
+    record = train(again, books(), config, validation=asked)
     assert record.losses == expected.losses
     assert [each["own"] for each in record.validation][-1] == expected.validation[-1]["own"]
     for name, p in whole.modules().named_parameters():

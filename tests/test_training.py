@@ -240,6 +240,10 @@ def damage(folder: Path, what: str) -> None:
         header.write_text(json.dumps({**read, "settings": {**read["settings"], "colour": 1}}))
     elif what == "missing":
         save_file(dict(list(tensors.items())[1:]), weights_file)
+    elif what == "nested header":
+        header.write_text("[" * 100_000)
+    elif what == "not finite":
+        save_file({**tensors, next(iter(tensors)): next(iter(tensors.values())) * torch.nan}, weights_file)
     elif what == "unknown":
         save_file({**tensors, "more": torch.ones(1)}, weights_file)
 
@@ -252,6 +256,8 @@ def damage(folder: Path, what: str) -> None:
         ("no header", "holds no checkpoint"),
         ("bad header", r"adapter\.json is damaged"),
         ("list header", r"adapter\.json is damaged"),
+        ("nested header", r"adapter\.json is damaged"),
+        ("not finite", "is damaged: .* is not finite"),
         ("odd setting", "do not fit: .*colour"),
         ("missing", "does not fit its settings"),
         ("unknown", "does not fit its settings: more"),

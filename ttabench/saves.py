@@ -137,7 +137,7 @@ def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         with safe_open(folder / TENSORS, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
             steps = {str(state["step"]), (file.metadata() or {}).get("step"), str(int(folder.name[5:]))}
-    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, SafetensorError) as error:
         raise UserError(f"The training state in {folder} is damaged: {error}.", "Start anew with --force.") from None
     if len(steps) > 1:
         raise UserError(f"The files in {folder} are of different steps.", "Start anew with --force.")

@@ -26,11 +26,12 @@ from torch import Tensor
 
 from ttabench import saves
 from ttabench.errors import UserError
+from ttabench.lm import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
 from ttabench.stream import gold_ids, piece_ids, prompt_ids
 from ttabench.training_config import TrainConfig, TrainRecord, rate
-from ttabench.types import Ask, Episode, Json
+from ttabench.types import Episode, Json
 
 __all__ = ["OnStep", "TrainConfig", "TrainRecord", "lessons", "rate", "train"]
 
@@ -73,6 +74,7 @@ class _Training:
 
     def __init__(self, method: BaseMethod[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
+        self.devices = [method.lm.device] if method.lm.device.type == "cuda" else []
         self.optimiser = torch.optim.AdamW(
             _parameters(method), lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.decay
         )
@@ -121,7 +123,7 @@ class _Training:
         method, config, step, started = self.method, self.config, self.record.steps + 1, time.perf_counter()
         batch = _draw(stream, step)
         method.modules().train()
-        with torch.random.fork_rng(devices=_devices(method)):
+        with torch.random.fork_rng(devices=self.devices):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
             told = {name: part.item() for name, part in method.learn(batch, config.accumulate).items()}
@@ -131,13 +133,13 @@ class _Training:
         for group in self.optimiser.param_groups:
             group["lr"] = rate(config, step)
         self.optimiser.step()
-        seconds, tokens = time.perf_counter() - started, _tokens(method, batch)
+        seconds, tokens = time.perf_counter() - started, _tokens(method.lm, batch)
         self.record.note(batch, tokens, told["loss"], seconds)
         return {**told, "gradient": norm.item(), "lr": rate(config, step), "tokens_per_second": tokens / seconds}
 
     def _judge(self, validation: Sequence[Episode]) -> None:
         self.method.modules().eval()
-        with torch.random.fork_rng(devices=_devices(self.method)):
+        with torch.random.fork_rng(devices=self.devices):
             torch.manual_seed(self.config.seed)
             figures = self.method.judge(validation)
         self.record.validation.append({"step": self.record.steps, **figures})
@@ -238,17 +240,9 @@ def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:
     return batch
 
 
-def _devices(method: BaseMethod[Any]) -> list[torch.device]:
-    return [method.lm.device] if method.lm.device.type == "cuda" else []
-
-
-def _tokens(method: BaseMethod[Any], batch: Sequence[Episode]) -> int:
+def _tokens(lm: LM, batch: Sequence[Episode]) -> int:
     """Tokens of what was read and asked, answers included."""
-    lm, total = method.lm, 0
-    for episode in batch:
-        for step in episode.steps:
-            if isinstance(step, Ask):
-                total += len(prompt_ids(lm, step)) + (len(gold_ids(lm, step)) if step.answers or step.ids else 0)
-            else:
-                total += len(piece_ids(lm, step))
-    return total
+    asks = [ask for episode in batch for ask in episode.asks()]
+    answers = sum(len(gold_ids(lm, ask)) for ask in asks if ask.answers or ask.ids)
+    read = sum(len(piece_ids(lm, piece)) for episode in batch for piece in episode.observes())
+    return read + answers + sum(len(prompt_ids(lm, ask)) for ask in asks)

@@ -109,7 +109,7 @@ def header(folder: Path) -> Header:
         raise UserError(
             f"{folder} holds no checkpoint ({HEADER} is missing).", "Make one with `ttabench train`."
         ) from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise UserError(f"{path} is damaged.", "Train the method again.") from None
     if not isinstance(found.settings, dict) or not isinstance(found.training, dict):
         raise UserError(f"{path} is damaged.", "Train the method again.")
@@ -180,6 +180,9 @@ def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Te
             f"Checkpoint {folder} does not fit its settings: {odd[0]} and {len(odd) - 1} more parameters differ.",
             "Leave out --set of sizes, or train again.",
         )
+    broken = next((name for name, each in tensors.items() if not bool(torch.isfinite(each).all())), None)
+    if broken is not None:
+        raise UserError(f"Checkpoint {folder} is damaged: {broken} is not finite.", "Copy it again, or train again.")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])

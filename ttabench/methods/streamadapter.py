@@ -32,6 +32,7 @@ from ttabench.config import Recipe
 from ttabench.layers.cached import cached, prefix_of
 from ttabench.layers.newest import ids_of, window_of
 from ttabench.lm import LM
+from ttabench.methods import streamadapter_judged as judged
 from ttabench.methods import streamadapter_segments as segments
 from ttabench.methods.base import BaseMethod, training_item
 from ttabench.methods.streamadapter_networks import StreamAdapterNetworks
@@ -129,10 +130,10 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         self._carried = {name: each.to(self.lm.device) for name, each in tensors.items()}
 
     def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
-        """With `form=segments`: NLL under the text's own state, another text's and none, see `segments.compared`."""
+        """With `form=segments`: NLL under the text's own state, another text's and none, see `streamadapter_judged`."""
         if self.settings.form != "segments":
             return super().judge(episodes)
-        return segments.validated(self.networks, episodes)
+        return judged.validated(self.networks, episodes)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers under the deltas.

@@ -15,7 +15,7 @@ Shape letters: L layers · B rows · M linear maps · R queries · E state chann
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -29,8 +29,6 @@ from ttabench.stream import gold_ids, piece_ids, prompt_ids
 from ttabench.types import Ask, Episode, Observe
 from ttabench.window import Window
 
-JUDGED_SEGMENTS = 8
-"""Segments of each validation text."""
 BASE_EVERY = 8
 """Of so many stretches of a training text the base model reads one, too."""
 LOGITS_AT_ONCE = 128
@@ -72,8 +70,8 @@ def centre(networks: StreamAdapterNetworks, episodes: Sequence[Episode]) -> None
     """Centre all mappers on the values of the first segment of each text, see `ChunkMapper.centre`."""
     end, none = networks.settings.stride + 1, networks.empty(1)["h"]
     texts = [torch.tensor([sequence_ids(networks.lm, each)[:end]], device=networks.lm.device) for each in episodes]
-    read = [_forward(networks, none, ids_1T)[1] for ids_1T in texts]
-    for mapper, (_, values) in zip(networks.mappers, _layers(read), strict=True):
+    read = [forward_segment(networks, none, ids_1T)[1] for ids_1T in texts]
+    for mapper, (_, values) in zip(networks.mappers, by_layer(read), strict=True):
         assert isinstance(mapper, ChunkMapper)
         # the first token takes the attention that no other deserves
         mapper.centre(torch.cat([each[:, :, 1:].transpose(0, 2) for each in values]).transpose(0, 2))
@@ -105,13 +103,6 @@ def learned_step(
     return told, torch.cat([state for _, state in done], dim=1)
 
 
-def validated(networks: StreamAdapterNetworks, episodes: Sequence[Episode]) -> dict[str, float]:
-    """NLL a token of texts under their own state, another text's and none, see `judged` and `compared`."""
-    rows = next(parts_of(networks, episodes, JUDGED_SEGMENTS))
-    ids_BT = torch.tensor([row.observes()[0].ids for row in rows], device=networks.lm.device)
-    return compared(judged(networks, ids_BT, networks.settings.stride), networks.settings.stride)
-
-
 def learned(
     networks: StreamAdapterNetworks, h_LBMRE: Tensor, ids_BT: Tensor, segment: int, share: float
 ) -> tuple[Tensor, Tensor]:
@@ -138,7 +129,7 @@ def learned(
         states.append(state)
         leaves.append(leaf)
         with torch.set_grad_enabled(end != ends[-1]):
-            state = _after(networks, state, seen)
+            state = state_after(networks, state, seen)
     linked = [(each, leaf.grad) for each, leaf in zip(states, leaves, strict=True) if each.requires_grad]
     if linked:
         torch.autograd.backward(*zip(*linked, strict=True))  # type: ignore[arg-type]
@@ -150,60 +141,19 @@ def base_losses(networks: StreamAdapterNetworks, ids_BT: Tensor, segment: int) -
     """NLL [B, T - 1] of the same tokens under the base model alone."""
     none = networks.empty(ids_BT.shape[0])["h"]
     parts = [ids_BT[:, end - segment : end + 1] for end in range(segment, ids_BT.shape[1], segment)]
-    return torch.cat([_read(networks, none, part)[0] for part in parts], dim=1)
-
-
-def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
-    """Means of what `judged` found, and how much worse another state is, with standard errors over segments.
-
-    The first segment of a text has no state and is left out; "late" is the second half of every segment.
-    """
-    by_name = {name: each.view(len(each), -1, segment)[:, 1:] for name, each in losses.items()}
-    told = {name: float(each.mean()) for name, each in by_name.items()}
-    for name in ("other", "none"):
-        worse_BST = by_name[name] - by_name["own"]
-        for part, values_BST in (("", worse_BST), ("_late", worse_BST[..., segment // 2 :])):
-            each_N = values_BST.mean(-1).flatten()
-            told[f"{name}_less_own{part}"] = float(each_N.mean())
-            told[f"{name}_less_own{part}_stderr"] = float(each_N.std() / len(each_N) ** 0.5)
-    return told
-
-
-@torch.no_grad()
-def judged(networks: StreamAdapterNetworks, ids_BT: Tensor, segment: int) -> dict[str, Tensor]:
-    """NLL [B, T - 1] of every token of texts from their beginning, under three states.
-
-    Args:
-        networks: what is judged.
-        ids_BT: texts of two rows or more, as `learned` takes them.
-        segment: tokens of a segment.
-
-    Returns:
-        "own": under the text's state; "other": under that of the next row at the same place; "none": the base model.
-    """
-    found: dict[str, list[Tensor]] = {"own": [], "other": [], "none": []}
-    h_LBMRE = networks.empty(ids_BT.shape[0])["h"]
-    for end in range(segment, ids_BT.shape[1], segment):
-        part_BT = ids_BT[:, end - segment : end + 1]
-        states = {"own": h_LBMRE, "other": h_LBMRE.roll(-1, 1), "none": torch.zeros_like(h_LBMRE)}
-        read = {name: [_read(networks, h[:, row : row + 1], part_BT[row : row + 1]) for row in range(len(ids_BT))]
-                for name, h in states.items() if end > segment or name == "own"}  # fmt: skip
-        for name, parts in found.items():
-            parts.append(torch.cat([loss for loss, _ in read.get(name, read["own"])]))
-        seen = [(torch.cat(keys), torch.cat(values)) for keys, values in _layers([window for _, window in read["own"]])]
-        h_LBMRE = _after(networks, h_LBMRE, seen)
-    return {name: torch.cat(parts, dim=1) for name, parts in found.items()}
+    return torch.cat([read_segment(networks, none, part)[0] for part in parts], dim=1)
 
 
 Seen = Sequence[tuple[Tensor, Tensor]]
 """Keys and values [B, H, T, D] of each layer."""
 
 
-def _layers(rows: Sequence[Seen]) -> list[tuple[list[Tensor], list[Tensor]]]:
+def by_layer(rows: Sequence[Seen]) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """What several rows saw, layer by layer."""
     return [([pair[0] for pair in layer], [pair[1] for pair in layer]) for layer in zip(*rows, strict=True)]
 
 
-def _forward(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) -> tuple[Tensor, Seen]:
+def forward_segment(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) -> tuple[Tensor, Seen]:
     """Last hidden states [B, T - 1, D] of all tokens but the last, and their keys and values, detached."""
     lm, start = networks.lm, list(networks.lm.bos_ids)
     inputs_BT = torch.cat([part_BT.new_tensor(start).expand(len(part_BT), -1), part_BT[:, :-1]], dim=1)
@@ -215,8 +165,9 @@ def _forward(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) 
     return hidden_BTD, [(k.detach()[:, :, len(start) :], v.detach()[:, :, len(start) :]) for k, v in pairs]
 
 
-def _read(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) -> tuple[Tensor, Seen]:
-    hidden_BTD, seen = _forward(networks, h_LBMRE, part_BT)
+def read_segment(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) -> tuple[Tensor, Seen]:
+    """NLL [B, T - 1] of the tokens of a segment behind the first, under the weights of a state, and what was seen."""
+    hidden_BTD, seen = forward_segment(networks, h_LBMRE, part_BT)
     parts = [_losses(networks, hidden_BTD[:, s], part_BT[:, 1:][:, s]) for s in _slices(hidden_BTD)]
     return torch.cat(parts, dim=1), seen
 
@@ -224,11 +175,11 @@ def _read(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) -> 
 def _differentiated(
     networks: StreamAdapterNetworks, leaf_LBMRE: Tensor, part_BT: Tensor, share: float
 ) -> tuple[Tensor, Seen]:
-    """As `_read`, and the gradient of the sum times `share` goes to the parameters and to the leaf.
+    """As `read_segment`, and the gradient of the sum times `share` goes to the parameters and to the leaf.
 
     The head is frozen, so its part is differentiated slice by slice, and few logits are alive at a time.
     """
-    hidden_BTD, seen = _forward(networks, leaf_LBMRE, part_BT)
+    hidden_BTD, seen = forward_segment(networks, leaf_LBMRE, part_BT)
     top_BTD, parts = hidden_BTD.detach().requires_grad_(), []
     for each in _slices(hidden_BTD):
         loss_BT = _losses(networks, top_BTD[:, each], part_BT[:, 1:][:, each])
@@ -247,7 +198,8 @@ def _losses(networks: StreamAdapterNetworks, hidden_BTD: Tensor, targets_BT: Ten
     return cross_entropy(logits_BVT, targets_BT, reduction="none")
 
 
-def _after(networks: StreamAdapterNetworks, h_LBMRE: Tensor, seen: Seen) -> Tensor:
+def state_after(networks: StreamAdapterNetworks, h_LBMRE: Tensor, seen: Seen) -> Tensor:
+    """The state after what was seen has gone into it."""
     keys, values = [k for k, _ in seen], [v for _, v in seen]
     chunks = keys[0].shape[2] // networks.settings.chunk
     full_B = torch.full((h_LBMRE.shape[1],), chunks, device=h_LBMRE.device)
