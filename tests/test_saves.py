@@ -119,6 +119,41 @@ def test_a_kill_at_any_write_leads_to_the_same_weights(
         assert steps == [1, 2, 2, 3, 4, 4]
 
 
+def test_an_interrupted_training_loses_no_step(
+    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path
+) -> None:
+    config = replace(CONFIG, out=tmp_path)
+
+    def interrupted(step: int, _: object) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(method(lm), episodes(), config, interrupted)
+    assert [path.name for path in saves.saved(tmp_path)] == ["step-00000003"]
+    again, told = method(lm), []
+    record = train(again, episodes(), config, lambda step, _: told.append(step))
+    assert (record.losses, told) == (whole[1], [4])
+    assert all(torch.equal(weights(again)[name], each) for name, each in whole[0].items())
+
+
+def test_an_update_cut_in_two_is_not_saved(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, steps=3, out=tmp_path)
+    step = torch.optim.AdamW.step
+    calls: list[int] = []
+
+    def cut(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", cut)
+    with pytest.raises(KeyboardInterrupt):
+        train(method(lm), episodes(), config)
+    assert [path.name for path in saves.saved(tmp_path)] == ["step-00000002"]
+
+
 def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
     config = replace(CONFIG, out=tmp_path)
     first = train(method(lm), episodes(), config)

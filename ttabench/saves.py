@@ -12,7 +12,6 @@ is written after that, and again when the training goes on, so a kill in between
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -102,13 +101,14 @@ def write(out: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[st
     """
     folder = out / SAVES / f"step-{step:08d}"
     part = folder.with_suffix(".part")
+    if folder in saved(out):
+        return  # a training has one state after a step
     try:
         remove(part)
         part.mkdir(parents=True)
         store(part / TENSORS, tensors, step)
         (part / STATE).write_text(json.dumps({**state, "step": step}), encoding="utf-8")
         synced(part / STATE)
-        remove(folder)
         rename(part, folder)
         tidy(out)
     except (OSError, SafetensorError) as error:
@@ -142,6 +142,20 @@ def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     if len(steps) > 1:
         raise UserError(f"The files in {folder} are of different steps.", "Start anew with --force.")
     return tensors, state
+
+
+def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Whether a stored training is the one that is wanted.
+
+    Raises:
+        UserError: naming the first difference.
+    """
+    for group, values in wanted.items():
+        before = stored.get(group, {})
+        for key in dict.fromkeys([*values, *before]):
+            if values.get(key) != before.get(key):
+                what = f"{out} was trained with other {group}: {key} {before.get(key)}, not {values.get(key)}."
+                raise UserError(what, AGAIN)
 
 
 def tidy(out: Path) -> None:
@@ -185,51 +199,3 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-class Curve:
-    """`curve.jsonl`: what every step and every validation gave.
-
-    Args:
-        out: the checkpoint's folder; None keeps no curve.
-        step: lines of later steps are dropped, as is a line that was cut off; 0 begins anew.
-    """
-
-    def __init__(self, out: Path | None, step: int) -> None:
-        self.path = None if out is None else out / CURVE
-        if self.path is None:
-            return
-        try:
-            kept = [line for line in self._lines() if (_step_of(line) or math.inf) <= step]
-            part = self.path.with_suffix(".part")
-            part.write_text("".join(kept), encoding="utf-8")
-            rename(part, self.path)
-        except OSError as error:
-            raise unwritable(self.path.parent, error) from None
-
-    def _lines(self) -> list[str]:
-        assert self.path is not None
-        return self.path.read_text(encoding="utf-8").splitlines(keepends=True) if self.path.exists() else []
-
-    def add(self, step: int, line: Mapping[str, Json]) -> None:
-        """One more line.
-
-        Raises:
-            UserError: the disk is full.
-        """
-        if self.path is None:
-            return
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **line}) + "\n")
-        except OSError as error:
-            raise unsaved(self.path.parent, step, error) from None
-
-
-def _step_of(line: str) -> int | None:
-    """The step of a line of the curve; None where it was cut off."""
-    try:
-        step = json.loads(line)["step"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return step if isinstance(step, int) and line.endswith("\n") else None

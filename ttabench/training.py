@@ -30,7 +30,7 @@ from ttabench.lm import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
 from ttabench.stream import gold_ids, piece_ids, prompt_ids
-from ttabench.training_config import TrainConfig, TrainRecord, rate
+from ttabench.training_config import Curve, TrainConfig, TrainRecord, lessons, rate
 from ttabench.types import Episode, Json
 
 __all__ = ["OnStep", "TrainConfig", "TrainRecord", "lessons", "rate", "train"]
@@ -70,7 +70,10 @@ def train(
 
 
 class _Training:
-    """A training under way: the method, its optimiser, and what happened so far."""
+    """A training under way: the method, its optimiser, and what happened so far.
+
+    `whole` is false while an update is made; what was carried, parameters and record do not fit together then.
+    """
 
     def __init__(self, method: BaseMethod[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
@@ -78,10 +81,10 @@ class _Training:
         self.optimiser = torch.optim.AdamW(
             _parameters(method), lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.decay
         )
-        self.record = TrainRecord()
+        self.record, self.whole = TrainRecord(), True
         if config.out is not None:
             self._begin(config.out)
-        self.curve = saves.Curve(config.out, self.record.steps)
+        self.curve = Curve(config.out, self.record.steps)
 
     def _begin(self, out: Path) -> None:
         if not self.config.resume:
@@ -114,14 +117,35 @@ class _Training:
                     self._judge(validation)
                 if last or (config.save_every and record.steps % config.save_every == 0):
                     self._save()
+        except KeyboardInterrupt:
+            if config.save_every and self.whole:
+                self._save()
+            raise
         finally:
             method.modules().eval()
         return record
 
     def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
-        """One update; randomness (dropout, subsets) depends on the seed and the step alone."""
+        """One update; where it is interrupted before the parameters change, nothing has changed."""
         method, config, step, started = self.method, self.config, self.record.steps + 1, time.perf_counter()
-        batch = _draw(stream, step)
+        carried = method.carried()
+        try:
+            batch = _draw(stream, step)
+            told = self._learn(batch, step)
+            tokens = _tokens(method.lm, batch)
+        except KeyboardInterrupt:
+            method.carry(carried)
+            raise
+        self.whole = False
+        self.optimiser.step()
+        seconds = time.perf_counter() - started
+        self.record.note(batch, tokens, told["loss"], seconds)
+        self.whole = True
+        return {**told, "lr": rate(config, step), "tokens_per_second": tokens / seconds}
+
+    def _learn(self, batch: Sequence[Episode], step: int) -> dict[str, float]:
+        """Clipped gradients, by randomness (dropout, subsets) that depends on the seed and the step alone."""
+        method, config = self.method, self.config
         method.modules().train()
         with torch.random.fork_rng(devices=self.devices):
             torch.manual_seed(config.seed * 1_000_003 + step)
@@ -132,10 +156,7 @@ class _Training:
         norm = torch.nn.utils.clip_grad_norm_(_parameters(method), config.clip)
         for group in self.optimiser.param_groups:
             group["lr"] = rate(config, step)
-        self.optimiser.step()
-        seconds, tokens = time.perf_counter() - started, _tokens(method.lm, batch)
-        self.record.note(batch, tokens, told["loss"], seconds)
-        return {**told, "gradient": norm.item(), "lr": rate(config, step), "tokens_per_second": tokens / seconds}
+        return {**told, "gradient": norm.item()}
 
     def _judge(self, validation: Sequence[Episode]) -> None:
         self.method.modules().eval()
@@ -184,7 +205,7 @@ class _Training:
 
     def _go_on(self, out: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Parameters, optimiser, record and what is carried, as `_save` left them."""
-        _refuse_others(out, state["belongs"], self._belongs())
+        saves.refuse_others(out, state["belongs"], self._belongs())
         groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}}
         for name, tensor in tensors.items():
             kind, _, rest = name.partition(".")
@@ -199,31 +220,6 @@ class _Training:
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
         self.method.carry(groups["carried"])
         self.record = TrainRecord(**state["record"])
-
-
-def _refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Whether a stored training is the one that is wanted; the user error names the first difference."""
-    for group, values in wanted.items():
-        before = stored.get(group, {})
-        for key in dict.fromkeys([*values, *before]):
-            if values.get(key) != before.get(key):
-                what = f"{out} was trained with other {group}: {key} {before.get(key)}, not {values.get(key)}."
-                raise UserError(what, saves.AGAIN)
-
-
-def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
-    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
-
-    Args:
-        streams: for each lesson its episodes, and how many of them a step takes.
-        steps: of the whole training.
-        rounds: how often all lessons come in turn; with many they are mixed, not one before the other. Where steps are
-            too few for so many, every step is the next lesson.
-    """
-    turns = len(streams) * rounds
-    for step in range(steps):
-        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
-        yield list(islice(stream, count))
 
 
 def _parameters(method: BaseMethod[Any]) -> list[torch.nn.Parameter]:

@@ -1,13 +1,16 @@
-"""How a method is trained, and the record of what happened so far."""
+"""How a method is trained and on what batches, and the record of what happened so far."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from ttabench import saves
 from ttabench.methods import checkpoints
 from ttabench.types import Episode, Json
 
@@ -113,3 +116,66 @@ def rate(config: TrainConfig, step: int) -> float:
         return config.lr
     done = (step - config.warmup) / max(1, config.steps - config.warmup)
     return config.lr * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
+    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
+
+    Args:
+        streams: for each lesson its episodes, and how many of them a step takes.
+        steps: of the whole training.
+        rounds: how often all lessons come in turn; with many they are mixed, not one before the other. Where steps are
+            too few for so many, every step is the next lesson.
+    """
+    turns = len(streams) * rounds
+    for step in range(steps):
+        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
+        yield list(islice(stream, count))
+
+
+class Curve:
+    """`curve.jsonl`: what every step and every validation gave.
+
+    Args:
+        out: the checkpoint's folder; None keeps no curve.
+        step: lines of later steps are dropped, as is a line that was cut off; 0 begins anew.
+    """
+
+    def __init__(self, out: Path | None, step: int) -> None:
+        self.path = None if out is None else out / saves.CURVE
+        if self.path is None:
+            return
+        try:
+            kept = [line for line in self._lines() if (_step_of(line) or math.inf) <= step]
+            part = self.path.with_suffix(".part")
+            part.write_text("".join(kept), encoding="utf-8")
+            saves.rename(part, self.path)
+        except OSError as error:
+            raise saves.unwritable(self.path.parent, error) from None
+
+    def _lines(self) -> list[str]:
+        assert self.path is not None
+        return self.path.read_text(encoding="utf-8").splitlines(keepends=True) if self.path.exists() else []
+
+    def add(self, step: int, line: Mapping[str, Json]) -> None:
+        """One more line.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        if self.path is None:
+            return
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **line}) + "\n")
+        except OSError as error:
+            raise saves.unsaved(self.path.parent, step, error) from None
+
+
+def _step_of(line: str) -> int | None:
+    """The step of a line of the curve; None where it was cut off."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return step if isinstance(step, int) and line.endswith("\n") else None
