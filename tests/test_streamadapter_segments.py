@@ -196,6 +196,15 @@ def test_centred_states_of_two_texts_have_less_in_common() -> None:
     assert likeness[True] < likeness[False] - 0.1
 
 
+def test_gates_begin_with_memories_of_several_lengths() -> None:
+    method = StreamAdapter(tiny_llama(), replace(TINY, gate_bias=-0.4, gate_spread=1.6))
+    first, second = (mapper.gate_bias.tolist() for mapper in method.networks.mappers)
+    assert first == pytest.approx([-2.0 + 3.2 * i / 6 for i in range(7)])
+    assert second == pytest.approx(first[::-1])
+    chunks = [1 / (1 - torch.sigmoid(torch.tensor(b)).item() ** (1 / 16)) for b in (0.0, first[0], first[-1])]
+    assert chunks == pytest.approx([23.6, 8.0, 61.3], abs=0.3)
+
+
 def books() -> Iterator[list[Episode]]:
     seed = 0
     while True:

@@ -36,7 +36,7 @@ class ChunkMapper(nn.Module):
         temperature: tau; the gate is sigmoid(S Wa + b) ** (1 / tau).
         share_heads: one down-projection for all heads of a map.
         query_std: standard deviation of the queries at the start.
-        gate_bias: b of every gate at the start.
+        gate_bias: b of the gates at the start, one number a linear map.
         scale: factor of every delta: with it, steps of one size suit states of another.
     """
 
@@ -51,7 +51,7 @@ class ChunkMapper(nn.Module):
         temperature: float,
         share_heads: bool = True,
         query_std: float = 0.02,
-        gate_bias: float = 0.0,
+        gate_bias: Sequence[float] = (),
         scale: float = 1.0,
     ) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class ChunkMapper(nn.Module):
         for matrix in self.down.data.flatten(0, 1):
             nn.init.orthogonal_(matrix)
         self.gate = nn.Parameter(torch.zeros(maps, wide))
-        self.gate_bias = nn.Parameter(torch.full((maps,), gate_bias))
+        self.gate_bias = nn.Parameter(torch.tensor(gate_bias or [0.0] * maps))
         self.inputs = nn.ParameterList(_kaiming(wide, features) for features, _ in sizes)
         self.outputs = nn.ParameterList(torch.zeros(queries, features) for _, features in sizes)
 

@@ -29,7 +29,10 @@ class StreamAdapterSettings:
     query_std: float = 0.02
     """Standard deviation of the queries before training. Near 0 all queries of a map begin with the mean of a chunk."""
     gate_bias: float = 0.0
-    """b of every gate before training: at 0 a chunk counts half after 16 more chunks, at 1.75 after 69."""
+    """b of the gates before training. At 0 a state holds about the last 24 chunks, at -2 8 of them, at 1.2 61."""
+    gate_spread: float = 0.0
+    """The gates of a layer's linear maps begin evenly between `gate_bias` less and plus this: maps of longer and of
+    shorter memory."""
     scale: float = 1.0
     """Factor of every delta. The paper has none; it lets one learning rate suit states of any size."""
     centred: bool = False
@@ -63,6 +66,8 @@ class StreamAdapterSettings:
         for field in ("queries", "down", "chunk", "stride", "step_segments"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.gate_spread < 0:
+            raise ValueError(f"gate_spread must be at least 0, got {self.gate_spread}")
         if self.query_std < 0:
             raise ValueError(f"query_std must be at least 0, got {self.query_std}")
         if self.temperature <= 0:
@@ -83,14 +88,15 @@ PRESETS: Mapping[str, StreamAdapterSettings] = {
     "nano": StreamAdapterSettings(down=16, chunk=64, query_std=3.0),
     "nano-book": StreamAdapterSettings(down=16, chunk=64, query_std=3.0, window=1024),
     # 6.4 M parameters, 4.6 % of adapter and base together. Keys of SmolLM2 vary by a norm of 10.5 in a page, so that
-    # queries of 1.5 begin with attention logits of a standard deviation of 2.
+    # queries of 1.5 begin with attention logits of a standard deviation of 2; gates hold the last 8 to 61 chunks.
     "smollm2-135m-book": StreamAdapterSettings(
         queries=14,
         down=8,
         chunk=64,
         query_std=1.5,
-        gate_bias=1.75,
-        scale=0.01,
+        gate_bias=-0.4,
+        gate_spread=1.6,
+        scale=0.02,
         centred=True,
         window=1024,
         form="segments",

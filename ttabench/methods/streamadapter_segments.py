@@ -29,7 +29,7 @@ from ttabench.stream import gold_ids, piece_ids, prompt_ids
 from ttabench.types import Ask, Episode, Observe
 from ttabench.window import Window
 
-BASE_EVERY = 8
+BASE_EVERY = 6
 """Of so many stretches of a training text the base model reads one, too."""
 LOGITS_AT_ONCE = 128
 """Positions whose logits are alive at a time: 25 MB of them at a vocabulary of 49,152."""
