@@ -53,9 +53,21 @@ LEVELS = (
     ),
     ("scoring", "forcing", "generation", "layers", "answering"),
     ("methods", "readers"),
-    ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export", "standing", "state_folder"),
+    (
+        "runner",
+        "training",
+        "training_config",
+        "saves",
+        "profiling",
+        "analytic",
+        "states",
+        "recording",
+        "peft_export",
+        "standing",
+        "state_folder",
+    ),
     ("resolving", "evaluation", "reading", "compare", "pairing", "harness"),
-    ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
+    ("cli", "options", "commands", "train_command", "listing", "tables", "plots", "__main__"),
 )
 UPPER = {
     "profiling.job": "resolving",
