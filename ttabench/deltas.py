@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import linear
 
 from ttabench.lm import LM
 from ttabench.types import Delta, Dense, LowRank
@@ -49,13 +50,15 @@ def _hook(delta: LowRank, rows: int) -> Hook:
 
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         x, a, b = args[0], a_BRI.to(output.dtype), b_BOR.to(output.dtype)
-        if delta.dropout:
-            x = dropout(x, delta.dropout)
+        if delta.dropout is not None or not shared:
+            x = x.reshape(rows, -1, x.shape[-1])  # OPT flattens rows and tokens before its feed-forward
+        if delta.dropout is not None:
+            x = delta.dropout(x)
         if shared:
-            return output + linear(linear(x, a[0]), b[0])
-        x_BTI = x.reshape(rows, -1, x.shape[-1])  # OPT flattens rows and tokens before its feed-forward
-        update_BTO = (x_BTI @ a.transpose(1, 2)) @ b.transpose(1, 2)
-        return output + update_BTO.reshape(output.shape)
+            low_XR = linear(x, a.flatten(0, 1)).flatten(0, -2)
+            return torch.addmm(output.flatten(0, -2), low_XR, b.flatten(0, 1).T).view(output.shape)
+        low_BTR = x @ a.transpose(1, 2)
+        return torch.baddbmm(output.view(rows, -1, output.shape[-1]), low_BTR, b.transpose(1, 2)).view(output.shape)
 
     return add
 
