@@ -67,7 +67,10 @@ def test_first_step_is_adams_by_hand() -> None:
     lm = tiny_llama()
     settings = replace(TINY, epochs=1, clip=0.5)
     method = TempLora(lm, settings)
-    factors = {name: tuple(each.clone().requires_grad_(True) for each in pair) for name, pair in method.start.items()}
+    factors = {
+        name: tuple(each.clone().requires_grad_(True) for each in pair)
+        for name, pair in lora.started(lm, settings).items()
+    }
     ids = lm.encode(TEXTS[0] + "\n\n")
     summed, count = nll(lm, Patch(deltas=lora.deltas(factors, settings)), [([], ids)])  # type: ignore[arg-type]
     (summed / count).backward()  # type: ignore[no-untyped-call]

@@ -49,18 +49,26 @@ def _hook(delta: LowRank, rows: int) -> Hook:
     shared = sizes == {1}
 
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        x, a, b = args[0], a_BRI.to(output.dtype), b_BOR.to(output.dtype)
-        if delta.dropout is not None or not shared:
-            x = x.reshape(rows, -1, x.shape[-1])  # OPT flattens rows and tokens before its feed-forward
-        if delta.dropout is not None:
-            x = delta.dropout(x)
-        if shared:
-            low_XR = linear(x, a.flatten(0, 1)).flatten(0, -2)
-            return torch.addmm(output.flatten(0, -2), low_XR, b.flatten(0, 1).T).view(output.shape)
-        low_BTR = x @ a.transpose(1, 2)
-        return torch.baddbmm(output.view(rows, -1, output.shape[-1]), low_BTR, b.transpose(1, 2)).view(output.shape)
+        a, b, width = a_BRI.to(output.dtype), b_BOR.to(output.dtype), args[0].shape[-1]
+        if shared and delta.dropout is None:
+            low_XR = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
+        else:
+            x_BTI = args[0].reshape(rows, -1, width)  # OPT flattens rows and tokens before its feed-forward
+            low_BTR = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
+            if not shared:
+                out_BTO = output.view(rows, -1, output.shape[-1])
+                return _plus(out_BTO, low_BTR, b.transpose(1, 2)).view(output.shape)
+            low_XR = low_BTR.flatten(0, 1)
+        return _plus(output.flatten(0, -2), low_XR, b.flatten(0, 1).T).view(output.shape)
 
     return add
+
+
+def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
+    """`output + low @ b`, in the place of the output where no gradient is wanted."""
+    if output.dim() == 2:
+        return torch.addmm(output, low, b) if torch.is_grad_enabled() else output.addmm_(low, b)
+    return torch.baddbmm(output, low, b) if torch.is_grad_enabled() else output.baddbmm_(low, b)
 
 
 @contextmanager

@@ -3,29 +3,33 @@
     with deltas_applied(lm, deltas, rows=1), layers_recomputed(lm):
         (summed / count).backward()          the way back runs inside, under the same deltas
 
-One more forward buys memory that no longer grows with the number of layers (Chen et al., arXiv 1604.06174). What is
+One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174). Unlike
+`torch.utils.checkpoint`, all that is kept lies in one block of memory: kept tensors between those that come and go
+leave a CPU's allocator with holes that nothing fits into, measured at half of what the step itself needs. What is
 random in a layer must draw the same again by itself (`layers.row_dropout`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
-from torch.utils.checkpoint import checkpoint
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ttabench.lm import LM
 
 
 @contextmanager
 def layers_recomputed(lm: LM) -> Iterator[None]:
-    """Inside, gradient steps compute every decoder layer again on the way back; undone when the block ends."""
-    blocks = list(lm.blocks())
+    """Inside, one gradient step computes every decoder layer again on the way back; undone when the block ends."""
+    blocks, kept = list(lm.blocks()), _Kept(lm.layers)
     try:
-        for block in blocks:
-            again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
-            block.forward = again
+        for number, block in enumerate(blocks):
+            block.forward = partial(_run, block.forward, kept, number)
         yield
     finally:
         for block in blocks:
@@ -39,3 +43,56 @@ def step_bytes(lm: LM, tokens: int) -> int:
     """
     ends = sum(sum(lm.linear_shape(name)) for name in lm.linear_names())
     return 2 * ends * tokens * lm.dtype.itemsize
+
+
+class _Kept:
+    """What entered each layer, in one tensor [L, B, T, D]."""
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self._held: Tensor | None = None
+
+    def put(self, number: int, hidden_BTD: Tensor) -> Tensor:
+        """A copy of it."""
+        if self._held is None:
+            self._held = hidden_BTD.new_empty(self._layers, *hidden_BTD.shape, requires_grad=False)
+        return self._held[number].copy_(hidden_BTD.detach())
+
+
+def _run(inner: Callable[..., Any], kept: _Kept, number: int, hidden_BTD: Tensor, *args: Any, **options: Any) -> Any:
+    """A decoder layer that forgets what it computed; further outputs of it are handed on without gradients."""
+    if not torch.is_grad_enabled():
+        return inner(hidden_BTD, *args, **options)
+    more: list[Any] = []
+
+    def layer(hidden: Tensor) -> Tensor:
+        out = inner(hidden, *args, **options)
+        if isinstance(out, Tensor):
+            return out
+        more[:] = out[1:]
+        first: Tensor = out[0]
+        return first
+
+    asking = torch.empty(0, requires_grad=True)  # what enters the first layer needs no gradient, its deltas do
+    out_BTD = _Again.apply(layer, kept.put(number, hidden_BTD), hidden_BTD, asking)  # type: ignore[no-untyped-call]
+    return (out_BTD, *more) if more else out_BTD
+
+
+class _Again(torch.autograd.Function):
+    """A layer whose gradients come from running it a second time; those of its deltas go to the leaves at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, layer: Callable[[Tensor], Tensor], entered: Tensor, hidden: Tensor, _asking: Tensor
+    ) -> Tensor:
+        ctx.layer, ctx.entered = layer, entered
+        return layer(hidden)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, Tensor | None, None]:
+        entered = ctx.entered.requires_grad_(ctx.needs_input_grad[2])
+        with torch.enable_grad():
+            out = ctx.layer(entered)
+        torch.autograd.backward(out, gradients)
+        return None, None, entered.grad, None

@@ -174,8 +174,8 @@ class LowRank:
     """[B, R, in]; B may be 1."""
     b_BOR: Tensor
     """[B, out, R]; B may be 1. Any scale is already inside."""
-    dropout: Callable[[Tensor], Tensor] | None = None
-    """Zeroes some of x [B, T, in] before it meets the factors: while they are trained, never in use."""
+    dropout: Callable[[Tensor, Tensor], Tensor] | None = None
+    """dropout(x) @ a^T from x [B, T, in] and a, in place of x @ a^T: while they are trained, never in use."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 Factors = dict[str, tuple[Tensor, Tensor]]
+Layout = Mapping[str, tuple[torch.Size, torch.Size]]
+"""Shapes of A and B by linear map, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +34,9 @@ class Adam:
     """Largest norm of a row's gradient."""
 
 
-def shaped(vectors_BN: Tensor, layout: Factors) -> Factors:
-    """Views A [B, R, I] and B [B, O, R] of the vectors, by linear map; `layout` has such pairs without rows."""
-    sizes = [each.shape for pair in layout.values() for each in pair]
+def shaped(vectors_BN: Tensor, layout: Layout) -> Factors:
+    """Views A [B, R, I] and B [B, O, R] of the vectors, by linear map."""
+    sizes = [size for pair in layout.values() for size in pair]
     parts = torch.split(vectors_BN, [size.numel() for size in sizes], dim=1)
     views = iter(part.view(len(vectors_BN), *size) for part, size in zip(parts, sizes, strict=True))
     return {name: (next(views), next(views)) for name in layout}
@@ -45,11 +47,11 @@ class RowFactors:
 
     Args:
         vectors: "factors", "first_moment" and "second_moment" [B, N], "steps" int64 [B].
-        layout: the shapes of a row's factors, in order.
+        layout: see `Layout`.
         adam: see `Adam`.
     """
 
-    def __init__(self, vectors: Mapping[str, Tensor], layout: Factors, adam: Adam) -> None:
+    def __init__(self, vectors: Mapping[str, Tensor], layout: Layout, adam: Adam) -> None:
         self._vectors_BN, self._layout, self._clip = vectors["factors"], layout, adam.clip
         self._slopes_BN = torch.zeros_like(self._vectors_BN)
         self._rows = list(self._vectors_BN)

@@ -99,10 +99,9 @@ class TempLora(BaseMethod[TempLoraSettings]):
 
     def __init__(self, lm: LM, settings: TempLoraSettings) -> None:
         super().__init__(lm, settings)
-        drawn = lora.started(lm, settings)
-        self._start_N = torch.cat([each.flatten() for pair in drawn.values() for each in pair])
-        self.start = {name: (a[0], b[0]) for name, (a, b) in shaped(self._start_N[None], drawn).items()}
-        """Views of one vector: A [R, I] and B [O, R] by linear map."""
+        sizes = {name: lm.linear_shape(name) for name in lora.target_names(lm, settings.targets)}
+        rank = settings.rank
+        self._layout = {name: (torch.Size((rank, i)), torch.Size((o, rank))) for name, (i, o) in sizes.items()}
         self._apart = False
 
     def labels(self) -> dict[str, Json]:
@@ -149,9 +148,11 @@ class TempLora(BaseMethod[TempLoraSettings]):
 
     def _fresh(self, rows: int) -> dict[str, Tensor]:
         device = self.lm.device
-        zeros_N = torch.zeros((), device=device).expand(self._start_N.shape)
+        drawn = lora.started(self.lm, self.settings)
+        start_N = torch.cat([each.flatten() for pair in drawn.values() for each in pair])
+        zeros_N = torch.zeros((), device=device).expand(start_N.shape)
         made = {
-            "factors": self._start_N,
+            "factors": start_N,
             "first_moment": zeros_N,
             "second_moment": zeros_N,
             "steps": torch.zeros((), dtype=torch.int64, device=device),
@@ -163,7 +164,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
 
     def _factors(self, vectors_BN: Tensor) -> Factors:
         """Views of the vectors, by linear map."""
-        return shaped(vectors_BN, self.start)
+        return shaped(vectors_BN, self._layout)
 
     def _newest(self, texts: list[list[int]], pieces: list[list[list[int]]]) -> dict[str, Tensor]:
         """The last tokens of every row, `prefix` of them at most."""
@@ -189,7 +190,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         steps, most = trained["steps"].tolist(), len(lessons[0])
         if not most:
             return
-        factors = RowFactors(trained, self.start, Adam(beta2=s.beta2, eps=s.eps, decay=s.decay, clip=s.clip))
+        factors = RowFactors(trained, self._layout, Adam(beta2=s.beta2, eps=s.eps, decay=s.decay, clip=s.clip))
         for number in range(most):
             current = [row[number] for row in lessons if number < len(row)]
             seeds = [s.seed * 1_000_003 + before + number for before in steps[: len(current)]]
