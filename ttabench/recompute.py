@@ -5,12 +5,15 @@
 
 One more forward buys memory that hardly grows with the number of layers (Chen et al., arXiv 1604.06174). Unlike
 `torch.utils.checkpoint`, all that is kept lies in one block of memory: kept tensors between those that come and go
-leave a CPU's allocator with holes that nothing fits into, measured at half of what the step itself needs. What is
-random in a layer must draw the same again by itself (`layers.row_dropout`).
+leave a CPU's allocator with holes that nothing fits into, as much again as the step itself needs. What is free already
+goes back to the system before each way. What is random in a layer must draw the same again by itself
+(`layers.row_dropout`).
 """
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +30,7 @@ from ttabench.lm import LM
 def layers_recomputed(lm: LM) -> Iterator[None]:
     """Inside, one gradient step computes every decoder layer again on the way back; undone when the block ends."""
     blocks, kept = list(lm.blocks()), _Kept(lm.layers)
+    _give_back()
     try:
         for number, block in enumerate(blocks):
             block.forward = partial(_run, block.forward, kept, number)
@@ -45,18 +49,32 @@ def step_bytes(lm: LM, tokens: int) -> int:
     return 2 * ends * tokens * lm.dtype.itemsize
 
 
+def _give_back() -> None:
+    """Hand free memory to the system, where the C library can (glibc): what lies between used blocks, too."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 class _Kept:
     """What entered each layer, in one tensor [L, B, T, D]."""
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
         self._held: Tensor | None = None
+        self._back = False
 
     def put(self, number: int, hidden_BTD: Tensor) -> Tensor:
         """A copy of it."""
         if self._held is None:
             self._held = hidden_BTD.new_empty(self._layers, *hidden_BTD.shape, requires_grad=False)
         return self._held[number].copy_(hidden_BTD.detach())
+
+    def turned(self) -> None:
+        """The way back has begun, or goes on."""
+        if not self._back and self._held is not None and self._held.device.type == "cpu":
+            _give_back()
+        self._back = True
 
 
 def _run(inner: Callable[..., Any], kept: _Kept, number: int, hidden_BTD: Tensor, *args: Any, **options: Any) -> Any:
@@ -74,7 +92,7 @@ def _run(inner: Callable[..., Any], kept: _Kept, number: int, hidden_BTD: Tensor
         return first
 
     asking = torch.empty(0, requires_grad=True)  # what enters the first layer needs no gradient, its deltas do
-    out_BTD = _Again.apply(layer, kept.put(number, hidden_BTD), hidden_BTD, asking)  # type: ignore[no-untyped-call]
+    out_BTD = _Again.apply(layer, kept, number, hidden_BTD, asking)  # type: ignore[no-untyped-call]
     return (out_BTD, *more) if more else out_BTD
 
 
@@ -83,16 +101,17 @@ class _Again(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, layer: Callable[[Tensor], Tensor], entered: Tensor, hidden: Tensor, _asking: Tensor
+        ctx: Any, layer: Callable[[Tensor], Tensor], kept: _Kept, number: int, hidden: Tensor, _asking: Tensor
     ) -> Tensor:
-        ctx.layer, ctx.entered = layer, entered
+        ctx.layer, ctx.kept, ctx.entered = layer, kept, kept.put(number, hidden)
         return layer(hidden)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, Tensor | None, None]:
-        entered = ctx.entered.requires_grad_(ctx.needs_input_grad[2])
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None, Tensor | None, None]:
+        ctx.kept.turned()
+        entered = ctx.entered.requires_grad_(ctx.needs_input_grad[3])
         with torch.enable_grad():
             out = ctx.layer(entered)
         torch.autograd.backward(out, gradients)
-        return None, None, entered.grad, None
+        return None, None, None, entered.grad, None

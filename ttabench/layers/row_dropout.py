@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-BLOCK = 2**25
+BLOCK = 2**22
 """Bytes of kept bits that are asked for at once: few large blocks leave no holes in memory, see `recompute`."""
 
 
