@@ -28,7 +28,7 @@ LEVELS = (
         "progress",
         "mini",
     ),
-    ("lm", "hub", "patching", "stream", "deltas", "window", "attention", "fused"),
+    ("lm", "hub", "patching", "stream", "deltas", "window", "attention", "fused", "head", "recompute"),
     ("scoring", "forcing", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
     ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export"),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -76,7 +77,7 @@ class RowFactors:
             slopes = shaped(self._slopes_BN[:rows], self._layout)
             for name, pair in values.items():
                 for value, slope in zip(pair, slopes[name], strict=True):
-                    value.requires_grad_().grad = slope
+                    value.requires_grad_().register_post_accumulate_grad_hook(partial(_moved, slope))  # type: ignore[no-untyped-call]
             self._leaves = {rows: values}
         return self._leaves[rows]
 
@@ -89,3 +90,10 @@ class RowFactors:
                 group["lr"] = rate
                 torch.nn.utils.clip_grad_norm_([row], self._clip)
         self._optimiser.step()
+
+
+def _moved(slope: Tensor, leaf: Tensor) -> None:
+    """Add what came back for a leaf to its place among the gradients."""
+    assert leaf.grad is not None, "the hook runs once there is a gradient"
+    slope.add_(leaf.grad)
+    leaf.grad = None
