@@ -57,7 +57,7 @@ def _hook(delta: LowRank, rows: int) -> Hook:
             low_BTR = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
             if not shared:
                 out_BTO = output.view(rows, -1, output.shape[-1])
-                return _plus(out_BTO, low_BTR, b.transpose(1, 2)).view(output.shape)
+                return _plus(out_BTO, low_BTR, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
             low_XR = low_BTR.flatten(0, 1)
         return _plus(output.flatten(0, -2), low_XR, b.flatten(0, 1).T).view(output.shape)
 
@@ -66,9 +66,8 @@ def _hook(delta: LowRank, rows: int) -> Hook:
 
 def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
     """`output + low @ b`, in the place of the output where no gradient is wanted."""
-    if output.dim() == 2:
-        return torch.addmm(output, low, b) if torch.is_grad_enabled() else output.addmm_(low, b)
-    return torch.baddbmm(output, low, b) if torch.is_grad_enabled() else output.baddbmm_(low, b)
+    product = torch.addmm if output.dim() == 2 else torch.baddbmm
+    return product(output, low, b) if torch.is_grad_enabled() else product(output, low, b, out=output)
 
 
 @contextmanager
