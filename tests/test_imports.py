@@ -50,6 +50,8 @@ LEVELS = (
         "window",
         "attention",
         "fused",
+        "head",
+        "recompute",
     ),
     ("scoring", "forcing", "generation", "layers", "answering"),
     ("methods", "readers"),
