@@ -65,10 +65,12 @@ def behind(query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: fl
 
 
 def beside(
-    query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: tuple[Tensor, Tensor], mask_B1TS: Tensor | None
-) -> Tensor:
+    query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: tuple[Tensor, Tensor], bias_B1TS: Tensor | None = None,
+    *, causal: bool = False,
+) -> Tensor:  # fmt: skip
     """Scaled queries attend to slots all rows share [1, H, P, D] and to each row's own; gives [B, T, N, D].
 
+    `bias_B1TS` is added to the scores of a row's own slots; `causal` where these are the T tokens and no bias is given.
     The G query heads of one key/value head stand side by side.
     """
     assert _fused is not None
@@ -77,14 +79,17 @@ def beside(
     shape = (heads, rows, count // heads, tokens)
     query_HBGTD = query_BNTD.view(rows, heads, -1, tokens, size).transpose(0, 1)
     of_shared, sum_shared = _fused(query_HBGTD.reshape(1, heads, -1, size), *shared, scale=1.0)
-    bias_B1TS = None
-    if mask_B1TS is not None:
-        hidden_B1TS = ~mask_B1TS[..., shared[0].shape[2] :]
-        bias_B1TS = torch.zeros_like(hidden_B1TS, dtype=query_BNTD.dtype)
-        bias_B1TS.masked_fill_(hidden_B1TS, torch.finfo(query_BNTD.dtype).min)
-    keys, values = (part.repeat_interleave(count // heads, dim=1) for part in own)
-    of_own, sum_own = _fused(query_BNTD, keys, values, attn_mask=bias_B1TS, scale=1.0)
+    if tokens == 1:  # the query heads of one key/value head are queries of it: nothing is repeated
+        of_own, sum_own = _fused(query_BNTD.reshape(rows, heads, -1, size), *own, attn_mask=bias_B1TS, scale=1.0)
+    else:
+        of_own, sum_own = summed(query_BNTD, own[0], own[1], 1.0, bias=bias_B1TS, causal=causal)
     share_HBGT = torch.sigmoid(sum_own.view(rows, heads, -1, tokens).transpose(0, 1) - sum_shared.view(shape))
     of_own_HBGTD = of_own.view(rows, heads, -1, tokens, size).transpose(0, 1)
     out_HBGTD = torch.lerp(of_shared.view(*shape, size), of_own_HBGTD, share_HBGT[..., None].to(of_own.dtype))
     return out_HBGTD.permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
+
+
+def bias_of(mask_B1TS: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores so that a token sees what the bool mask says: 0 or the lowest number of the type."""
+    bias_B1TS = torch.zeros_like(mask_B1TS, dtype=dtype)
+    return bias_B1TS.masked_fill_(~mask_B1TS, torch.finfo(dtype).min)

@@ -11,16 +11,17 @@ prefix brings an `Eviction`, slots are thrown away after every feed.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
 from ttabench.attention import NAME, Shared, heads_blinded, is_watched, read_on, shared_prefix, watched
 from ttabench.fused import in_two_parts
+from ttabench.lean import Attending, Lean
 from ttabench.lm import LM
+from ttabench.slots import Slots, joined
 from ttabench.types import Eviction, Prefix
 
 
@@ -55,7 +56,8 @@ class Window:
         own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
         room = room if retain and self._eviction is None else 0
-        self._layers = [_Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
+        self._layers = [Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
+        self._lean = Lean.of(lm) if ours and self._hidden is None else None
         self._cache = Cache(layers=list(self._layers))
         start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
         self._next_B = start.to(lm.device)
@@ -134,6 +136,9 @@ class Window:
 
     def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
+        if (lean := self._lean_form(ids_BT, mask)) is not None:
+            seen = mask[:, None, None] if mask is not None and mask.dim() == 2 else mask
+            return lean.run(ids_BT, positions_BT, self._layers, Attending(lean.scaling, self._shared, seen))
         behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
         plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
         with shared_prefix(self._shared), heads_blinded(self._hidden), read_on(plainly):
@@ -147,7 +152,21 @@ class Window:
         hidden_BTD: Tensor = output.last_hidden_state
         return hidden_BTD
 
+    def _lean_form(self, ids_BT: Tensor, mask: Tensor | None) -> Lean | None:
+        """What stands in for the decoder where nothing special is on."""
+        if self._lean is None or is_watched():
+            return None
+        if not self._lean.serves(ids_BT.device):
+            return None
+        if ids_BT.shape[1] > 1:
+            padded = mask is not None and mask.dim() == 2  # what sees nothing is transformers' to deal with
+            apart = self._shared is not None and mask is None and self._layers[0].own_length() > 0  # in three parts
+            return None if padded or apart else self._lean
+        return self._lean
+
     def _positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        if mask_BT is None and ids_BT.shape[1] == 1:
+            return self._next_B[:, None].clamp(max=self.lm.max_positions - 1), torch.ones_like(self._next_B)
         if mask_BT is None:
             steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
             total_B = torch.full_like(self._next_B, ids_BT.shape[1])
@@ -170,8 +189,8 @@ class Window:
         """Everything read so far, one row a batch row."""
         keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
         if self._shared:
-            keys = [_joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
-            values = [_joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
+            keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
+            values = [joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
         mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
         next_B, hidden = self._next_B.expand(self.rows), None
         if self._hidden is not None:
@@ -194,68 +213,3 @@ class Window:
             self._next_B = self._next_B.index_select(0, rows_N)
         if self._eviction is not None:
             self._eviction = self._eviction.select(rows_N)
-
-
-class _Slots(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
-    """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
-
-    Without `retain`, what attention needs is handed out and forgotten: one layer's copy lives at a time.
-    With `room` and no gradients, one buffer is filled in place: a decoding step copies one slot, not the window.
-    """
-
-    def __init__(self, prefix: tuple[Tensor, Tensor] | None, *, shared: int, room: int, retain: bool) -> None:
-        super().__init__()
-        self.shared, self.room, self.retain = shared, room, retain
-        self.buffers: tuple[Tensor, Tensor] | None = None
-        if prefix is not None:
-            self.keys, self.values = prefix
-
-    def get_seq_length(self) -> int:
-        """Slots in front of the next token."""
-        return self.shared + self._own()
-
-    def _own(self) -> int:
-        return 0 if self.keys is None else int(self.keys.shape[2])
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, P + T, D] for these T tokens to attend to."""
-        if self.room and not torch.is_grad_enabled():
-            both = self._write(key_states, value_states)
-        else:
-            both = _joined(self.keys, key_states), _joined(self.values, value_states)
-        if self.retain:
-            self.keys, self.values = both
-        return both
-
-    def _write(self, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        start = self._own()
-        end = start + keys_BHTD.shape[2]
-        if self.buffers is None:
-            self.buffers = self._buffer(self.keys, keys_BHTD), self._buffer(self.values, values_BHTD)
-        keys_BHSD, values_BHSD = self.buffers
-        keys_BHSD[:, :, start:end] = keys_BHTD
-        values_BHSD[:, :, start:end] = values_BHTD
-        return keys_BHSD[:, :, :end], values_BHSD[:, :, :end]
-
-    def _buffer(self, old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
-        rows, heads, _, size = new_BHTD.shape
-        held = self._own()
-        buffer_BHSD = new_BHTD.new_empty(rows, heads, held + self.room, size)
-        if old_BHPD is not None:
-            buffer_BHSD[:, :, :held] = old_BHPD
-        return buffer_BHSD
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these batch rows, in this order."""
-        length = self._own()
-        if self.buffers is not None:
-            self.buffers = self.buffers[0].index_select(0, rows), self.buffers[1].index_select(0, rows)
-            self.keys, self.values = self.buffers[0][:, :, :length], self.buffers[1][:, :, :length]
-        elif length:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
-
-
-def _joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
-    if old_BHPD is None:
-        return new_BHTD
-    return torch.cat([old_BHPD.expand(new_BHTD.shape[0], -1, -1, -1), new_BHTD], dim=2)

@@ -1,0 +1,192 @@
+"""The decoder of Llama-likes written out, for reading without gradients on a CPU in float32.
+
+    lean = Lean.of(lm)                                    None where the architecture is another one
+    hidden_BTD = lean.run(ids_BT, positions_BT, slots, Attended(...))
+
+It computes what `transformers.models.llama` computes, from the same modules and weights, without what a decoding step
+of a small model spends most of its time on: masks made anew, cache objects, hooks of output capturing, keyword
+dictionaries, and rotations in ten operations. Low-rank deltas (hooks on linear maps) and dense ones (swapped
+parameters) act as they do there. Any other hook, and whatever else is not known here, is left to transformers.
+
+Shape letters: B rows · T tokens · N query heads · H key/value heads · D head size · X = B T · C width of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+
+from ttabench.attention import Shared, attend_in_parts
+from ttabench.fused import behind, beside, bias_of, in_two_parts
+from ttabench.lm import LM
+from ttabench.slots import Slots
+
+DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model"}
+"""Classes of transformers whose forward is the one below: pre-norm blocks, rotated queries and keys, gated MLP."""
+
+STATIC = {"default", "linear", "llama3", "yarn"}
+"""Kinds of rotary frequencies that do not change with the length of what is read."""
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, queries [B, N, T, D], keys and values [B, H, S, D]) to what they attend to [B, T, N, D]."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The modules of one layer."""
+
+    before: Any
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    out: nn.Module
+    after: Any
+    gate: nn.Module
+    up: nn.Module
+    down: nn.Module
+    act: nn.Module
+
+    @classmethod
+    def of(cls, layer: Any) -> _Block:
+        own, mlp = layer.self_attn, layer.mlp
+        maps = own.q_proj, own.k_proj, own.v_proj, own.o_proj
+        return cls(
+            layer.input_layernorm, *maps, layer.post_attention_layernorm,
+            mlp.gate_proj, mlp.up_proj, mlp.down_proj, mlp.act_fn,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Attending:
+    """Attention of one forward: what all its layers have in common is made once."""
+
+    scaling: float
+    shared: Sequence[Shared] | None = None
+    """What a window lends, one entry a layer."""
+    mask: Tensor | None = None
+    """bool [B or 1, 1, T, P + S] of shared and own slots; None: every token sees all slots up to its own."""
+
+    @cached_property
+    def _bias(self) -> Tensor | None:
+        """Of the own slots, where shared ones are attended to apart, else of all."""
+        if self.mask is None:
+            return None
+        lent = 0 if self.shared is None else self.shared[0].keys.shape[2]
+        return bias_of(self.mask[..., lent:], torch.float32)
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """See `Attend`."""
+        if self.shared is not None and self.shared[layer].keys.shape[2]:
+            return self._beside(query * self.scaling, (key, value), self.shared[layer])
+        rows, count, tokens, size = query.shape
+        if tokens == 1:
+            packed = query.reshape(rows, key.shape[1], -1, size)
+            out = scaled_dot_product_attention(packed, key, value, self._bias, scale=self.scaling)
+            return out.view(rows, 1, count, size)
+        if self._bias is None and key.shape[2] > tokens:
+            return behind(query, key, value, self.scaling)
+        whole = self._bias is None
+        out = scaled_dot_product_attention(
+            query, key, value, self._bias, is_causal=whole, scale=self.scaling, enable_gqa=count != key.shape[1]
+        )
+        return out.transpose(1, 2)
+
+    def _beside(self, query: Tensor, own: tuple[Tensor, Tensor], shared: Shared) -> Tensor:
+        if not shared.all_seen:
+            return attend_in_parts(query, own, shared, self.mask)
+        return beside(query, own, (shared.keys, shared.values), self._bias, causal=self.mask is None)
+
+
+class Lean:
+    """A decoder of one of `DECODERS`, run without transformers' forward.
+
+    Args:
+        lm: the base model.
+    """
+
+    def __init__(self, lm: LM) -> None:
+        decoder: Any = lm.decoder
+        self._embedding, self._rotary, self._norm = decoder.embed_tokens, decoder.rotary_emb, decoder.norm
+        self._blocks = [_Block.of(layer) for layer in decoder.layers]
+        self._heads, self._kv_heads, self._size = lm.heads, lm.kv_heads, lm.head_dim
+        self.scaling = float(decoder.layers[0].self_attn.scaling)
+        self._epsilon = torch.tensor(float(self._norm.variance_epsilon))
+        half = self._rotary.inv_freq
+        self._frequencies = torch.cat([half, half])
+        # turned by half its width, [a, b] becomes [b, a]: the sign of -b goes to the sine
+        self._signs = torch.cat([-torch.ones_like(half), torch.ones_like(half)])
+        self._whole = [module for module in decoder.modules() if not isinstance(module, nn.Linear)]
+
+    @classmethod
+    def of(cls, lm: LM) -> Lean | None:
+        """The lean form of the model's decoder; None where it has none."""
+        decoder: Any = lm.decoder
+        kind = type(decoder)
+        known = kind.__name__ in DECODERS and kind.__module__.startswith("transformers.models.")
+        if not known or lm.dtype != torch.float32 or getattr(lm.config, "sliding_window", None) is not None:
+            return None
+        return cls(lm) if decoder.rotary_emb.rope_type in STATIC else None
+
+    def serves(self, device: torch.device) -> bool:
+        """Whether it may stand in for the decoder now: no gradients, on a CPU, and nothing hooked but linear maps."""
+        return in_two_parts(device) and not any(map(_altered, self._whole))
+
+    def run(self, ids_BT: Tensor, positions_BT: Tensor, slots: Sequence[Slots], attend: Attend) -> Tensor:
+        """Last hidden states [B, T, C] of these tokens; keys and values go into the slots, one entry a layer."""
+        rows, tokens = ids_BT.shape
+        x_XC = embedding(ids_BT.flatten(), self._embedding._parameters["weight"])
+        turns = self._turns(positions_BT)
+        for number, (block, held) in enumerate(zip(self._blocks, slots, strict=True)):
+            y_XC = _normed(x_XC, block.before, self._epsilon)
+            both = torch.cat([_mapped(y_XC, block.query), _mapped(y_XC, block.key)], dim=1)
+            query_key = _turned(both.view(rows, tokens, -1, self._size), *turns).transpose(1, 2)
+            value = _mapped(y_XC, block.value).view(rows, tokens, self._kv_heads, self._size).transpose(1, 2)
+            keys, values = held.update(query_key[:, self._heads :], value)
+            seen = attend(number, query_key[:, : self._heads], keys, values)
+            x_XC = x_XC + _mapped(seen.reshape(rows * tokens, -1), block.out)
+            y_XC = _normed(x_XC, block.after, self._epsilon)
+            x_XC = x_XC + _mapped(block.act(_mapped(y_XC, block.gate)) * _mapped(y_XC, block.up), block.down)
+        return _normed(x_XC, self._norm, self._epsilon).view(rows, tokens, -1)
+
+    def _turns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and signed sine [B, T, 1, D] of the rotary angles at these positions."""
+        angles_BTD = positions_BT[:, :, None].float() * self._frequencies
+        cos, sin = angles_BTD.cos(), angles_BTD.sin() * self._signs
+        if self._rotary.attention_scaling != 1.0:
+            cos, sin = cos * self._rotary.attention_scaling, sin * self._rotary.attention_scaling
+        return cos[:, :, None], sin[:, :, None]
+
+
+def _turned(x_BTND: Tensor, cos_BT1D: Tensor, signed_sin_BT1D: Tensor) -> Tensor:
+    """Rotary positions, bit for bit as `apply_rotary_pos_emb` applies them."""
+    half = x_BTND.shape[-1] // 2
+    return (x_BTND * cos_BT1D).add_(x_BTND.roll(half, -1).mul_(signed_sin_BT1D))
+
+
+def _normed(x_XC: Tensor, norm: Any, epsilon: Tensor) -> Tensor:
+    """Root-mean-square norm; without a copy of the squares, in half the time of `rms_norm`."""
+    length_X1 = vector_norm(x_XC, 2, -1, True)
+    scale_X1 = torch.addcmul(epsilon, length_X1, length_X1, value=1 / x_XC.shape[-1]).rsqrt_()
+    return (x_XC * scale_X1).mul_(norm._parameters["weight"])
+
+
+def _mapped(x_XI: Tensor, module: nn.Module) -> Tensor:
+    """A linear map, with whatever is hooked to it."""
+    if type(module) is not nn.Linear or _altered(module):
+        found: Tensor = module(x_XI)
+        return found
+    weight = module._parameters["weight"]
+    assert weight is not None, "linear maps have weights"
+    return linear(x_XI, weight, module._parameters["bias"])
+
+
+def _altered(module: nn.Module) -> bool:
+    """Whether calling it does more than its class says."""
+    return bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in module.__dict__
