@@ -105,7 +105,7 @@ def test_a_prompt_is_read_once_for_all_its_options(monkeypatch: pytest.MonkeyPat
     lm = tiny_llama()
     read: list[int] = []
     feed, feed_forks = Window.feed, Window.feed_forks
-    monkeypatch.setattr(Window, "feed", lambda w, ids, mask=None: read.append(ids.numel()) or feed(w, ids, mask))
+    monkeypatch.setattr(Window, "feed", lambda w, ids, *a, **k: read.append(ids.numel()) or feed(w, ids, *a, **k))
     monkeypatch.setattr(
         Window, "feed_forks", lambda w, ids, *more: read.append(ids.numel()) or feed_forks(w, ids, *more)
     )

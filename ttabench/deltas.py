@@ -57,6 +57,7 @@ def _hook(delta: LowRank, rows: int) -> Hook:
         update_BTO = (x_BTI @ a.transpose(1, 2)) @ b.transpose(1, 2)
         return output + update_BTO.reshape(output.shape)
 
+    add.rows_alike = shared  # type: ignore[attr-defined]  # `lean` then leaves padding out
     return add
 
 

@@ -1,14 +1,15 @@
 """The decoder of Llama-likes written out, for reading without gradients on a CPU in float32.
 
     lean = Lean.of(lm)                                    None where the architecture is another one
-    hidden_BTD = lean.run(ids_BT, positions_BT, slots, Attended(...))
+    hidden_BTC = lean.run(Text(ids_BT, positions_BT), slots, Attending(scaling))
 
 It computes what `transformers.models.llama` computes, from the same modules and weights, without what a decoding step
 of a small model spends most of its time on: masks made anew, cache objects, hooks of output capturing, keyword
-dictionaries, and rotations in ten operations. Low-rank deltas (hooks on linear maps) and dense ones (swapped
+dictionaries, and rotations in ten operations; and without a product for padding. Low-rank deltas (hooks on linear maps) and dense ones (swapped
 parameters) act as they do there. Any other hook, and whatever else is not known here, is left to transformers.
 
-Shape letters: B rows · T tokens · N query heads · H key/value heads · D head size · X = B T · C width of the model.
+Shape letters: B rows · T tokens · N query heads · H key/value heads · D head size · C width of the model ·
+    X tokens of all rows, padding left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
@@ -61,6 +63,35 @@ class _Block:
             layer.input_layernorm, *maps, layer.post_attention_layernorm,
             mlp.gate_proj, mlp.up_proj, mlp.down_proj, mlp.act_fn,
         )  # fmt: skip
+
+    @property
+    def maps(self) -> tuple[nn.Module, ...]:
+        """Its linear maps."""
+        return self.query, self.key, self.value, self.out, self.gate, self.up, self.down
+
+
+@dataclass(frozen=True)
+class Text:
+    """The tokens of one forward, in rows; padding stands in rows where attention needs it and is mapped nowhere."""
+
+    ids_BT: Tensor
+    positions_BT: Tensor
+    """[B or 1, T]"""
+    places_X: Tensor | None = None
+    """Which of the B T tokens, row after row, are no padding; None: all of them."""
+
+    def packed(self, rows_BT: Tensor) -> Tensor:
+        """[B, T, ...] without padding: [X, ...]."""
+        flat = rows_BT.flatten(0, 1)
+        return flat if self.places_X is None else flat.index_select(0, self.places_X)
+
+    def in_rows(self, packed_X: Tensor) -> Tensor:
+        """[X, ...] as [B, T, ...]; zeros stand for padding."""
+        rows, tokens = self.ids_BT.shape
+        if self.places_X is not None:
+            padded = packed_X.new_zeros(rows * tokens, *packed_X.shape[1:])
+            packed_X = padded.index_copy_(0, self.places_X, packed_X)
+        return packed_X.view(rows, tokens, *packed_X.shape[1:])
 
 
 @dataclass(frozen=True)
@@ -122,7 +153,11 @@ class Lean:
         self._frequencies = torch.cat([half, half])
         # turned by half its width, [a, b] becomes [b, a]: the sign of -b goes to the sine
         self._signs = torch.cat([-torch.ones_like(half), torch.ones_like(half)])
-        self._whole = [module for module in decoder.modules() if not isinstance(module, nn.Linear)]
+        self._maps = [each for block in self._blocks for each in block.maps]
+        parts = [(layer, layer.self_attn, layer.mlp) for layer in decoder.layers]
+        inside = [(block.before, block.after, block.act) for block in self._blocks]
+        around = decoder, decoder.layers, self._embedding, self._rotary, self._norm
+        self._whole: list[nn.Module] = [*around, *chain.from_iterable(parts), *chain.from_iterable(inside)]
 
     @classmethod
     def of(cls, lm: LM) -> Lean | None:
@@ -138,36 +173,53 @@ class Lean:
         """Whether it may stand in for the decoder now: no gradients, on a CPU, and nothing hooked but linear maps."""
         return in_two_parts(device) and not any(map(_altered, self._whole))
 
-    def run(self, ids_BT: Tensor, positions_BT: Tensor, slots: Sequence[Slots], attend: Attend) -> Tensor:
-        """Last hidden states [B, T, C] of these tokens; keys and values go into the slots, one entry a layer."""
-        rows, tokens = ids_BT.shape
-        x_XC = embedding(ids_BT.flatten(), self._embedding._parameters["weight"])
-        turns = self._turns(positions_BT)
+    def text(self, ids_BT: Tensor, positions_BT: Tensor, filled_BT: Tensor | None) -> Text:
+        """The tokens of a forward, without padding (`filled_BT` false) where nothing hooked tells rows apart."""
+        if ids_BT.shape[1] == 1 or filled_BT is None or bool(filled_BT.all()) or not self._packs():
+            return Text(ids_BT, positions_BT)
+        return Text(ids_BT, positions_BT, filled_BT.flatten().nonzero()[:, 0])
+
+    def _packs(self) -> bool:
+        """Whether padding may be left out of the linear maps: nothing is hooked to them that tells rows apart."""
+        hooked = [each for each in self._maps if type(each) is not nn.Linear or _altered(each)]
+        return all(
+            type(each) is nn.Linear
+            and not each._forward_pre_hooks
+            and all(getattr(hook, "rows_alike", False) for hook in each._forward_hooks.values())
+            for each in hooked
+        )
+
+    def run(self, text: Text, slots: Sequence[Slots], attend: Attend) -> Tensor:
+        """Last hidden states [B, T, C] of a text; keys and values go into the slots, one entry a layer."""
+        rows, tokens = text.ids_BT.shape
+        turns = self._turns(text.packed(text.positions_BT.expand(rows, -1)))
+        x_XC = embedding(text.packed(text.ids_BT), self._embedding._parameters["weight"])
         for number, (block, held) in enumerate(zip(self._blocks, slots, strict=True)):
             y_XC = _normed(x_XC, block.before, self._epsilon)
             both = torch.cat([_mapped(y_XC, block.query), _mapped(y_XC, block.key)], dim=1)
-            query_key = _turned(both.view(rows, tokens, -1, self._size), *turns).transpose(1, 2)
-            value = _mapped(y_XC, block.value).view(rows, tokens, self._kv_heads, self._size).transpose(1, 2)
+            turned_XND = _turned(both.view(len(both), -1, self._size), *turns)
+            value_XHD = _mapped(y_XC, block.value).view(len(both), -1, self._size)
+            query_key, value = (text.in_rows(each).transpose(1, 2) for each in (turned_XND, value_XHD))
             keys, values = held.update(query_key[:, self._heads :], value)
-            seen = attend(number, query_key[:, : self._heads], keys, values)
-            x_XC = x_XC + _mapped(seen.reshape(rows * tokens, -1), block.out)
+            seen_BTND = attend(number, query_key[:, : self._heads], keys, values)
+            x_XC = x_XC + _mapped(text.packed(seen_BTND.reshape(rows, tokens, -1)), block.out)
             y_XC = _normed(x_XC, block.after, self._epsilon)
             x_XC = x_XC + _mapped(block.act(_mapped(y_XC, block.gate)) * _mapped(y_XC, block.up), block.down)
-        return _normed(x_XC, self._norm, self._epsilon).view(rows, tokens, -1)
+        return text.in_rows(_normed(x_XC, self._norm, self._epsilon))
 
-    def _turns(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and signed sine [B, T, 1, D] of the rotary angles at these positions."""
-        angles_BTD = positions_BT[:, :, None].float() * self._frequencies
-        cos, sin = angles_BTD.cos(), angles_BTD.sin() * self._signs
+    def _turns(self, positions_X: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and signed sine [X, 1, D] of the rotary angles at these positions."""
+        angles_X1D = positions_X[:, None, None].float() * self._frequencies
+        cos, sin = angles_X1D.cos(), angles_X1D.sin() * self._signs
         if self._rotary.attention_scaling != 1.0:
             cos, sin = cos * self._rotary.attention_scaling, sin * self._rotary.attention_scaling
-        return cos[:, :, None], sin[:, :, None]
+        return cos, sin
 
 
-def _turned(x_BTND: Tensor, cos_BT1D: Tensor, signed_sin_BT1D: Tensor) -> Tensor:
+def _turned(x_XND: Tensor, cos_X1D: Tensor, signed_sin_X1D: Tensor) -> Tensor:
     """Rotary positions, bit for bit as `apply_rotary_pos_emb` applies them."""
-    half = x_BTND.shape[-1] // 2
-    return (x_BTND * cos_BT1D).add_(x_BTND.roll(half, -1).mul_(signed_sin_BT1D))
+    half = x_XND.shape[-1] // 2
+    return (x_XND * cos_X1D).add_(x_XND.roll(half, -1).mul_(signed_sin_X1D))
 
 
 def _normed(x_XC: Tensor, norm: Any, epsilon: Tensor) -> Tensor:

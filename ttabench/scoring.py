@@ -217,14 +217,14 @@ def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list
 
 
 def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
-    ids_BT = pad([row.ids for row in rows], lm.pad_id, "right")[0].to(lm.device)
+    ids_BT, filled_BT = (each.to(lm.device) for each in pad([row.ids for row in rows], lm.pad_id, "right"))
     window = Window(lm, patch.prefix, len(rows), retain=False)
     if not any(row.forks for row in rows):
         # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.
-        return window.feed(ids_BT)
+        return window.feed(ids_BT, filled_BT=filled_BT)
     depths_BT = pad([row.depths for row in rows], 0, "right")[0].to(lm.device)
     branches_BT = pad([row.branches for row in rows], 0, "right")[0].to(lm.device)
-    return window.feed_forks(ids_BT, depths_BT, branches_BT)
+    return window.feed_forks(ids_BT, depths_BT, branches_BT, filled_BT)
 
 
 def _target_logprobs(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:

@@ -86,8 +86,13 @@ class Window:
         all_seen = self._mask_BS is None and getattr(config, "sliding_window", None) is None
         return [Shared(keys, values, all_seen) for keys, values in pairs]
 
-    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, filled_BT: Tensor | None = None) -> Tensor:
         """Read these tokens; padded slots (`mask_BT` false, on either side) are never attended to.
+
+        Args:
+            ids_BT: the tokens of every row.
+            mask_BT: false where padded; None where nothing is, or where padding stands behind what is not read on.
+            filled_BT: false where padded, where there is no `mask_BT`: work that may be left out.
 
         Returns:
             last hidden states [B, T, D]; those of padded slots mean nothing.
@@ -99,7 +104,7 @@ class Window:
         if self._eviction is not None:
             step = self._eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
         with watched(step) if step is not None else nullcontext():
-            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
+            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT, filled_BT if mask_BT is None else mask_BT)
         self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
         if step is not None:
             self._hold(step.left(self.prefix(), evict=self._evict))
@@ -111,13 +116,16 @@ class Window:
             layer.keys, layer.values = keys, values
         self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
 
-    def feed_forks(self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor) -> Tensor:
+    def feed_forks(
+        self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor, filled_BT: Tensor | None = None
+    ) -> Tensor:
         """Read rows that fork: a token sees the text (branch 0) before it and what stands before it in its own branch.
 
         Args:
             ids_BT: a text, then its branches, one after the other.
             depths_BT: positions behind the prefix; every branch goes on where the text ends.
             branches_BT: 0 in the text and in padding behind everything, i in the i-th branch.
+            filled_BT: false where padded.
 
         Returns:
             last hidden states [B, T, D]. A window that forked is not continued.
@@ -132,13 +140,13 @@ class Window:
         own_BTT = own_BTT & torch.ones(width, width, dtype=torch.bool, device=ids_BT.device).tril()
         mask_BTS = torch.cat([held_BS[:, None].expand(rows, width, slots), own_BTT], dim=2)
         positions_BT = (self._next_B[:, None] + depths_BT).clamp(0, self.lm.max_positions - 1)
-        return self._run(ids_BT, mask_BTS[:, None], positions_BT)
+        return self._run(ids_BT, mask_BTS[:, None], positions_BT, filled_BT)
 
-    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor) -> Tensor:
+    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, filled_BT: Tensor | None) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
-        if (lean := self._lean_form(ids_BT, mask)) is not None:
-            seen = mask[:, None, None] if mask is not None and mask.dim() == 2 else mask
-            return lean.run(ids_BT, positions_BT, self._layers, Attending(lean.scaling, self._shared, seen))
+        if self._lean is not None and not is_watched() and self._lean.serves(ids_BT.device):
+            seen = Attending(self._lean.scaling, self._shared, self._seen(ids_BT.shape[1], mask))
+            return self._lean.run(self._lean.text(ids_BT, positions_BT, filled_BT), self._layers, seen)
         behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
         plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
         with shared_prefix(self._shared), heads_blinded(self._hidden), read_on(plainly):
@@ -152,17 +160,16 @@ class Window:
         hidden_BTD: Tensor = output.last_hidden_state
         return hidden_BTD
 
-    def _lean_form(self, ids_BT: Tensor, mask: Tensor | None) -> Lean | None:
-        """What stands in for the decoder where nothing special is on."""
-        if self._lean is None or is_watched():
-            return None
-        if not self._lean.serves(ids_BT.device):
-            return None
-        if ids_BT.shape[1] > 1:
-            padded = mask is not None and mask.dim() == 2  # what sees nothing is transformers' to deal with
-            apart = self._shared is not None and mask is None and self._layers[0].own_length() > 0  # in three parts
-            return None if padded or apart else self._lean
-        return self._lean
+    def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
+        """What each of the tokens sees, bool [B or 1, 1, T, S]; None: all slots up to its own."""
+        if mask is not None and mask.dim() == 4:
+            return mask
+        held = self._layers[0].get_seq_length()
+        in_parts = self._shared is not None and self._layers[0].own_length() > 0  # causal attention knows two parts
+        if tokens == 1 or (mask is None and not in_parts):
+            return mask if mask is None else mask[:, None, None]
+        causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self._next_B.device).tril(held)
+        return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS
 
     def _positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
         if mask_BT is None and ids_BT.shape[1] == 1:
