@@ -160,16 +160,16 @@ def forward(
         )
         return out
     scaling = options.get("scaling")
-    query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if shared.all_seen and in_two_parts(query.device):
         own_mask = None if attention_mask is None else attention_mask[..., shared.keys.shape[2] :]
         bias = None if own_mask is None else bias_of(own_mask, query.dtype)
-        return beside(query, (key, value), (shared.keys, shared.values), bias), None
-    return attend_in_parts(query, (key, value), shared, attention_mask), None
+        return beside(query, (key, value), (shared.keys, shared.values), bias, scaling), None
+    return attend_in_parts(query * scaling, (key, value), shared, attention_mask), None
 
 
 def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:
-    """One softmax over written scores, for as many rows at a time as `SCORES_AT_ONCE` allows."""
+    """One softmax over written scores of scaled queries, for as many rows at a time as `SCORES_AT_ONCE` allows."""
     key, value = own
     rows, heads, tokens, _ = query.shape
     step = rows

@@ -1,12 +1,14 @@
 """The decoder of Llama-likes written out, for reading without gradients on a CPU in float32.
 
     lean = Lean.of(lm)                                    None where the architecture is another one
-    hidden_BTC = lean.run(Text(ids_BT, positions_BT), slots, Attending(scaling))
+    text = lean.text(ids_BT, positions_BT, filled_BT)
+    hidden_BTC = lean.run(text, slots, Attending(text, lean.scaling))
 
 It computes what `transformers.models.llama` computes, from the same modules and weights, without what a decoding step
-of a small model spends most of its time on: masks made anew, cache objects, hooks of output capturing, keyword
-dictionaries, and rotations in ten operations; and without a product for padding. Low-rank deltas (hooks on linear maps) and dense ones (swapped
-parameters) act as they do there. Any other hook, and whatever else is not known here, is left to transformers.
+of a small model spends most of its time on (masks made anew, cache objects, hooks of output capturing, keyword
+dictionaries, rotations in ten operations), and without products for padding. Low-rank deltas (hooks on linear maps) and
+dense ones (swapped parameters) act as they do there. Any other hook, and whatever else is not known here, is left to
+transformers.
 
 Shape letters: B rows · T tokens · N query heads · H key/value heads · D head size · C width of the model ·
     X tokens of all rows, padding left out.
@@ -26,9 +28,10 @@ from torch.linalg import vector_norm
 from torch.nn.functional import embedding, linear, scaled_dot_product_attention
 
 from ttabench.attention import Shared, attend_in_parts
-from ttabench.fused import behind, beside, bias_of, in_two_parts
+from ttabench.fused import across, behind, bias_of, in_two_parts, joined, summed
 from ttabench.lm import LM
 from ttabench.slots import Slots
+from ttabench.types import LowRank, Patch
 
 DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model"}
 """Classes of transformers whose forward is the one below: pre-norm blocks, rotated queries and keys, gated MLP."""
@@ -37,7 +40,7 @@ STATIC = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary frequencies that do not change with the length of what is read."""
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, queries [B, N, T, D], keys and values [B, H, S, D]) to what they attend to [B, T, N, D]."""
+"""(layer, queries [X, N, D], keys and values [B, H, S, D]) to what they attend to [X, N, D]."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Text:
 class Attending:
     """Attention of one forward: what all its layers have in common is made once."""
 
+    text: Text
     scaling: float
     shared: Sequence[Shared] | None = None
     """What a window lends, one entry a layer."""
@@ -112,27 +116,31 @@ class Attending:
         lent = 0 if self.shared is None else self.shared[0].keys.shape[2]
         return bias_of(self.mask[..., lent:], torch.float32)
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def __call__(self, layer: int, query_XND: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """See `Attend`."""
-        if self.shared is not None and self.shared[layer].keys.shape[2]:
-            return self._beside(query * self.scaling, (key, value), self.shared[layer])
+        shared = None if self.shared is None else self.shared[layer]
+        query = self.text.in_rows(query_XND).transpose(1, 2)
+        if shared is not None and shared.keys.shape[2]:
+            if not shared.all_seen:
+                return self.text.packed(attend_in_parts(query * self.scaling, (key, value), shared, self.mask))
+            part = summed(query, key, value, self.scaling, bias=self._bias, causal=self.mask is None)
+            of_own, sum_own = (self.text.packed(each.transpose(1, 2)) for each in part)
+            return joined(across(query_XND, shared.keys, shared.values, self.scaling), (of_own, sum_own))
+        return self.text.packed(self._to_own(query, key, value))
+
+    def _to_own(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         rows, count, tokens, size = query.shape
         if tokens == 1:
             packed = query.reshape(rows, key.shape[1], -1, size)
             out = scaled_dot_product_attention(packed, key, value, self._bias, scale=self.scaling)
             return out.view(rows, 1, count, size)
-        if self._bias is None and key.shape[2] > tokens:
-            return behind(query, key, value, self.scaling)
         whole = self._bias is None
+        if whole and key.shape[2] > tokens:
+            return behind(query, key, value, self.scaling)
         out = scaled_dot_product_attention(
             query, key, value, self._bias, is_causal=whole, scale=self.scaling, enable_gqa=count != key.shape[1]
         )
         return out.transpose(1, 2)
-
-    def _beside(self, query: Tensor, own: tuple[Tensor, Tensor], shared: Shared) -> Tensor:
-        if not shared.all_seen:
-            return attend_in_parts(query, own, shared, self.mask)
-        return beside(query, own, (shared.keys, shared.values), self._bias, causal=self.mask is None)
 
 
 class Lean:
@@ -146,7 +154,7 @@ class Lean:
         decoder: Any = lm.decoder
         self._embedding, self._rotary, self._norm = decoder.embed_tokens, decoder.rotary_emb, decoder.norm
         self._blocks = [_Block.of(layer) for layer in decoder.layers]
-        self._heads, self._kv_heads, self._size = lm.heads, lm.kv_heads, lm.head_dim
+        self._heads, self._size = lm.heads, lm.head_dim
         self.scaling = float(decoder.layers[0].self_attn.scaling)
         self._epsilon = torch.tensor(float(self._norm.variance_epsilon))
         half = self._rotary.inv_freq
@@ -191,18 +199,17 @@ class Lean:
 
     def run(self, text: Text, slots: Sequence[Slots], attend: Attend) -> Tensor:
         """Last hidden states [B, T, C] of a text; keys and values go into the slots, one entry a layer."""
-        rows, tokens = text.ids_BT.shape
-        turns = self._turns(text.packed(text.positions_BT.expand(rows, -1)))
+        turns = self._turns(text.packed(text.positions_BT.expand(text.ids_BT.shape)))
         x_XC = embedding(text.packed(text.ids_BT), self._embedding._parameters["weight"])
         for number, (block, held) in enumerate(zip(self._blocks, slots, strict=True)):
             y_XC = _normed(x_XC, block.before, self._epsilon)
             both = torch.cat([_mapped(y_XC, block.query), _mapped(y_XC, block.key)], dim=1)
             turned_XND = _turned(both.view(len(both), -1, self._size), *turns)
-            value_XHD = _mapped(y_XC, block.value).view(len(both), -1, self._size)
-            query_key, value = (text.in_rows(each).transpose(1, 2) for each in (turned_XND, value_XHD))
-            keys, values = held.update(query_key[:, self._heads :], value)
-            seen_BTND = attend(number, query_key[:, : self._heads], keys, values)
-            x_XC = x_XC + _mapped(text.packed(seen_BTND.reshape(rows, tokens, -1)), block.out)
+            key_XHD = turned_XND[:, self._heads :]
+            value_XHD = _mapped(y_XC, block.value).view(key_XHD.shape)
+            keys, values = held.update(*(text.in_rows(each).transpose(1, 2) for each in (key_XHD, value_XHD)))
+            seen_XND = attend(number, turned_XND[:, : self._heads], keys, values)
+            x_XC = x_XC + _mapped(seen_XND.flatten(1), block.out)
             y_XC = _normed(x_XC, block.after, self._epsilon)
             x_XC = x_XC + _mapped(block.act(_mapped(y_XC, block.gate)) * _mapped(y_XC, block.up), block.down)
         return text.in_rows(_normed(x_XC, self._norm, self._epsilon))
@@ -214,6 +221,13 @@ class Lean:
         if self._rotary.attention_scaling != 1.0:
             cos, sin = cos * self._rotary.attention_scaling, sin * self._rotary.attention_scaling
         return cos, sin
+
+
+def packs(lm: LM, patch: Patch) -> bool:
+    """Whether rows under this patch are read without their padding: no weight delta differs from row to row."""
+    low_rank = [delta for delta in patch.deltas.values() if isinstance(delta, LowRank)]
+    alike = all(len(delta.a_BRI) == len(delta.b_BOR) == 1 for delta in low_rank)
+    return alike and in_two_parts(lm.device) and Lean.of(lm) is not None
 
 
 def _turned(x_XND: Tensor, cos_X1D: Tensor, signed_sin_X1D: Tensor) -> Tensor:

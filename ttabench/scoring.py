@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ttabench.forcing import Read, forced
+from ttabench.lean import packs
 from ttabench.lm import LM
 from ttabench.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
 from ttabench.stream import pad, windows
@@ -40,6 +41,8 @@ Question = tuple[list[int], list[list[int]]]
 LIKE, FEWEST = 0.8, 4
 """A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
 padding costs as text does, and a forward of few rows costs too."""
+LIKE_PACKED = 0.25
+"""The same where padding is left out of all maps (`lean`) and costs in attention alone."""
 LOGITS_AT_ONCE = 2**26
 """Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
 
@@ -130,7 +133,8 @@ def _in_batches(
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
     results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    for chosen in _batches(lengths, batch_size):
+    like = LIKE_PACKED if packs(lm, patch) else LIKE
+    for chosen in _batches(lengths, batch_size, like):
         found = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or _target_logprobs)
         for index, options in zip(chosen, found, strict=True):
             tables = [values.cpu() if values.ndim == 2 else values.cpu()[:, None] for values in options]
@@ -138,11 +142,11 @@ def _in_batches(
     return results
 
 
-def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+def _batches(lengths: Sequence[int], size: int, like: float) -> Iterator[list[int]]:
     """Indices in batches of like length, longest first: what does not fit fails at once."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        unlike = len(batch) >= FEWEST and lengths[index] < LIKE * lengths[batch[0]]
+        unlike = len(batch) >= FEWEST and lengths[index] < like * lengths[batch[0]]
         if len(batch) == size or unlike:
             yield batch
             batch = []

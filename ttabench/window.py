@@ -145,8 +145,9 @@ class Window:
     def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, filled_BT: Tensor | None) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
         if self._lean is not None and not is_watched() and self._lean.serves(ids_BT.device):
-            seen = Attending(self._lean.scaling, self._shared, self._seen(ids_BT.shape[1], mask))
-            return self._lean.run(self._lean.text(ids_BT, positions_BT, filled_BT), self._layers, seen)
+            text = self._lean.text(ids_BT, positions_BT, filled_BT)
+            attend = Attending(text, self._lean.scaling, self._shared, self._seen(ids_BT.shape[1], mask))
+            return self._lean.run(text, self._layers, attend)
         behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
         plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
         with shared_prefix(self._shared), heads_blinded(self._hidden), read_on(plainly):
