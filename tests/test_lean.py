@@ -216,3 +216,17 @@ def test_where_anything_looks_on_transformers_runs(monkeypatch: pytest.MonkeyPat
         assert seen[-1] == 7
         hooked.remove()
         assert Lean.of(LM(lm.model.to(torch.bfloat16), lm.tokenizer, "half")) is None
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_padding_takes_part_in_no_product(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Unless weight deltas differ from row to row: they find their rows by the shape."""
+    lm = tiny_llama()
+    deltas = {name: low_rank(lm, name, rows) for name in lm.linear_names()[:1]} if rows else {}
+    items = [([65] * 9, [[70], [71, 72]]), ([66, 67, 68, 69], [[70], [71, 72]])]
+    tokens: list[int] = []
+    plain = lean.linear
+    monkeypatch.setattr(lean, "linear", lambda x, *more: tokens.append(len(x)) or plain(x, *more))
+    choose(lm, Patch(deltas=deltas), items)
+    real, padded = (1 + 9 + 1) + (1 + 4 + 1), 2 * (1 + 9 + 1)
+    assert set(tokens) == {padded if rows == 2 else real}
