@@ -50,6 +50,8 @@ LEVELS = (
         "window",
         "attention",
         "fused",
+        "lean",
+        "slots",
         "head",
         "recompute",
     ),

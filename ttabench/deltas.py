@@ -61,6 +61,7 @@ def _hook(delta: LowRank, rows: int) -> Hook:
             low_XR = low_BTR.flatten(0, 1)
         return _plus(output.flatten(0, -2), low_XR, b.flatten(0, 1).T).view(output.shape)
 
+    add.rows_alike = shared  # type: ignore[attr-defined]  # `lean` then leaves padding out
     return add
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ttabench.forcing import Read, forced
 from ttabench.head import LOGITS_AT_ONCE, logprobs_of
+from ttabench.lean import packs
 from ttabench.lm import LM
 from ttabench.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
 from ttabench.stream import pad, windows
@@ -41,6 +42,8 @@ Question = tuple[list[int], list[list[int]]]
 LIKE, FEWEST = 0.8, 4
 """A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
 padding costs as text does, and a forward of few rows costs too."""
+LIKE_PACKED = 0.25
+"""The same where padding is left out of all maps (`lean`) and costs in attention alone."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ def _in_batches(
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
     results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    for chosen in _batches(lengths, batch_size):
+    like = LIKE_PACKED if packs(lm, patch) else LIKE
+    for chosen in _batches(lengths, batch_size, like):
         found = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or logprobs_of)
         for index, options in zip(chosen, found, strict=True):
             tables = [values.cpu() if values.ndim == 2 else values.cpu()[:, None] for values in options]
@@ -146,11 +150,11 @@ def _in_batches(
     return results
 
 
-def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+def _batches(lengths: Sequence[int], size: int, like: float) -> Iterator[list[int]]:
     """Indices in batches of like length, longest first: what does not fit fails at once."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        unlike = len(batch) >= FEWEST and lengths[index] < LIKE * lengths[batch[0]]
+        unlike = len(batch) >= FEWEST and lengths[index] < like * lengths[batch[0]]
         if len(batch) == size or unlike:
             yield batch
             batch = []
@@ -225,14 +229,14 @@ def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list
 
 
 def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
-    ids_BT = pad([row.ids for row in rows], lm.pad_id, "right")[0].to(lm.device)
+    ids_BT, filled_BT = (each.to(lm.device) for each in pad([row.ids for row in rows], lm.pad_id, "right"))
     window = Window(lm, patch.prefix, len(rows), retain=False)
     if not any(row.forks for row in rows):
         # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.
-        return window.feed(ids_BT)
+        return window.feed(ids_BT, filled_BT=filled_BT)
     depths_BT = pad([row.depths for row in rows], 0, "right")[0].to(lm.device)
     branches_BT = pad([row.branches for row in rows], 0, "right")[0].to(lm.device)
-    return window.feed_forks(ids_BT, depths_BT, branches_BT)
+    return window.feed_forks(ids_BT, depths_BT, branches_BT, filled_BT)
 
 
 def _with_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
