@@ -31,7 +31,7 @@ LEVELS = (
     ("lm", "hub", "chat", "patching", "stream", "deltas", "window", "attention", "fused"),
     ("scoring", "forcing", "generation", "layers", "answering", "batching"),
     ("methods", "readers"),
-    ("runner", "training", "profiling", "analytic", "states", "recording", "peft_export", "standing"),
+    ("runner", "swapping", "training", "profiling", "analytic", "states", "recording", "peft_export", "standing"),
     ("resolving", "evaluation", "reading", "compare", "pairing", "harness"),
     ("cli", "options", "commands", "listing", "tables", "plots", "__main__"),
 )

@@ -28,6 +28,7 @@ from ttabench.progress import Tick
 from ttabench.readers import Task
 from ttabench.store import EpisodeCost, Sample
 from ttabench.stream import window_ids
+from ttabench.swapping import Replacement, blocks, paired
 from ttabench.types import Ask, Episode, Observe, Patch, State
 
 READ_AT_ONCE = 256
@@ -68,6 +69,8 @@ class Bench:
     """A state of one row that every episode begins with; by default an empty one."""
     ask_only: bool = False
     """Leave all observations out."""
+    state_of: str = "own"
+    """Whose state answers, see `swapping`; what reading cost is always that of the text's own."""
 
 
 def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
@@ -78,14 +81,15 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
     """
     size = BatchSize(bench.batch_size, bench.lm.device.type)
     counts = _Counts(tick, 0 if bench.ask_only else task.n_observes, task.n_asks)
-    for episode in task.episodes(bench.lm):
+    for episode, other in paired(task, bench.lm, bench.state_of):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
         if sink.finished(episode.key):
             counts.read(0 if bench.ask_only else len(episode.observes()))
             counts.asked(len(asks))
         else:
-            _EpisodeRun(bench, episode, sink, counts, size).run()
+            replacement = Replacement(bench.method, other) if bench.state_of != "own" else None
+            _EpisodeRun(bench, (episode, replacement), sink, counts, size).run()
 
 
 class _Counts:
@@ -106,10 +110,13 @@ class _Counts:
 
 
 class _EpisodeRun:
-    """One pass through one episode."""
+    """One pass through one episode, answered under its own state or under what replaces it."""
 
-    def __init__(self, bench: Bench, episode: Episode, sink: Sink, counts: _Counts, size: BatchSize) -> None:
-        self.bench, self.episode, self.sink, self.counts, self.size = bench, episode, sink, counts, size
+    def __init__(
+        self, bench: Bench, read: tuple[Episode, Replacement | None], sink: Sink, counts: _Counts, size: BatchSize
+    ) -> None:
+        self.bench, self.sink, self.counts, self.size = bench, sink, counts, size
+        self.episode, self.replacement = read
         self.meter = Meter(bench.lm.device.type)
         self.state = bench.start if bench.start is not None else bench.method.begin(1)
         assert self.state.rows == 1, "an episode has one reader"
@@ -133,13 +140,13 @@ class _EpisodeRun:
             raise UserError(what, "Ask after the last piece only (metaicl: --task-set steps=16), or use snapkv.")
 
     def _read(self, pieces: list[Observe]) -> None:
-        size = len(pieces) if self.bench.method.reads_once else READ_AT_ONCE
-        for begin in range(0, len(pieces), size):
-            block = pieces[begin : begin + size]
+        for block in blocks(self.bench.method, pieces, READ_AT_ONCE):
             with self.meter.phase("adapt"):
                 self.state = self.bench.method.adapt_many(self.state, [[piece] for piece in block])
             self.pieces += len(block)
             self.counts.read(len(block))
+        if self.replacement is not None:
+            self.replacement.read_on(READ_AT_ONCE)
 
     def _ask(self, asks: list[Ask]) -> None:
         pending = [ask for ask in asks if not self.sink.answered(self.episode.key, ask.key)]
@@ -156,8 +163,9 @@ class _EpisodeRun:
 
     def _patch(self, asks: list[Ask]) -> Patch:
         """The encoded patch for queries of one window, which is read on top of what the method made."""
-        bench = self.bench
-        patch = encoded(bench.lm, bench.method.patch(self.state, asks))
+        bench, replacement = self.bench, self.replacement
+        state = self.state if replacement is None else replacement.of(self.state)
+        patch = encoded(bench.lm, bench.method.patch(state, asks))
         ids = window_ids(bench.lm, asks[0], follows=follows_text(patch))
         if not ids:
             return patch

@@ -86,6 +86,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         "streamadapter": TempLoraSettings(by="epoch", epochs=5, prefix=0, lr=1e-5, schedule="onecycle"),
     }
     growth: Growth = "constant"
+    own_tensors = ("tokens", "lengths")
 
     def __init__(self, lm: LM, settings: TempLoraSettings) -> None:
         super().__init__(lm, settings)
@@ -119,8 +120,10 @@ class TempLora(BaseMethod[TempLoraSettings]):
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The factors as deltas, and the newest tokens in the window."""
         tensors = state.tensors
-        if not tensors:
-            return Patch()
+        kept = self.settings.prefix - 1
+        newest = appended(self.lm, {}, ids_of(tensors, state.rows), kept) if kept > 0 else {}
+        if "factors" not in tensors:
+            return window_of(newest)
         rows = [lora.deltas(self._factors(vector), self.settings) for vector in tensors["factors"]]
         deltas = {
             name: LowRank(
@@ -128,8 +131,6 @@ class TempLora(BaseMethod[TempLoraSettings]):
             )
             for name in rows[0]
         }
-        kept = self.settings.prefix - 1
-        newest = appended(self.lm, {}, ids_of(tensors, state.rows), kept) if kept > 0 else {}
         return replace(window_of(newest), deltas=deltas)
 
     # one row
