@@ -149,7 +149,7 @@ def categories_in(texts: Iterable[str]) -> set[str]:
 
 def names_in(text: str) -> set[str]:
     """Whatever looks like an entity's name in a text: two capitalised words in a row."""
-    return set(re.findall("[A-Z][a-z]+ [A-Z][a-z]+", text))
+    return set(re.findall(r"\b(?=([A-Z][a-z]+ [A-Z][a-z]+))", text))
 
 
 LABEL_WORDS = tuple(
