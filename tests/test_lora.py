@@ -196,10 +196,10 @@ def test_adapt_writes_a_peft_folder(ttabench: Command, tiny_base: Path, tmp_path
     assert (folder / "adapter_config.json").exists()
     assert (folder / "adapter_model.safetensors").exists()
     words = ["--model", tiny_base, "--context", text, "--out", tmp_path / "mine", "--json"]
-    ran = ttabench("adapt", "--method", "icl", *words)
+    ran = ttabench("adapt", "--method", "icl", *words, "--force")
     assert "peft" not in ran.json()
-    assert not list(folder.iterdir()), "the factors of another state do not outlive it"
-    ran = ttabench("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=9", *words)
+    assert not folder.exists(), "the factors of another state do not outlive it"
+    ran = ttabench("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=9", *words, "--force")
     assert "the last 8 tokens" in ran.json()["peft_without"]
 
 

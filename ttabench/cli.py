@@ -6,6 +6,8 @@ fault of the user's is one line on standard error and exit code 2; an interrupte
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ import typer
 from ttabench import __version__
 from ttabench import options as o
 from ttabench.errors import UserError
+from ttabench.printable import printable
 from ttabench.profiling.command import profile
 
 app = typer.Typer(
@@ -157,6 +160,7 @@ def adapt(
     dtype: o.Dtype = "auto",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
+    force: o.Replace = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -174,7 +178,8 @@ def adapt(
         base_checkpoint=base_checkpoint,
     )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
-    commands.adapt(wanted, reading, out, commands.Showing(json=json, quiet=quiet))
+    storing = commands.Storing(out=out, force=force)
+    commands.adapt(wanted, reading, storing, commands.Showing(json=json, quiet=quiet))
 
 
 @app.command()
@@ -207,11 +212,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 0, 2 for the user's faults, 130 when interrupted."""
     # what the hub's client logs about its retries would stand around our one line
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an encoding that lacks ± must not end a command
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="ttabench", standalone_mode=False)
     except UserError as error:
         return _complain(str(error), 2)
-    except (typer.Abort, KeyboardInterrupt):
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return _complain(f"{str(error.filename)[:40]}... is too long for the name of a file. Give a shorter one.", 2)
+    except (typer.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of what somebody types
+            raise error.__cause__ from None
         code = 130
     except typer.TyperException as error:
         told = error.format_message() if hasattr(error, "format_message") else str(error)
@@ -222,7 +236,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str, code: int) -> int:
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     if line:
         typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)
     return code

@@ -14,11 +14,15 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.evaluation import Bases, Outcome, Plan, Watching, chatting, execute, make_plan
 from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
-from ttabench.reading import Reading, pieces_of
+from ttabench.reading import Reading, pieces_of, read
 from ttabench.resolving import Wanted, adapter
 
 SCHEDULES = ("constant", "cosine")
 FORMATS = ("float32", "float16", "bfloat16")
+MOST_ASKED = 10**6
+"""Queries of one training episode."""
+DIGITS = 18
+"""Longest whole number that is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +64,8 @@ def number_list(flag: str, text: str) -> tuple[int, ...]:
         UserError: something that is no number from 0 up.
     """
     parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() for part in parts):
-        raise UserError(f"{flag} {text!r} is no list of numbers.", f"Write {flag} 1,2,3.")
+    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
+        raise UserError(f"{flag} {text[:40]!r} is no list of numbers.", f"Write {flag} 1,2,3.")
     return tuple(int(part) for part in parts)
 
 
@@ -109,7 +113,8 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
             found["differences"] = [asdict(each) for each in apart]
         render.print_json(found)
     elif showing.quiet:
-        print("\n".join(str(outcome.folder) for outcome in outcomes))
+        for outcome in outcomes:
+            render.print_line(str(outcome.folder))
     elif compared:
         render.show(comparison_tables(compare_runs([outcome.folder for outcome in outcomes])))
     else:
@@ -180,6 +185,8 @@ def recipe_of(cls: type[Any], preset: str, changes: Mapping[str, Any]) -> Recipe
         raise UserError(f"--rounds {recipe.rounds} trains nothing.", "Give 1 or more.")
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
         raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
+    if (asked := max(recipe.documents) * recipe.questions) > MOST_ASKED:
+        raise UserError(f"An episode of {asked:,} questions is too long.", "Give fewer --documents or --questions.")
     return recipe
 
 
@@ -198,35 +205,32 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
 
 
-def adapt(wanted: Wanted, reading: Reading, out: Path, showing: Showing) -> None:
+def adapt(wanted: Wanted, reading: Reading, storing: Storing, showing: Showing) -> None:
     """`ttabench adapt`: read files, write the state."""
     from ttabench.environment import seed_everything
-    from ttabench.peft_export import clear, exportable, save_lora
-    from ttabench.runner import READ_AT_ONCE
-    from ttabench.states import save_state
+    from ttabench.peft_export import exportable, save_lora
+    from ttabench.state_folder import StateFolder
     from ttabench.types import Patch
 
     pieces = pieces_of(reading)
     resolved = adapter(wanted)
-    seed_everything(0)
-    lm = Bases().get(wanted, chat_template=chatting(wanted)[1])
-    method = resolved.build(lm)
-    state = method.begin(1)
-    with render.progress(showing.talking) as tick:
-        size = max(1, len(pieces)) if method.reads_once else READ_AT_ONCE
-        for begin in range(0, len(pieces), size):
-            block = pieces[begin : begin + size]
-            state = method.adapt_many(state, [[piece] for piece in block])
-            tick("read", begin + len(block), len(pieces))
-    folder = save_state(out, state, resolved.belongs(lm))
-    result = {"method": wanted.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder)}
-    patch = Patch() if method.looks_at_question else method.patch(state, [])
-    clear(folder / "peft")
-    if exportable(patch):
-        result["peft"] = str(save_lora(lm, patch, folder / "peft"))
+    assert storing.out is not None, "adapt has a default folder"
+    folder = StateFolder(storing.out, force=storing.force)
+    with folder.held():
+        seed_everything(0)
+        lm = Bases().get(wanted, chat_template=chatting(wanted)[1])
+        method = resolved.build(lm)
+        with render.progress(showing.talking) as tick:
+            state = read(method, pieces, tick)
+        patch = Patch() if method.looks_at_question else method.patch(state, [])
+        lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
+        folder.write(state, resolved.belongs(lm), lora)
+    result = {"method": wanted.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder.path)}
+    if lora is not None:
+        result["peft"] = str(folder.path / "peft")
         if patch.tokens_BT is not None:
             result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
-    again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder} --ask-only"
+    again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder.path} --ask-only"
     _show_result("adapted", result, showing, f"Ask it: {again}")
 
 
@@ -234,7 +238,8 @@ def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Pat
     """`ttabench compare`: runs beside each other, and their differences; drawn, too, where a picture is wanted."""
     from ttabench import plots
     from ttabench.compare import compare as compare_runs
-    from ttabench.records import find_runs, load_record
+    from ttabench.finding import find_runs
+    from ttabench.records import load_record
     from ttabench.tables import comparison_tables
 
     chosen = render.known_format(form)
@@ -252,7 +257,7 @@ def _show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: 
     if showing.json:
         render.print_json(dict(result))
     elif showing.quiet:
-        print(result.get("folder", ""))
+        render.print_line(str(result.get("folder", "")))
     else:
         rows = tuple((name.replace("_", " "), render.figure(name, value)) for name, value in result.items())
         render.show([render.Table(title=title, columns=("", "#"), rows=rows, caption=hint)])

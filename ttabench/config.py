@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ttabench.architectures import names
+from ttabench.architectures import NANO
 from ttabench.errors import UnknownName, UserError
+from ttabench.locks import LOCK_FILE
 from ttabench.types import Json
 
 IDENTITY_DIGITS = 12
 SAMPLED_BYTES = 64 * 2**20
 """Of a longer file only the first and the last half of this many bytes are hashed, with its length."""
-KNOWN_MODELS = frozenset(names())
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
@@ -142,7 +142,7 @@ class RunConfig:
             del kept["state_of"]
         if "rows" in self.inputs and self.source not in ("mini", "hub"):
             kept["source"] = "files"
-        if "model" in self.inputs and self.model not in KNOWN_MODELS:
+        if "model" in self.inputs and self.model != NANO:
             kept["model"] = "folder"
         return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -157,18 +157,19 @@ def standing_name(model: str, base_checkpoint: str) -> str:
 
 
 def digest(path: Path) -> str:
-    """16 hexadecimal digits that change when the file, or any file below the folder, changes.
+    """16 hexadecimal digits that change when the file, or any file below the folder but a lock, changes.
 
     Raises:
         UserError: the path does not exist or cannot be read.
     """
     if not path.exists():
         raise UserError(f"{path} does not exist.", "Check the spelling, or give the full path.")
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    inside = (file for file in path.rglob("*") if file.is_file() and file.name != LOCK_FILE)
+    files = [path] if path.is_file() else sorted(inside)
     whole = hashlib.sha256()
     try:
         for file in files:
-            whole.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+            whole.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
             _hash_file(file, whole)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from None

@@ -6,6 +6,8 @@ import os
 import platform
 import ssl
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +19,7 @@ from ttabench.types import Json
 
 PACKAGES = (
     "torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow", "kvpress",
+    "gguf",
 )  # fmt: skip
 HUB_SECONDS = 3.0
 
@@ -47,6 +50,22 @@ def quiet_libraries() -> None:
 
     disable_progress_bar()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """No progress bars, tables or advice of the libraries while they load a model; faults still raise."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def offline_if_unreachable() -> None:

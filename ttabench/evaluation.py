@@ -20,7 +20,7 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
 from ttabench.readers.cards import Card, load_card
-from ttabench.resolving import ASSETS, Adapter, Wanted, adapter, named
+from ttabench.resolving import Adapter, Wanted, adapter, named
 from ttabench.types import Json, State
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         options=options,
     )
     record = task.describe()
-    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted.model)}
+    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted)}
     inputs["checkpoint"] = resolved.checkpoint_digest
     if wanted.base_checkpoint:
         inputs["base_checkpoint"] = digest(named(wanted.base_checkpoint, wanted.model))
@@ -140,9 +140,10 @@ def chatting(wanted: Wanted) -> tuple[Card, bool]:
     return card, wanted.chat_template
 
 
-def _model_digest(model: str) -> str:
-    folder = ASSETS / NANO if model == NANO else Path(model)
-    return digest(folder) if folder.is_dir() else ""
+def _model_digest(wanted: Wanted) -> str:
+    from ttabench.hub import digest_of
+
+    return "" if wanted.random_weights else digest_of(wanted.model)
 
 
 class Bases:
@@ -212,9 +213,13 @@ def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watchin
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
+    from ttabench.records import RECORD_FILE, load_record
     from ttabench.store import RunFolder
 
     watching = watching or Watching()
+    where = out / plan.config.identity()
+    if not force and (where / RECORD_FILE).exists():  # it is whole: neither a lock nor a right to write is needed
+        return Outcome(record=load_record(where), folder=where, how="stored")
     folder = RunFolder(out, plan.config.identity())
     with folder.locked(watching.notify):
         if not force and (stored := folder.stored()):
@@ -268,6 +273,8 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
     run_episodes(bench, plan.task, folder, pending.tick)
     pending.give()
     for note in [*label_notes(method), *answer_notes(folder.samples)]:
+        watching.notify(f"Note: {note}.")
+    if note := folder.settle():
         watching.notify(f"Note: {note}.")
     record = make_record(plan, lm, method, folder)
     folder.finish(record)

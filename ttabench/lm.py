@@ -51,6 +51,7 @@ class LM:
         stands_on: the checkpoint whose deltas were added to the weights, see `standing`; empty where none was.
         chat: the chat template in use, see `use_chat_template`; None by default.
         pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
+        weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
     Raises:
         UserError: the tokenizer has more tokens than the model, none that ends a text, or no BOS where one is wanted.
@@ -71,6 +72,7 @@ class LM:
         self.tokenizer = tokenizer
         self.name = name
         self.random_weights = random_weights
+        self.weights = ""
         self.tokenizer_name = tokenizer_name or name
         config = self.config = model.config
         self.vocab_size: int = config.vocab_size
@@ -228,6 +230,7 @@ class LM:
             "start": self.tokenizer.decode(list(self.start_ids)),
             **({} if self.chat is None else {"chat_end": self.chat.end}),
             **({"stands_on": dict(self.stands_on)} if self.stands_on else {}),
+            **({"weights": self.weights} if self.weights else {}),
         }
 
 
@@ -296,7 +299,7 @@ def load(
     """The base LM of that name, frozen.
 
     Args:
-        name: "nano" (ships with the package), a short name of `architectures`, a folder, or a hub id.
+        name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
         random_weights: build a known architecture from its published configuration with random weights, offline.
         device: "auto" (the first GPU if there is one), "cpu", "cuda", "cuda:1" ...
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
@@ -304,15 +307,18 @@ def load(
         bos: what begins a text, see `LM`.
 
     Raises:
-        UserError: unknown name (closest named), folder without a model, hub not reachable, device or dtype not there.
+        UserError: unknown name (closest named), folder without a model, hub not reachable, broken weights (see
+            `loading.read`), device or dtype not there.
     """
     where = find_device(device)
     kind = find_dtype(dtype, where)
     if random_weights:
         model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
         return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos)
-    model, tokenizer = hub.pretrained(name, kind)
-    return LM(model.to(where), tokenizer, name, bos=bos)
+    found = hub.pretrained(name, kind, where)
+    lm = LM(found.model, found.tokenizer, name, bos=bos)
+    lm.weights = found.weights
+    return lm
 
 
 def find_device(name: str) -> torch.device:

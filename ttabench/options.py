@@ -42,8 +42,8 @@ def batch_size(typed: str | int) -> int:
         BadParameter: neither.
     """
     text = str(typed)
-    if text != "auto" and not (text.isdecimal() and int(text) > 0):
-        raise typer.BadParameter(f"{text!r} is neither a number of queries, 1 or more, nor auto.")
+    if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
+        raise typer.BadParameter(f"{text[:40]!r} is neither a number of queries, 1 or more, nor auto.")
     return 0 if text == "auto" else int(text)
 
 
@@ -59,7 +59,7 @@ Task = Annotated[
 ]  # fmt: skip
 Model = Annotated[
     str,
-    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, or a hub id.",
+    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, a .gguf file, or a hub id.",
                  autocompletion=complete_model, rich_help_panel=RUN),
 ]  # fmt: skip
 Source = Annotated[
@@ -154,6 +154,9 @@ Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Tex
 More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
 StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
+Replace = Annotated[
+    bool, typer.Option("--force", help="Replace the state in --out; what is no file of a state is never replaced.")
+]
 TrainOut = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",

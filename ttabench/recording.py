@@ -12,7 +12,8 @@ from ttabench import environment
 from ttabench.aggregation import NORMAL_95, Aggregate, aggregate, of_units
 from ttabench.metrics import metric
 from ttabench.records import Row, RunRecord
-from ttabench.store import EpisodeCost, RunFolder, Sample
+from ttabench.samples import EpisodeCost, Sample
+from ttabench.store import RunFolder
 from ttabench.types import Json
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import ttabench
 from ttabench.errors import UserError
+from ttabench.finite import first_not_finite
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.types import Json
@@ -92,7 +93,7 @@ def header(folder: Path) -> Header:
         raise UserError(
             f"{folder} holds no checkpoint ({HEADER} is missing).", "Make one with `ttabench train`."
         ) from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise UserError(f"{path} is damaged.", "Train the method again.") from None
     if not isinstance(found.settings, dict) or not isinstance(found.training, dict):
         raise UserError(f"{path} is damaged.", "Train the method again.")
@@ -111,7 +112,8 @@ def load(
         settings: settings to change, those that do not change the parameters (hierarchy, bank_cap ...).
 
     Raises:
-        UserError: another method or base model, unknown settings, missing, unknown or misshapen parameters, damage.
+        UserError: another method or base model, unknown settings, missing, unknown or misshapen parameters, parameters
+            that are not finite, damage.
     """
     found = header(folder)
     if found.method != cls.name:
@@ -157,6 +159,8 @@ def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Te
             f"Checkpoint {folder} does not fit its settings: {odd[0]} and {len(odd) - 1} more parameters differ.",
             "Leave out --set of sizes, or train again.",
         )
+    if broken := first_not_finite(sorted(tensors.items())):
+        raise UserError(f"{broken} of checkpoint {folder} holds values that are not finite.", "Train the method again.")
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[name])
