@@ -137,6 +137,7 @@ def _words(run: RunRecord) -> dict[str, str]:
         "checkpoint": Path(str(run.config["checkpoint"])).name,
         "ratio": f"ratio={ratio:g}",
         "split": str(run.config["split"]),
+        "state": "" if run.state_of == "own" else f"state of: {run.state_of}",
     }
 
 

@@ -62,6 +62,7 @@ LEVELS = (
         "training",
         "training_config",
         "saves",
+        "swapping",
         "profiling",
         "analytic",
         "states",

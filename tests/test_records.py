@@ -194,9 +194,12 @@ def test_identity_is_of_what_is_computed() -> None:
         RunConfig(method="icl", task="t", settings={"a": 1}),
         RunConfig(method="icl", task="t", inputs={"checkpoint": "1234"}),
         RunConfig(method="icl", task="t", limit=5),
+        RunConfig(method="icl", task="t", state_of="other"),
+        RunConfig(method="icl", task="t", state_of="none"),
     ]
     assert {config.identity() for config in same} == {base.identity()}
     assert len({config.identity() for config in (base, *other)}) == 1 + len(other)
+    assert "state_of" not in base.canonical(), "runs of earlier versions keep their names"
     moved = [
         RunConfig(method="icl", model=path, source=path, inputs={"rows": "1", "model": "2"}) for path in ("a/b", "c")
     ]

@@ -55,6 +55,7 @@ def eval_(
     task_set: o.TaskSet = None,
     limit: o.Limit = None,
     ask_only: o.AskOnly = False,
+    swap_state: o.SwapState = False,
     seed: o.Seed = 0,
     seeds: o.Seeds = "",
     device: o.Device = "auto",
@@ -81,9 +82,9 @@ def eval_(
     numbers = commands.seed_list(seeds, seed)
     showing = commands.Showing(json=json, quiet=quiet)
     if dry_run:
-        commands.dry_run(wanted, numbers, showing)
+        commands.dry_run(wanted, numbers, showing, swap=swap_state)
     else:
-        commands.evaluate(wanted, numbers, commands.Storing(out=out, force=force), showing)
+        commands.evaluate(wanted, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
 
 
 @app.command()

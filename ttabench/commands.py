@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from ttabench import cost, render
+from ttabench.config import STATES_OF
 from ttabench.errors import UserError
-from ttabench.evaluation import Bases, Watching, chatting, execute, make_plan
+from ttabench.evaluation import Bases, Outcome, Plan, Watching, chatting, execute, make_plan
 from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
 from ttabench.reading import Reading, pieces_of, read
@@ -64,9 +65,15 @@ def seed_list(seeds: str, seed: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(number_list("--seeds", seeds))) or (seed,)
 
 
-def evaluate(wanted: Wanted, seeds: Sequence[int], storing: Storing, showing: Showing) -> None:
-    """`ttabench eval`: one run a seed, then one table."""
-    plans = [make_plan(wanted, seed) for seed in seeds]
+def _plans(wanted: Wanted, seeds: Sequence[int], swap: bool) -> list[Plan]:
+    """A plan a seed; to swap states, one for each of own, other and none."""
+    asked = [replace(wanted, state_of=state) for state in STATES_OF] if swap else [wanted]
+    return [make_plan(each, seed) for each in asked for seed in seeds]
+
+
+def evaluate(wanted: Wanted, seeds: Sequence[int], storing: Storing, showing: Showing, *, swap: bool = False) -> None:
+    """`ttabench eval`: one run a seed, then one table; with `swap` one for each state too, and their differences."""
+    plans = _plans(wanted, seeds, swap)
     bases, outcomes = Bases(), []
     for plan in plans:
         with render.progress(showing.talking) as tick:
@@ -75,24 +82,35 @@ def evaluate(wanted: Wanted, seeds: Sequence[int], storing: Storing, showing: Sh
         if outcomes[-1].how == "stored" and showing.talking:
             record = outcomes[-1].record
             render.remark(f"Run {record.id} of {record.created} is stored already; --force runs it again.")
+    _show_runs(outcomes, showing, compared=swap)
+
+
+def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool) -> None:
+    from ttabench.compare import compare as compare_runs
+    from ttabench.tables import comparison_tables, run_table
+
     if showing.json:
         folders = [{"folder": str(outcome.folder), "how": outcome.how} for outcome in outcomes]
         records = [outcome.record.model_dump(mode="json") for outcome in outcomes]
-        render.print_json({"runs": [{**record, **where} for record, where in zip(records, folders, strict=True)]})
+        found = {"runs": [{**record, **where} for record, where in zip(records, folders, strict=True)]}
+        if compared:
+            apart = compare_runs([outcome.folder for outcome in outcomes]).differences
+            found["differences"] = [asdict(each) for each in apart]
+        render.print_json(found)
     elif showing.quiet:
         for outcome in outcomes:
             render.print_line(str(outcome.folder))
+    elif compared:
+        render.show(comparison_tables(compare_runs([outcome.folder for outcome in outcomes])))
     else:
-        from ttabench.tables import run_table
-
         render.show([run_table([(outcome.record, outcome.folder) for outcome in outcomes])])
 
 
-def dry_run(wanted: Wanted, seeds: Sequence[int], showing: Showing) -> None:
+def dry_run(wanted: Wanted, seeds: Sequence[int], showing: Showing, *, swap: bool = False) -> None:
     """`ttabench eval --dry-run`: the resolved configuration and what it costs on paper; loads no model."""
     from ttabench.tables import config_table, cost_table
 
-    plans = [make_plan(wanted, seed) for seed in seeds]
+    plans = _plans(wanted, seeds, swap)
     shape = cost.shape_of(wanted.model)
     work = cost.workload(next(iter(plans[0].task.episodes())), wanted.dtype)
     found = cost.estimate(wanted.method, plans[0].config.settings, shape, work) if shape else None

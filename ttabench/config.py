@@ -26,6 +26,12 @@ SAMPLED_BYTES = 64 * 2**20
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
+STATES_OF = {
+    "own": "",
+    "other": "the state of another context answered; seconds and bytes of reading are those of the own context",
+    "none": "an empty state answered; seconds and bytes of reading are those of the own context",
+}
+"""Whose state answers (see `swapping`), and what a record says of it."""
 SEEDS = 2**32
 """What numpy takes for a seed."""
 PATH_FIELDS = ("checkpoint", "state", "device", "base_checkpoint")
@@ -72,6 +78,7 @@ class RunConfig:
         limit: at most that many queries are asked; None asks all.
         batch_size: queries at once; 0 for as many as fit.
         ask_only: read none of the task's context, ask from the given state.
+        state_of: whose state answers, one of `STATES_OF` (see `swapping`); "own" is not hashed.
         bos: what begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing.
         base_checkpoint: the checkpoint that the base model stands on, see `standing`.
         chat_template: whether context and question stand in the tokenizer's chat template.
@@ -95,6 +102,7 @@ class RunConfig:
     batch_size: int = 32
     random_weights: bool = False
     ask_only: bool = False
+    state_of: str = "own"
     bos: str = "auto"
     chat_template: bool = False
     base_checkpoint: str = ""
@@ -112,6 +120,8 @@ class RunConfig:
             raise UnknownName("device", self.device, list(DEVICES))
         if self.dtype not in DTYPES:
             raise UnknownName("dtype", self.dtype, list(DTYPES))
+        if self.state_of not in STATES_OF:
+            raise UnknownName("state to answer under", self.state_of, list(STATES_OF))
         if self.bos not in BOS:
             raise UnknownName("way to begin a text (--bos)", self.bos, list(BOS))
 
@@ -128,6 +138,8 @@ class RunConfig:
     def canonical(self) -> str:
         """The text that is hashed: JSON with sorted keys, without what is no part of the identity."""
         kept = {key: value for key, value in self.to_json().items() if key not in PATH_FIELDS}
+        if self.state_of == "own":
+            del kept["state_of"]
         if "rows" in self.inputs and self.source not in ("mini", "hub"):
             kept["source"] = "files"
         if "model" in self.inputs and self.model != NANO:

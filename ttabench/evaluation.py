@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from ttabench import registry
 from ttabench.architectures import ARCHITECTURES, NANO
 from ttabench.chat import has_template
-from ttabench.config import RunConfig, digest
+from ttabench.config import STATES_OF, RunConfig, digest
 from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
@@ -43,6 +43,8 @@ class Plan:
     def notes(self) -> list[str]:
         """What the record and the user should know."""
         found = [str(note) for note in self.task.notes]
+        if told := STATES_OF[self.config.state_of]:
+            found += [told, *self.task_record.get("others", {}).get("notes", [])]
         if self.adapter.cls.trainable and self.adapter.checkpoint is None:
             found.append(f"{self.config.method} has no checkpoint here: its modules are untrained")
         return found
@@ -56,6 +58,8 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     """
     if wanted.ask_only and wanted.state is None:
         raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
+    if wanted.state_of != "own" and wanted.state is not None:
+        raise UserError("--swap-state reads every context anew.", "Leave --state out.")
     _check_model(wanted)
     card, chat = chatting(wanted)
     options = registry.assignments(wanted.task_options, "--task-set")
@@ -78,6 +82,11 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         inputs["base_checkpoint"] = digest(named(wanted.base_checkpoint, wanted.model))
     if wanted.state is not None:
         inputs["state"] = digest(wanted.state)
+    if wanted.state_of != "own" and not task.n_observes:
+        raise UserError(f"{card.name} shows nothing to adapt to here: there is no state to swap.", "Change --task-set.")
+    if wanted.state_of == "other":
+        record["others"] = task.describe_others()
+        inputs["others"] = str(record["others"]["digest"])
     config = RunConfig(
         method=wanted.method,
         task=task.card.name,
@@ -96,6 +105,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         batch_size=wanted.batch_size,
         random_weights=wanted.random_weights,
         ask_only=wanted.ask_only,
+        state_of=wanted.state_of,
         bos=wanted.bos,
         base_checkpoint=wanted.base_checkpoint,
         chat_template=chat,
@@ -257,6 +267,7 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
         batch_size=plan.config.batch_size,
         start=_start(plan, lm),
         ask_only=plan.config.ask_only,
+        state_of=plan.config.state_of,
     )
     pending = _Notes(notes(plan, lm), watching)
     run_episodes(bench, plan.task, folder, pending.tick)

@@ -99,6 +99,11 @@ State = Annotated[Path | None, typer.Option(help="Start from a state written by 
 AskOnly = Annotated[
     bool, typer.Option("--ask-only", help="Read none of the task's context (with --state).", rich_help_panel=WHAT)
 ]
+SwapState = Annotated[
+    bool,
+    typer.Option("--swap-state", rich_help_panel=WHAT,
+                 help="Answer under the own state, under another context's, and under none: is a gain memory?"),
+]  # fmt: skip
 Out = Annotated[
     Path, typer.Option("--out", "-o", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)
 ]

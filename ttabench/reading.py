@@ -54,11 +54,12 @@ def pieces_of(reading: Reading) -> list[Observe]:
 def read(method: BaseMethod[Any], pieces: Sequence[Observe], tick: Tick) -> State:
     """The state of one reader who has read these pieces in order."""
     from ttabench.runner import READ_AT_ONCE
+    from ttabench.swapping import blocks
 
     state = method.begin(1)
-    size = max(1, len(pieces)) if method.reads_once else READ_AT_ONCE
-    for begin in range(0, len(pieces), size):
-        block = pieces[begin : begin + size]
+    done = 0
+    for block in blocks(method, pieces, READ_AT_ONCE):
         state = method.adapt_many(state, [[piece] for piece in block])
-        tick("read", begin + len(block), len(pieces))
+        done += len(block)
+        tick("read", done, len(pieces))
     return state

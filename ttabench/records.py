@@ -95,6 +95,11 @@ class RunRecord(BaseModel):
         return self.rows[0].model if self.rows else str(self.config.get("model", ""))
 
     @property
+    def state_of(self) -> str:
+        """Whose state answered, one of `config.STATES_OF`."""
+        return str(self.config.get("state_of", "own"))
+
+    @property
     def main_metric(self) -> str:
         """The metric its task is known by."""
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))

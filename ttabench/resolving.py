@@ -47,6 +47,8 @@ class Wanted:
     the shipped one of method, task and model."""
     state: Path | None = None
     ask_only: bool = False
+    state_of: str = "own"
+    """Whose state answers, see `config.STATES_OF`."""
     device: str = "auto"
     dtype: str = "auto"
     batch_size: int = 32

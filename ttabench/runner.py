@@ -9,7 +9,7 @@ knows neither tables nor files: finished queries go to a `Sink`, progress to a c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Protocol
@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from ttabench.answering import answer, gold_likelihoods
-from ttabench.batching import BatchSize, in_batches
+from ttabench.batching import BatchSize, alike, in_batches
 from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.meter import Meter
@@ -28,6 +28,7 @@ from ttabench.progress import Counts, Tick
 from ttabench.readers import Task
 from ttabench.samples import AskCost, EpisodeCost, Sample
 from ttabench.stream import window_ids
+from ttabench.swapping import Replacement, blocks, paired
 from ttabench.types import Ask, Episode, Observe, Patch, State
 
 READ_AT_ONCE = 256
@@ -68,6 +69,8 @@ class Bench:
     """A state of one row that every episode begins with; by default an empty one."""
     ask_only: bool = False
     """Leave all observations out."""
+    state_of: str = "own"
+    """Whose state answers, see `swapping`; what reading cost is always that of the text's own."""
 
     def of_one_query(self) -> list[str]:
         """The metrics that have a value for one query."""
@@ -82,7 +85,7 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
     """
     size = BatchSize(bench.batch_size, bench.lm.device.type)
     counts = Counts(tick, 0 if bench.ask_only else task.n_observes, task.n_asks)
-    for episode in task.episodes(bench.lm):
+    for episode, other in paired(task, bench.lm, bench.state_of):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
         before = sink.take_up(episode, bench.of_one_query())
@@ -90,16 +93,24 @@ def run_episodes(bench: Bench, task: Task, sink: Sink, tick: Tick) -> None:
             counts.read(0 if bench.ask_only else len(episode.observes()))
             counts.asked(len(asks))
         else:
-            _EpisodeRun(bench, episode, before, sink, counts, size).run()
+            _EpisodeRun(bench, (episode, other), before, sink, counts, size).run()
 
 
 class _EpisodeRun:
-    """One pass through one episode."""
+    """One pass through one episode, answered under its own state or under what replaces it."""
 
     def __init__(
-        self, bench: Bench, episode: Episode, before: Sequence[Sample], sink: Sink, counts: Counts, size: BatchSize
+        self,
+        bench: Bench,
+        read: tuple[Episode, Episode | None],
+        before: Sequence[Sample],
+        sink: Sink,
+        counts: Counts,
+        size: BatchSize,
     ) -> None:
-        self.bench, self.episode, self.sink, self.counts, self.size = bench, episode, sink, counts, size
+        self.bench, self.sink, self.counts, self.size = bench, sink, counts, size
+        self.episode, other = read
+        self.replacement = Replacement(bench.method, other) if bench.state_of != "own" else None
         self.meter = Meter(bench.lm.device.type)
         self.state = bench.start if bench.start is not None else bench.method.begin(1)
         assert self.state.rows == 1, "an episode has one reader"
@@ -125,13 +136,13 @@ class _EpisodeRun:
             raise UserError(what, "Ask after the last piece only (metaicl: --task-set steps=16), or use snapkv.")
 
     def _read(self, pieces: list[Observe]) -> None:
-        size = len(pieces) if self.bench.method.reads_once else READ_AT_ONCE
-        for begin in range(0, len(pieces), size):
-            block = pieces[begin : begin + size]
+        for block in blocks(self.bench.method, pieces, READ_AT_ONCE):
             with self.meter.phase("adapt"):
                 self.state = self.bench.method.adapt_many(self.state, [[piece] for piece in block])
             self.pieces += len(block)
             self.counts.read(len(block))
+        if self.replacement is not None:
+            self.replacement.read_on(READ_AT_ONCE)
 
     def _ask(self, asks: list[Ask]) -> None:
         self.counts.asked(sum(ask.key in self.done for ask in asks))
@@ -143,15 +154,16 @@ class _EpisodeRun:
     def _ask_under_one_window(self, asks: list[Ask], group: str) -> None:
         self.asked[group] = replace(self.asked.get(group, AskCost(group=group)), encode_seconds=0.0)  # encoded anew
         shared = self._shared_patch(asks, group)
-        for alike in _alike(self.bench.lm, asks):
-            for samples in in_batches(alike, self.size, lambda batch: self._answer(batch, shared, group)):
+        for together in alike(self.bench.lm, asks):
+            for samples in in_batches(together, self.size, lambda batch: self._answer(batch, shared, group)):
                 self.sink.append(samples)
                 self.counts.asked(len(samples))
 
     def _patch(self, asks: list[Ask]) -> Patch:
         """The encoded patch for queries of one window, which is read on top of what the method made."""
-        bench = self.bench
-        patch = encoded(bench.lm, bench.method.patch(self.state, asks))
+        bench, replacement = self.bench, self.replacement
+        state = self.state if replacement is None else replacement.of(self.state)
+        patch = encoded(bench.lm, bench.method.patch(state, asks))
         ids = window_ids(bench.lm, asks[0], follows=follows_text(patch))
         if not ids:
             return patch
@@ -236,15 +248,3 @@ class _EpisodeRun:
 def _tokens_read(state: State) -> int | None:
     read = state.meta.get("tokens_read")
     return int(read[0]) if read else None
-
-
-def _alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
-    """Queries of one mode and one answer length together, those of like length side by side, the longest first.
-
-    What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
-    """
-    texts = [ask.prompt + "".join(ask.options) for ask in asks]  # a prompt is read in one row with its options
-    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many(texts), strict=True)}
-    ordered = sorted(asks, key=lambda ask: (ask.mode, ask.max_new_tokens, -lengths[ask.key], ask.key))
-    for _, alike in groupby(ordered, key=lambda ask: (ask.mode, ask.max_new_tokens)):
-        yield list(alike)

@@ -59,6 +59,8 @@ class BaseMethod(Generic[SettingsT]):
     trainable: bool = False
     reads_once: bool = False
     """Whether everything must be shown in one `adapt_many`, so that no task may ask in between (kvpress)."""
+    own_tensors: tuple[str, ...] = ()
+    """Tensors of the state that are text in the window: they stay the text's own under `eval --swap-state`."""
     num_beams: int = 1
     """Beams of generation, where the paper searches rather than decoding greedily."""
 

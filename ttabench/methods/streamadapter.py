@@ -55,6 +55,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
     presets: ClassVar[Mapping[str, StreamAdapterSettings]] = PRESETS
     recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
     growth: Growth = "constant"
+    own_tensors = ("tokens", "lengths")
     trainable = True
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
@@ -93,7 +94,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """Deltas of every adapted linear map, with the tokens of the window."""
         if "h" not in state.tensors:
-            return Patch()
+            return window_of(state.tensors)
         with torch.set_grad_enabled(self._learning):
             hooked = self.networks.deltas(self.networks.flushed(state.tensors))
             deltas: Mapping[str, Delta] = hooked

@@ -96,6 +96,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         "streamadapter": TempLoraSettings(by="epoch", epochs=5, prefix=0, lr=1e-5, schedule="onecycle"),
     }
     growth: Growth = "constant"
+    own_tensors = ("tokens", "lengths")
 
     def __init__(self, lm: LM, settings: TempLoraSettings) -> None:
         super().__init__(lm, settings)
@@ -138,10 +139,10 @@ class TempLora(BaseMethod[TempLoraSettings]):
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The factors as deltas, and the newest tokens in the window."""
         tensors = state.tensors
-        if not tensors:
-            return Patch()
         kept = self.settings.prefix - 1
         newest = appended(self.lm, {}, ids_of(tensors, state.rows), kept) if kept > 0 else {}
+        if "factors" not in tensors:
+            return window_of(newest)
         return replace(window_of(newest), deltas=lora.deltas(self._factors(tensors["factors"]), self.settings))
 
     # training
