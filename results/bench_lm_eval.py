@@ -90,9 +90,9 @@ class Kept:
 
     samples: dict[str, Any] = field(default_factory=dict)
 
-    def answered(self, episode: str, key: str) -> bool:  # noqa: ARG002  # the runner's arguments
-        """Nothing was, before."""
-        return False
+    def take_up(self, episode: Any, metrics: Any) -> Sequence[Any]:  # noqa: ARG002  # the runner's arguments
+        """Nothing was answered before."""
+        return ()
 
     def finished(self, episode: str) -> bool:  # noqa: ARG002  # the runner's arguments
         """No."""

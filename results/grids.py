@@ -13,7 +13,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from ttabench.compare import pooled
-from ttabench.records import Row, RunRecord, load_record, runs_in
+from ttabench.finding import runs_in
+from ttabench.records import Row, RunRecord, load_record
 from ttabench.render import size
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
@@ -98,7 +99,7 @@ def by_length(runs: Sequence[RunRecord]) -> str:
                 cells.setdefault(names[run.id], {}).setdefault(row.step, []).append(row)
     columns = sorted({length for line in cells.values() for length in line})
     shown = [
-        (line, *(_spread(list(_by_seed(found.get(length, [])).values()), 3) for length in columns))
+        (line, *(spread(list(_by_seed(found.get(length, [])).values()), 3) for length in columns))
         for line, found in cells.items()
     ]
     return table(("method", *(f"{length:,}" for length in columns)), shown, 1)
@@ -136,6 +137,7 @@ def _words(run: RunRecord) -> dict[str, str]:
         "checkpoint": Path(str(run.config["checkpoint"])).name,
         "ratio": f"ratio={ratio:g}",
         "split": str(run.config["split"]),
+        "state": "" if run.state_of == "own" else f"state of: {run.state_of}",
     }
 
 
@@ -145,7 +147,7 @@ def _mean(found: Mapping[str, Sequence[Row]], columns: Sequence[str]) -> str:
         return ""
     draws = [_by_seed(found[name]) for name in columns]
     seeds = sorted(set.intersection(*(set(each) for each in draws)))
-    return _spread([100 * fmean(each[seed] for each in draws) for seed in seeds], 1)
+    return spread([100 * fmean(each[seed] for each in draws) for seed in seeds], 1)
 
 
 def _by_seed(rows: Sequence[Row]) -> dict[int, float]:
@@ -154,7 +156,7 @@ def _by_seed(rows: Sequence[Row]) -> dict[int, float]:
     return {seed: pooled([row for row in rows if row.seed == seed])[0] for seed in seeds}
 
 
-def _spread(values: Sequence[float], digits: int) -> str:
+def spread(values: Sequence[float], digits: int) -> str:
     """Mean over seeds with its standard error. Queries of one seed share rule, demonstrations or book: the error over
     queries would be several times too small for what another seed would give."""
     if not values:
@@ -165,4 +167,4 @@ def _spread(values: Sequence[float], digits: int) -> str:
 
 
 def _percent(rows: Sequence[Row]) -> str:
-    return _spread([100 * value for value in _by_seed(rows).values()], 1)
+    return spread([100 * value for value in _by_seed(rows).values()], 1)

@@ -109,8 +109,16 @@ def both(task: str, options: list[str]) -> list[list[str]]:
     return [*demonstrations(task, options, FIFTH[task]), *adapters(task, options)]
 
 
-RULES = ("fixed", "fresh")
-"""The one rule of each SuperGLUE twin that training has seen, and rules it has not."""
+ADAPTING = ("streamadapter", "templora")
+"""Methods whose weights change with what they read: is what they gain memory of it, or practice with such texts?"""
+
+
+def swapped(commands: list[list[str]]) -> list[list[str]]:
+    """The same, but methods that adapt answer under another context's state and under none, too."""
+    return [[*words, "--swap-state"] if words[1] in ADAPTING else words for words in commands]
+
+
+TWO_BOOKS = ["--task", "pg19", "--task-set", "tokens=32k", "--task-set", "books=2"]
 PAPER_RATE = ["templora", "--preset", "streamadapter-book"]
 """TempLoRA at the papers' learning rate; the preset `nano` has the rate chosen for nano on the validation split."""
 BOOKS = [["none"], ["window", "--preset", "book"], ["templora", "--preset", "nano"], ["streamadapter"]]
@@ -158,15 +166,19 @@ SUITES: dict[str, list[list[str]]] = {
     "superglue-shots": scaling("superglue"),
     "superglue-30": demonstrations("superglue", shots(30), 160),
     "metaicl": demonstrations("metaicl", [], FIFTH["metaicl"]),
-    **{f"superglue-{rules}": both("superglue", [*shots(10), "--task-set", f"rules={rules}"]) for rules in RULES},
+    "superglue-fixed": both("superglue", [*shots(10), "--task-set", "rules=fixed"]),
+    "superglue-fresh": swapped(both("superglue", [*shots(10), "--task-set", "rules=fresh"])),
     "unseen": [words for task in UNSEEN for words in both(task, shots(10))],
     "other-words": [
         words for task in OTHER_WORDS for words in both(task, [*shots(10), "--task-set", "template=other"])
     ],
     "adaptation-ratio": [*ratios("superglue"), *ratios("openbookqa")],
     "variants": variants("superglue", shots(10)),
-    "books": [words for split in SHELVES for words in books("16k,32k,64k", "--source", PUBLISHED, "--split", split)],
-    "pg19": books("16k,32k,64k,128k,256k", "--task-set", "books=1"),
+    "books": swapped(
+        [words for split in SHELVES for words in books("16k,32k,64k", "--source", PUBLISHED, "--split", split)]
+    ),
+    "pg19": swapped(books("16k,32k,64k,128k,256k", "--task-set", "books=1")),
+    "swap": swapped([["--method", "streamadapter", *TWO_BOOKS]]),
     "retention": [
         ["--method", "mac", "--task", "streamingqa", "--task-set", "kind=retention", "--task-set", "documents=1600"]
     ],

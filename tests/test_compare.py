@@ -228,3 +228,22 @@ def test_a_method_and_a_task_may_have_settings_of_one_name(tmp_path: Path) -> No
         "streamadapter queries=4",
         "streamadapter queries=16",
     ]
+
+
+def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path: Path) -> None:
+    answers = {"a": 0.5, "b": 1.0}
+    folders = [
+        stored(tmp_path, "earlier", answers),
+        stored(tmp_path, "own", answers, seed=1, state_of="own"),
+        *(stored(tmp_path, f"{number}", {"a": 0.0, "b": 0.5}, seed=number, state_of="other",
+                 inputs={"rows": f"{number}", "others": f"of seed {number}"}) for number in range(2)),
+    ]  # fmt: skip
+    found = compare(folders)
+    assert [(entry.label, entry.seeds) for entry in found.entries] == [
+        ("icl state of: own", (0, 1)),
+        ("icl state of: other", (0, 1)),
+    ]
+    (apart,) = found.differences
+    assert (apart.value, apart.n) == (pytest.approx(0.5), 4)
+    assert "is memory of the context" in comparison_tables(found)[-1].caption
+    assert "memory" not in comparison_tables(compare(folders[:1]))[-1].caption

@@ -26,7 +26,7 @@ PRODUCTS = Rates(table=((1e9,) * len(WIDTHS),) * len(ROWS), call_seconds=1e-30, 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(rates, "cache_folder", lambda: tmp_path / "rates")
+    monkeypatch.setattr(rates, "folder", lambda: tmp_path / "rates")
     return tmp_path / "rates"
 
 
@@ -183,7 +183,7 @@ def test_a_cache_that_cannot_be_written_costs_a_measurement_each_time(cache: Pat
 
 
 def test_where_rates_are_kept(tmp_path: Path) -> None:
-    code = "from ttabench.profiling import rates; print(rates.cache_folder())"
+    code = "from ttabench.profiling import rates; print(rates.folder())"
 
     def printed(**named: str) -> str:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
@@ -197,7 +197,7 @@ def test_where_rates_are_kept(tmp_path: Path) -> None:
 
 
 def test_kept_rates_are_read_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "cache_folder", lambda: tmp_path / "rates")
+    monkeypatch.setattr(rates, "folder", lambda: tmp_path / "rates")
     monkeypatch.setattr(rates, "measured", lambda _: PRODUCTS)
     rates_of(Setting(threads=1))
     code = (

@@ -58,11 +58,13 @@ def test_runs_of_one_method_are_told_apart_by_preset_and_ratio(
 ) -> None:
     words = ["--task", "superglue", "--source", "mini", "--model", tiny_base, "--out", tmp_path, "--quiet",
              "--task-set", "task=sst2", "--task-set", "shots=2", "--task-set", "queries=4"]  # fmt: skip
-    for more in (("none",), ("icl", "--task-set", "ratio=1"), ("icl", "--task-set", "ratio=0"),
+    for more in (("none",), ("icl", "--task-set", "ratio=1", "--swap-state"), ("icl", "--task-set", "ratio=0"),
                  ("snapkv", "--preset", "streamadapter")):  # fmt: skip
         assert ttabench("eval", "--method", *more, *words).code == 0
     _, _, *lines = grids.by_part(grids.records(tmp_path)).splitlines()
-    assert {cells(line)[0] for line in lines} == {"none", "icl ratio=0", "icl ratio=1", "snapkv"}
+    assert {cells(line)[0] for line in lines} == {
+        "none", "icl ratio=0", "icl ratio=1", "icl ratio=1 state of: other", "icl ratio=1 state of: none", "snapkv",
+    }  # fmt: skip
 
 
 def test_a_grid_by_length_holds_the_perplexity_of_every_length(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from tests.conftest import Command
 from tests.test_records import episode_cost, sample
 from tests.test_runner import METRICS, FakeTask, run, stream
 from tests.tiny import tiny_llama
-from ttabench import meter, runner, store
+from ttabench import meter, runner
 from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.partial import seconds
 from ttabench.recording import total_cost
 from ttabench.runner import Bench
 from ttabench.store import RunFolder
@@ -44,24 +46,28 @@ def test_children_count_among_cpu_seconds(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr(os, "getloadavg")
     assert meter.load_average() is None
-    spent = RunFolder(tmp_path, "r").spent()
+    spent = RunFolder(tmp_path, "r").spent.told()
     assert (spent["load_average_start"], spent["load_average_end"]) == (None, None)
 
 
 def test_a_run_that_goes_on_counts_the_seconds_of_every_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "Lap", lambda: SimpleNamespace(take=lambda: (10.0, 4.0)))
+    monkeypatch.setattr(meter, "Lap", lambda: SimpleNamespace(take=lambda: (10.0, 4.0)))
     first = RunFolder(tmp_path, "r")
     first.append([sample("a"), sample("b")])
     first.end_episode(episode_cost())
     again = RunFolder(tmp_path, "r")
     again.resume()
     again.append([sample("c", "f")])
-    spent = again.spent()
+    spent = again.spent.told()
     assert (spent["wall_seconds"], spent["cpu_seconds"]) == (40.0, 16.0), "three writes, and what came after the last"
-    again.discard()
-    assert again.spent()["wall_seconds"] == 10
+
+
+@pytest.mark.parametrize("damage", [None, 3, [], [1.0], ["a", "b"], [-5.0, -1.0], [math.nan, math.inf], {"wall": 1}])
+def test_seconds_that_mean_nothing_do_not_count(damage: object) -> None:
+    assert seconds({"kind": "sample", "seconds": damage}) == (0.0, 0.0)
+    assert seconds({"kind": "sample", "seconds": [2, 1.5]}) == (2.0, 1.5)
 
 
 def test_what_was_not_measured_is_not_summed() -> None:

@@ -148,6 +148,7 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: R
     (folder,) = tmp_path.iterdir()
     with (folder / "rows.jsonl").open("a") as file:
         file.write('{"kind": "row", "value": {"method": "icl", "pre')  # killed while it wrote
+    (folder / "rows.jsonl").write_bytes(b"\xff\xfe\n" + (folder / "rows.jsonl").read_bytes())  # a damaged disk
     before = len(requests)
     done = execute(job, tmp_path)
     (request,) = requests[before:]

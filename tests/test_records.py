@@ -10,10 +10,10 @@ import pytest
 
 from ttabench.config import RunConfig, digest
 from ttabench.errors import UnknownName, UserError
+from ttabench.finding import find_runs
 from ttabench.records import (
     Row,
     RunRecord,
-    find_runs,
     load_record,
     read_samples,
     save_record,
@@ -128,11 +128,14 @@ def test_a_killed_run_keeps_every_finished_query(tmp_path: Path) -> None:
     assert third.samples == again.samples
 
 
-def test_a_damaged_line_before_the_last_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_line_before_the_last_is_left_out(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "r")
-    (folder.path / "partial.jsonl").write_text('{"kind": "sample"}\n{"kind": "sample"}\n')
-    with pytest.raises(UserError, match=r"line 1 is damaged.*--force"):
-        folder.resume()
+    folder.append([sample("a"), sample("b")])
+    partial = folder.path / "partial.jsonl"
+    partial.write_text('{"kind": "sample"}\n' + partial.read_text())
+    again = RunFolder(tmp_path, "r")
+    assert again.resume() == 2
+    assert again.left_out == 1
 
 
 def test_finishing_writes_samples_and_drops_the_partial(tmp_path: Path) -> None:
@@ -191,9 +194,12 @@ def test_identity_is_of_what_is_computed() -> None:
         RunConfig(method="icl", task="t", settings={"a": 1}),
         RunConfig(method="icl", task="t", inputs={"checkpoint": "1234"}),
         RunConfig(method="icl", task="t", limit=5),
+        RunConfig(method="icl", task="t", state_of="other"),
+        RunConfig(method="icl", task="t", state_of="none"),
     ]
     assert {config.identity() for config in same} == {base.identity()}
     assert len({config.identity() for config in (base, *other)}) == 1 + len(other)
+    assert "state_of" not in base.canonical(), "runs of earlier versions keep their names"
     moved = [
         RunConfig(method="icl", model=path, source=path, inputs={"rows": "1", "model": "2"}) for path in ("a/b", "c")
     ]

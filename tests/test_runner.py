@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from ttabench.meter import Meter
 from ttabench.methods.base import BaseMethod, NoSettings
 from ttabench.methods.icl import InContext, InContextSettings
 from ttabench.readers.tokens import Tokens
+from ttabench.recording import answer_notes
 from ttabench.runner import Bench, run_episodes
+from ttabench.scoring import token_logprobs
 from ttabench.states import load_state, save_state
 from ttabench.store import RunFolder, Sample
+from ttabench.stream import gold_ids, prompt_ids
 from ttabench.types import Ask, Episode, Observe, Patch, State
 
 METRICS = ("em", "f1")
@@ -265,3 +269,28 @@ def test_a_context_that_is_read_again_counts_as_reading_and_as_memory(
     assert again["encode_seconds"] > 0
     assert again["adapt_seconds"] >= again["encode_seconds"]
     assert again["state_bytes"] == again["patch_bytes"] > stored["patch_bytes"] / 10
+
+
+def test_a_note_says_when_most_answers_are_empty_or_cut(lm: LM, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "r")
+    run(Bench(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), folder)
+    answered = [replace(sample, prediction="x", ended=True) for sample in folder.samples]
+    assert answer_notes(answered) == []
+    empty = [replace(sample, prediction="") for sample in answered]
+    (note,) = answer_notes(empty)
+    assert note == f"{len(empty)} of {len(empty)} answers are empty: the prompt may not suit the base model"
+    cut = [replace(sample, ended=False) for sample in answered]
+    assert "were cut at max_new_tokens" in answer_notes(cut)[0]
+
+
+def test_the_likelihood_of_the_target_stands_beside_what_was_written(lm: LM, tmp_path: Path) -> None:
+    folder, method = RunFolder(tmp_path, "r"), icl(lm)
+    run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
+    (sample, *_) = folder.samples
+    ask = next(ask for ask in stream().asks() if ask.key == sample.key)
+    pieces = stream().observes()
+    patch = method.patch(method.adapt_many(method.begin(1), [[piece] for piece in pieces]), [ask])
+    item = (prompt_ids(lm, ask, follows=True), gold_ids(lm, ask))
+    (expected,) = token_logprobs(lm, patch, [item])
+    assert sample.logprobs == pytest.approx([float(expected.sum())], abs=1e-4)
+    assert sample.tokens == [len(item[1])]

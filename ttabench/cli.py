@@ -6,6 +6,8 @@ fault of the user's is one line on standard error and exit code 2; an interrupte
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ import typer
 from ttabench import __version__
 from ttabench import options as o
 from ttabench.errors import UserError
+from ttabench.printable import printable
 from ttabench.profiling.command import profile
 from ttabench.progress import loaded, loading
 
@@ -42,6 +45,7 @@ def eval_(
     method: o.Method = "icl",
     task: o.Task = "streamingqa",
     model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
@@ -52,6 +56,7 @@ def eval_(
     task_set: o.TaskSet = None,
     limit: o.Limit = None,
     ask_only: o.AskOnly = False,
+    swap_state: o.SwapState = False,
     seed: o.Seed = 0,
     seeds: o.Seeds = "",
     device: o.Device = "auto",
@@ -76,15 +81,15 @@ def eval_(
         method=method, task=task, model=model, source=source, split=split, limit=limit, preset=preset,
         settings=tuple(set_ or ()), task_options=tuple(task_set or ()), checkpoint=checkpoint, state=state,
         ask_only=ask_only, device=device, dtype=dtype, batch_size=batch_size, random_weights=random_weights, bos=bos,
-        chat_template=chat_template,
+        chat_template=chat_template, base_checkpoint=base_checkpoint,
     )  # fmt: skip
     numbers = commands.seed_list(seeds, seed)
     showing = commands.Showing(json=json, quiet=quiet)
     if dry_run:
-        commands.dry_run(wanted, numbers, showing, threads)
+        commands.dry_run(wanted, numbers, showing, swap=swap_state, threads=threads)
     else:
         use_threads(threads)
-        commands.evaluate(wanted, numbers, commands.Storing(out=out, force=force), showing)
+        commands.evaluate(wanted, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
 
 
 @app.command()
@@ -92,6 +97,7 @@ def train(
     method: o.Method = "mac",
     task: o.Task = "streamingqa",
     model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
@@ -110,6 +116,7 @@ def train(
     beta2: o.Beta2 = None,
     clip: o.Clip = None,
     decay: o.Decay = None,
+    accumulate: o.Accumulate = 1,
     seed: o.Seed = 0,
     device: o.Device = "auto",
     threads: o.Threads = None,
@@ -118,31 +125,35 @@ def train(
     chat_template: o.ChatTemplate = None,
     out: o.TrainOut = None,
     save_every: o.SaveEvery = 500,
+    validate_every: o.ValidateEvery = 100,
     stored: o.Stored = "float32",
-    resume: o.Resume = False,
+    resume: o.Resume = False,  # noqa: ARG001  # what it asks for is done anyway
     force: o.Overwrite = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes."""
+    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command goes on."""
     _say_loading(model, json or quiet)
-    from ttabench import commands
+    from ttabench import commands, train_command
     from ttabench.environment import use_threads
     from ttabench.resolving import Wanted
 
     wanted = Wanted(
         method=method, task=task, model=model, source=source, split=split, preset=preset, settings=tuple(set_ or ()),
         task_options=tuple(task_set or ()), checkpoint=checkpoint, device=device, dtype=dtype,
-        random_weights=random_weights, bos=bos, chat_template=chat_template,
+        random_weights=random_weights, bos=bos, chat_template=chat_template, base_checkpoint=base_checkpoint,
     )  # fmt: skip
     changes = {
         "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
         "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay, "rounds": rounds,
     }  # fmt: skip
-    training = commands.Training(seed=seed, save_every=save_every, dtype=stored, resume=resume)
+    training = train_command.Training(
+        seed=seed, save_every=save_every, dtype=stored, resume=not force, accumulate=accumulate,
+        validate_every=validate_every,
+    )  # fmt: skip
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
     use_threads(threads)
-    commands.train(wanted, changes, training, storing, showing)
+    train_command.train(wanted, changes, training, storing, showing)
 
 
 @app.command()
@@ -152,6 +163,7 @@ def adapt(
     out: o.StateOut = Path("state"),
     method: o.Method = "icl",
     model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
@@ -163,6 +175,7 @@ def adapt(
     dtype: o.Dtype = "auto",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
+    force: o.Replace = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -179,10 +192,12 @@ def adapt(
     wanted = Wanted(
         method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
         device=device, dtype=dtype, random_weights=random_weights, bos=bos, chat_template=chat_template,
+        base_checkpoint=base_checkpoint,
     )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
+    storing = commands.Storing(out=out, force=force)
     use_threads(threads)
-    commands.adapt(wanted, reading, out, commands.Showing(json=json, quiet=quiet))
+    commands.adapt(wanted, reading, storing, commands.Showing(json=json, quiet=quiet))
 
 
 @app.command()
@@ -215,11 +230,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code: 0, 2 for the user's faults, 130 when interrupted."""
     # what the hub's client logs about its retries would stand around our one line
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an encoding that lacks ± must not end a command
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="ttabench", standalone_mode=False)
     except UserError as error:
         return _complain(str(error), 2)
-    except (typer.Abort, KeyboardInterrupt):
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return _complain(f"{str(error.filename)[:40]}... is too long for the name of a file. Give a shorter one.", 2)
+    except (typer.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of what somebody types
+            raise error.__cause__ from None
         code = 130
     except typer.TyperException as error:
         told = error.format_message() if hasattr(error, "format_message") else str(error)
@@ -237,7 +261,7 @@ def _say_loading(model: str, silent: bool) -> None:
 
 def _complain(text: str, code: int) -> int:
     loaded()
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     if line:
         typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)
     return code

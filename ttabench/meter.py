@@ -99,6 +99,35 @@ class Lap:
         return self._wall - before[0], self._cpu - before[1]
 
 
+class Spent:
+    """What a piece of work took, in every process that worked on it. It begins when it is made, or again at `begin`."""
+
+    def __init__(self) -> None:
+        self.wall_seconds = self.cpu_seconds = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Work begins here; what passed since it was made was none."""
+        self._lap, self._load = Lap(), load_average()
+
+    def add(self, wall: float, cpu: float) -> None:
+        """Count what another process took, in seconds."""
+        self.wall_seconds += wall
+        self.cpu_seconds += cpu
+
+    def lap(self) -> tuple[float, float]:
+        """(wall seconds, CPU seconds) since the last lap or the beginning; they are counted."""
+        wall, cpu = self._lap.take()
+        self.add(wall, cpu)
+        return wall, cpu
+
+    def told(self) -> dict[str, float | None]:
+        """For a record: seconds up to now, and the load averages when this process began and now."""
+        self.lap()
+        times = {"wall_seconds": self.wall_seconds, "cpu_seconds": self.cpu_seconds}
+        return {**times, "load_average_start": self._load, "load_average_end": load_average()}
+
+
 def cpu_seconds() -> float:
     """User and system time of this process, all its threads, and those of its children that have ended."""
     times = os.times()

@@ -43,8 +43,8 @@ def batch_size(typed: str | int) -> int:
         BadParameter: neither.
     """
     text = str(typed)
-    if text != "auto" and not (text.isdecimal() and int(text) > 0):
-        raise typer.BadParameter(f"{text!r} is neither a number of queries, 1 or more, nor auto.")
+    if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
+        raise typer.BadParameter(f"{text[:40]!r} is neither a number of queries, 1 or more, nor auto.")
     return 0 if text == "auto" else int(text)
 
 
@@ -60,7 +60,7 @@ Task = Annotated[
 ]  # fmt: skip
 Model = Annotated[
     str,
-    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, or a hub id.",
+    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, a .gguf file, or a hub id.",
                  autocompletion=complete_model, rich_help_panel=RUN),
 ]  # fmt: skip
 Source = Annotated[
@@ -100,6 +100,11 @@ State = Annotated[Path | None, typer.Option(help="Start from a state written by 
 AskOnly = Annotated[
     bool, typer.Option("--ask-only", help="Read none of the task's context (with --state).", rich_help_panel=WHAT)
 ]
+SwapState = Annotated[
+    bool,
+    typer.Option("--swap-state", rich_help_panel=WHAT,
+                 help="Answer under the own state, under another context's, and under none: is a gain memory?"),
+]  # fmt: skip
 Out = Annotated[
     Path, typer.Option("--out", "-o", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)
 ]
@@ -128,6 +133,11 @@ RandomWeights = Annotated[
 Bos = Annotated[
     str, typer.Option("--bos", help="What begins a text: auto (what the tokenizer adds), yes, no.", rich_help_panel=HOW)
 ]
+BaseCheckpoint = Annotated[
+    str,
+    typer.Option(help="LoRA checkpoint, or shipped:NAME, that the base LM stands on.", show_default=False,
+                 rich_help_panel=RUN),
+]  # fmt: skip
 ChatTemplate = Annotated[
     bool | None,
     typer.Option("--chat-template/--no-chat-template", show_default=False, rich_help_panel=WHAT,
@@ -150,6 +160,9 @@ Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Tex
 More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
 StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
+Replace = Annotated[
+    bool, typer.Option("--force", help="Replace the state in --out; what is no file of a state is never replaced.")
+]
 TrainOut = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
@@ -181,8 +194,19 @@ SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at t
 Stored = Annotated[
     str, typer.Option(help="Stored number format: float32, float16 or bfloat16 (half the size).", rich_help_panel=HOW)
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.", rich_help_panel=HOW)]
-Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the checkpoint in --out.", rich_help_panel=HOW)]
+ValidateEvery = Annotated[
+    int,
+    typer.Option(help="Steps between validations on the task's validation split; 0: none.", rich_help_panel=HOW),
+]
+Accumulate = Annotated[
+    int,
+    typer.Option(help="Micro-batches of a step: so many times --batch-documents, in the memory of one.",
+                 rich_help_panel=RECIPE),
+]  # fmt: skip
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last save in --out; it does so anyway.", rich_help_panel=HOW)
+]
+Overwrite = Annotated[bool, typer.Option("--force", help="Start anew in --out.", rich_help_panel=HOW)]
 MEASURED = "What is measured"
 Methods = Annotated[
     str,

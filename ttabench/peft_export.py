@@ -18,7 +18,7 @@ from ttabench.errors import UserError
 from ttabench.lm import LM
 from ttabench.types import LowRank, Patch
 
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
 
 
 def exportable(patch: Patch) -> bool:
@@ -27,19 +27,6 @@ def exportable(patch: Patch) -> bool:
         isinstance(delta, LowRank) and delta.a_BRI.shape[0] == delta.b_BOR.shape[0] == 1
         for delta in patch.deltas.values()
     )
-
-
-def clear(folder: Path) -> None:
-    """Remove what `save_lora` wrote there for an earlier state; other files stay.
-
-    Raises:
-        UserError: it cannot be removed.
-    """
-    try:
-        for name in (WEIGHTS, CONFIG, "README.md"):
-            (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be cleared: {error.strerror}.", "Choose another --out.") from None
 
 
 def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:

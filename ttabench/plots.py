@@ -66,6 +66,8 @@ def check_path(path: Path) -> None:
         raise UserError(f"--plot {path} is no picture.", f"Give a file that ends in {' or '.join(SUFFIXES)}.")
     if not path.parent.is_dir():
         raise UserError(f"--plot {path} cannot be written: there is no folder {path.parent}.", "Make it first.")
+    if path.is_symlink():
+        raise UserError(f"--plot {path} is a link to another file.", "Name that file, or remove the link.")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UserError(f"--plot {path} cannot be written.", "Give a file in a folder of yours.")
 

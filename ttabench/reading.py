@@ -1,12 +1,18 @@
-"""Files a user gives to `ttabench adapt`, cut into pieces of context."""
+"""Files a user gives to `ttabench adapt`: cut into pieces of context, and read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ttabench.errors import UnknownName, UserError
-from ttabench.types import Observe
+from ttabench.progress import Tick
+from ttabench.types import Observe, State
+
+if TYPE_CHECKING:
+    from ttabench.methods.base import BaseMethod
 
 PIECES = ("file", "paragraphs", "lines")
 
@@ -43,3 +49,17 @@ def pieces_of(reading: Reading) -> list[Observe]:
     if not found:
         raise UserError(f"{reading.files[0]} holds no text.", "Give a file with text.")
     return found
+
+
+def read(method: BaseMethod[Any], pieces: Sequence[Observe], tick: Tick) -> State:
+    """The state of one reader who has read these pieces in order."""
+    from ttabench.runner import READ_AT_ONCE
+    from ttabench.swapping import blocks
+
+    state = method.begin(1)
+    done = 0
+    for block in blocks(method, pieces, READ_AT_ONCE):
+        state = method.adapt_many(state, [[piece] for piece in block])
+        done += len(block)
+        tick("read", done, len(pieces))
+    return state

@@ -12,7 +12,8 @@ from ttabench import environment
 from ttabench.aggregation import Aggregate, aggregate, interval_of_mean, of_units
 from ttabench.metrics import metric
 from ttabench.records import Row, RunRecord
-from ttabench.store import EpisodeCost, RunFolder, Sample
+from ttabench.samples import EpisodeCost, Sample
+from ttabench.store import RunFolder
 from ttabench.types import Json
 
 if TYPE_CHECKING:
@@ -35,13 +36,14 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         seeds={"run": config.seed},
         n=len(folder.samples),
         rows=tuple(tidy_rows(plan, folder.samples)),
-        cost=total_cost(folder.costs, folder.samples) | folder.spent(),
+        cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
         dropped=dict(plan.task.dropped),
         notes=(
             *notes(plan, lm),
             *_truncations(folder.costs),
             *label_notes(method),
             *_shorter(plan, folder.samples),
+            *answer_notes(folder.samples),
         ),
         versions=environment.versions(),
         hardware=environment.hardware(),
@@ -65,6 +67,20 @@ def label_notes(method: BaseMethod[Any]) -> list[str]:
         for name, value in method.labels().items()
     )
     return [f"{method.name}: {told.replace('_', ' ')}"] if told else []
+
+
+def answer_notes(samples: Sequence[Sample]) -> list[str]:
+    """Whether most generated answers say nothing, or were cut by the number of tokens they may have."""
+    written = [sample for sample in samples if sample.mode == "generate"]
+    counts = {
+        "are empty": sum(not sample.prediction for sample in written),
+        "were cut at max_new_tokens": sum(not sample.ended for sample in written),
+    }
+    return [
+        f"{count} of {len(written)} answers {what}: the prompt may not suit the base model"
+        for what, count in counts.items()
+        if 2 * count > len(written)
+    ]
 
 
 def _method(plan: Plan, method: BaseMethod[Any]) -> dict[str, Json]:

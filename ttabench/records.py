@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ttabench.errors import UnknownName, UserError
+from ttabench.errors import UserError
 from ttabench.types import Json
 
 SCHEMA = 1
@@ -98,6 +98,11 @@ class RunRecord(BaseModel):
         return self.rows[0].model if self.rows else str(self.config.get("model", ""))
 
     @property
+    def state_of(self) -> str:
+        """Whose state answered, one of `config.STATES_OF`."""
+        return str(self.config.get("state_of", "own"))
+
+    @property
     def main_metric(self) -> str:
         """The metric its task is known by."""
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
@@ -111,9 +116,9 @@ def write_atomically(path: Path, text: str) -> None:
     """
     scratch = ""
     try:
-        with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             scratch = file.name
-            file.write(text)
+            file.write(text.encode("utf-8", "backslashreplace"))  # names of files may hold bytes that are no text
             file.flush()
             os.fsync(file.fileno())
         Path(scratch).chmod(0o644)
@@ -143,12 +148,14 @@ def load_record(path: Path) -> RunRecord:
         UserError: missing, corrupted, or written by a newer ttabench.
     """
     file = path / RECORD_FILE if path.is_dir() else path
-    remedy = "Delete it and run again, or restore it."
+    if file.name != RECORD_FILE and file.exists():
+        raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
+    remedy = "Run again with --force, or restore it."
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"The record {file} cannot be read ({_one_line(error)}).", remedy) from None
     if not isinstance(content, dict):
         raise UserError(f"The record {file} is not a JSON object.", remedy)
@@ -167,60 +174,6 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"The record {file} is corrupted: {place}: {first['msg']}.", remedy) from None
 
 
-def find_runs(names: Sequence[str], out: Path) -> list[Path]:
-    """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
-
-    A path may be a run's folder, its `run.json`, or a folder of runs. The order is that of the names.
-
-    Raises:
-        UserError: a name that is none of these; an id that several runs begin with.
-    """
-    if not names:
-        return runs_in(out)
-    found: dict[Path, None] = {}
-    for name in names:
-        for folder in _runs_named(name, out):
-            found.setdefault(folder)
-    return list(found)
-
-
-def _created(file: Path) -> str:
-    """When a record says it was made: file times do not survive a clone. Damaged records come first."""
-    try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["created"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """The run folders directly below a folder, the oldest record first."""
-    files = sorted(folder.glob(f"*/{RECORD_FILE}"), key=lambda file: (_created(file), file))
-    return [file.parent for file in files]
-
-
-def _runs_named(name: str, out: Path) -> list[Path]:
-    path = Path(name)
-    if path.is_file():
-        return [path.parent if path.name == RECORD_FILE else path]
-    if path.is_dir():
-        return [path] if (path / RECORD_FILE).exists() else runs_in(path)
-    if any(mark in name for mark in "*?["):
-        base = Path(path.anchor) if path.anchor else Path()
-        pattern = str(path.relative_to(path.anchor)) if path.anchor else name
-        matches = {match.parent if match.is_file() else match for match in base.glob(pattern)}
-        if runs := sorted(match for match in matches if (match / RECORD_FILE).exists()):
-            return runs
-    ids = [folder.name for folder in runs_in(out)]
-    matching = [run for run in ids if run.startswith(name)]
-    if len(matching) > 1 and name not in matching:
-        raise UserError(f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id.")
-    if matching:
-        return [out / (name if name in matching else matching[0])]
-    if not ids:
-        raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
-    raise UnknownName(f"run in {out}", name, ids)
-
-
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:
     """Write samples as Parquet, atomically; every sample has the same keys."""
     import pyarrow as pa
@@ -228,7 +181,9 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:
 
     scratch = path.with_name(f".{path.name}.tmp")
     try:
-        pq.write_table(pa.Table.from_pylist([dict(sample) for sample in samples]), scratch, compression="zstd")
+        scratch.unlink(missing_ok=True)
+        with scratch.open("xb") as file:  # a link that lies there is not followed
+            pq.write_table(pa.Table.from_pylist([dict(sample) for sample in samples]), file, compression="zstd")
         scratch.replace(path)
     except OSError as error:
         scratch.unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """What people see: tables, remarks, progress (bars.py), and the machine formats of the same tables.
 
-Results go to standard output, progress and remarks to standard error, so a pipe carries results only.
+Results go to standard output, progress and remarks to standard error, so a pipe carries results only. What names,
+records and data hold is shown, never obeyed by a terminal.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,12 +22,15 @@ from rich.text import Text
 
 from ttabench.bars import progress as progress
 from ttabench.errors import UnknownName
+from ttabench.printable import printable
 from ttabench.progress import loaded
 from ttabench.types import Json
 
 Format = Literal["table", "markdown", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
 Cell = str | int | float | None
+_NOT_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What `printable` shows as escapes and JSON leaves as it is."""
 LARGE = 1e9
 """From here on a number is shown by its order of magnitude."""
 
@@ -70,35 +75,53 @@ def show(tables: Sequence[Table], form: Format = "table") -> None:
     if form == "json":
         print_json({table.title: [dict(row) for row in table.data] for table in tables})
     elif form == "csv":
-        sys.stdout.write(_as_csv(tables))
+        _write(_as_csv(tables))
     elif form == "markdown":
-        sys.stdout.write("\n".join(as_markdown(table) for table in tables))
+        sys.stdout.write(printable("\n".join(as_markdown(table) for table in tables)))
     else:
         screen = console()
         for table in tables:
             screen.print(_as_rich(table))
             if table.caption:
-                screen.print(Text(table.caption, style="dim"), soft_wrap=True)
+                screen.print(Text(printable(table.caption), style="dim"), soft_wrap=True)
 
 
 def print_json(value: Json) -> None:
-    """JSON on standard output, for machines."""
-    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    """JSON on standard output, for machines: characters that a terminal would obey are written as escapes."""
+    plain = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
+    text = json.dumps(value, indent=1, ensure_ascii=plain)
+    if not text.isascii():
+        text = _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    sys.stdout.write(text + "\n")
+
+
+def print_line(text: str) -> None:
+    """A line on standard output for other programs, such as a path: exact, unless somebody watches."""
+    _write(text + "\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def remark(text: str, style: str = "yellow") -> None:
     """One line on standard error."""
-    console(stderr=True).print(Text(text, style=style), soft_wrap=True)
+    console(stderr=True).print(Text(printable(text), style=style), soft_wrap=True)
 
 
 def _as_rich(table: Table) -> RichTable:
-    made = RichTable(title=escape(table.title), title_justify="left", title_style="bold", header_style="bold")
+    made = RichTable(title=_cell(table.title), title_justify="left", title_style="bold", header_style="bold")
     for column in table.columns:
         right = column.startswith("#")
-        made.add_column(escape(column.lstrip("#")), justify="right" if right else "left", overflow="fold")
+        made.add_column(_cell(column.lstrip("#")), justify="right" if right else "left", overflow="fold")
     for row in table.rows:
-        made.add_row(*(escape(cell) for cell in row))
+        made.add_row(*map(_cell, row))
     return made
+
+
+def _cell(text: str) -> str:
+    """A text as rich takes it, to be shown as it is."""
+    return escape(printable(text))
 
 
 def as_markdown(table: Table) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench import registry
 from ttabench.architectures import NANO
-from ttabench.config import digest
+from ttabench.config import digest, standing_name
 from ttabench.errors import UnknownName, UserError
 from ttabench.types import Json
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).parent / "assets"
 NO_CHECKPOINT = "none"
 SHIPPED = "shipped:"
+STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
+"""Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +47,30 @@ class Wanted:
     the shipped one of method, task and model."""
     state: Path | None = None
     ask_only: bool = False
+    state_of: str = "own"
+    """Whose state answers, see `config.STATES_OF`."""
     device: str = "auto"
     dtype: str = "auto"
     batch_size: int = 32
     random_weights: bool = False
     bos: str = "auto"
+    base_checkpoint: str = ""
+    """A LoRA checkpoint, or shipped:NAME, whose deltas the base model stands on."""
     chat_template: bool | None = None
     """Whether context and question stand in the tokenizer's chat template; None: where there is one and the card of
     the task has words for it."""
+
+    def __post_init__(self) -> None:
+        if self.model in STANDING:
+            if self.base_checkpoint:
+                raise UserError(f"{self.model} stands on a checkpoint already.", "Leave --base-checkpoint out.")
+            object.__setattr__(self, "base_checkpoint", STANDING[self.model][1])
+            object.__setattr__(self, "model", STANDING[self.model][0])
+
+    @property
+    def base_name(self) -> str:
+        """The base model's name, with the checkpoint it stands on."""
+        return standing_name(self.model, self.base_checkpoint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,22 +165,26 @@ def _checkpoint(wanted: Wanted, cls: type[BaseMethod[Any]]) -> Path | None:
             raise UserError(f"{wanted.method} has nothing trained to load.", "Leave --checkpoint out.")
         if wanted.preset:
             raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
-        return _named(wanted)
-    shipped = shipped_checkpoint(wanted.method, wanted.task, wanted.model)
+        return named(wanted.checkpoint, wanted.base_name)
+    shipped = shipped_checkpoint(wanted.method, wanted.task, wanted.base_name)
     usable = shipped.is_dir() and not wanted.random_weights and wanted.preset in ("", wanted.model)
     return shipped if usable else None
 
 
-def _named(wanted: Wanted) -> Path:
-    """The checkpoint that `--checkpoint` names."""
-    if not wanted.checkpoint.startswith(SHIPPED):
-        return Path(wanted.checkpoint)
-    name, folder = wanted.checkpoint.removeprefix(SHIPPED), ASSETS / "adapters" / wanted.model
+def named(checkpoint: str, base: str) -> Path:
+    """The folder of a checkpoint: a path, or the package's own of that name for this base model.
+
+    Raises:
+        UserError: none is shipped under that name; the closest one is named.
+    """
+    if not checkpoint.startswith(SHIPPED):
+        return Path(checkpoint)
+    name, folder = checkpoint.removeprefix(SHIPPED), ASSETS / "adapters" / base
     known = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
     if not known:
-        raise UserError(f"No adapter is shipped for {wanted.model}.", "Train one with `ttabench train`.")
+        raise UserError(f"No adapter is shipped for {base}.", "Train one with `ttabench train`.")
     if name not in known:
-        raise UnknownName(f"adapter shipped for {wanted.model}", name, known)
+        raise UnknownName(f"adapter shipped for {base}", name, known)
     return folder / name
 
 

@@ -6,8 +6,9 @@ ttabench eval --method mac --state mine/                        starts from it
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,34 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ttabench import __version__
+from ttabench.config import digest
 from ttabench.errors import UserError
+from ttabench.finite import first_not_finite
 from ttabench.records import unwritable, write_atomically
 from ttabench.types import Json, State
 
-SCHEMA = 1
+SCHEMA = 2
 TENSORS_FILE = "state.safetensors"
 HEADER_FILE = "state.json"
 
 
-def save_state(folder: Path, state: State, belongs: Mapping[str, Json]) -> Path:
+def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
     """Write a state and what it belongs to: `method`, `settings`, `model`, `fingerprint`, `checkpoint` (a digest).
+
+    `also` are files below the folder that were written for the state; the header names their digests, too.
 
     Raises:
         UserError: the folder cannot be written.
     """
+    scratch = folder / f".{TENSORS_FILE}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch.unlink(missing_ok=True)  # a link there would be followed
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
+        scratch.chmod(0o644)  # safetensors lets only the owner read
+        scratch.replace(folder / TENSORS_FILE)
+    except (OSError, SafetensorError) as error:
+        raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
     header = {
         "schema_version": SCHEMA,
         "ttabench": __version__,
@@ -37,15 +51,9 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json]) -> Path:
         "rows": state.rows,
         "bytes": state.nbytes,
         "meta": dict(state.meta),
+        "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
     }
-    scratch = folder / f".{TENSORS_FILE}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
-        scratch.chmod(0o644)  # safetensors lets only the owner read
-        scratch.replace(folder / TENSORS_FILE)
-    except (OSError, SafetensorError) as error:
-        raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
+    header["digest"] = _digest(header)
     write_atomically(folder / HEADER_FILE, json.dumps(header, indent=1, ensure_ascii=False) + "\n")
     return folder
 
@@ -54,7 +62,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     """Read a state that belongs to the same method, base model, settings and checkpoint.
 
     Raises:
-        UserError: missing, corrupted, or belonging to something else, which the message names.
+        UserError: missing, corrupted, not finite, or belonging to something else, which the message names.
     """
     header = _header(folder)
     for field in ("method", "fingerprint", "checkpoint", "settings", "start"):
@@ -69,8 +77,10 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
     state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
-    if state.nbytes != header.get("bytes"):
+    if header["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
+    if broken := first_not_finite(tensors.items()):
+        raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", "Make it anew.")
     return state
 
 
@@ -95,10 +105,16 @@ def _header(folder: Path) -> dict[str, Any]:
         header: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
         raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
-    if not isinstance(header.get("rows"), int) or not isinstance(header.get("meta"), dict):
-        raise UserError(f"{path} is corrupted.", "Make it anew with `ttabench adapt`.")
+    if header.get("digest") != _digest(header):
+        raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
     return header
+
+
+def _digest(header: Mapping[str, Json]) -> str:
+    """16 hexadecimal digits of what a header says, as JSON has it."""
+    said = {key: value for key, value in json.loads(json.dumps(header)).items() if key != "digest"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,22 +1,24 @@
 """Where a run lives while it goes on: crash-safe partial results, a lock, and the finished record.
 
 Every finished batch of queries is appended to `partial.jsonl` and flushed; a killed run continues from there and
-loses no finished query. Two processes with one configuration meet at the lock: the second waits, then returns the
-run of the first.
+loses no finished query. What stands there counts once, and only where it belongs: a line that is damaged, doubled, of
+another run or of a query the task does not have is left out, and its query asked again. Two processes with one
+configuration meet at the lock: the second waits, then returns the run of the first.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
-from ttabench.aggregation import Unit
 from ttabench.errors import UserError
-from ttabench.meter import Lap, load_average
+from ttabench.locks import LOCK_FILE, locked
+from ttabench.meter import Spent
+from ttabench.partial import PARTIAL_FILE, lines, seconds, typed
 from ttabench.records import (
     RECORD_FILE,
     SAMPLES_FILE,
@@ -26,76 +28,10 @@ from ttabench.records import (
     unwritable,
     write_samples,
 )
-from ttabench.types import Json
+from ttabench.samples import AskCost, EpisodeCost, Sample
+from ttabench.types import Episode, Json
 
-PARTIAL_FILE, LOCK_FILE = "partial.jsonl", ".lock"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """One answered query."""
-
-    episode: str
-    key: str
-    mode: str
-    step: int
-    context_tokens: int | None
-    about: str
-    prompt: str
-    prediction: str
-    answers: list[str]
-    metrics: dict[str, float]
-    ask_ms: float
-    """Its share of the batch it was answered in."""
-    ask_cpu_ms: float | None = None
-    """The same of the processor's time; None in samples of versions that did not measure it."""
-    logprobs: list[float] = field(default_factory=list)
-    """Summed log-probability of each option (`choose`), of the continuation (`score`) or of the gold answer
-    (`generate`)."""
-    tokens: list[int] = field(default_factory=list)
-    """Number of tokens of each of them."""
-    blank: list[float] = field(default_factory=list)
-    """Summed log-probability of each option without the question, where the task wants it."""
-    part: str = ""
-    """Sub-task or book, where the task has several."""
-    position: int = 0
-    """Tokens of the text in front of a scored stretch of it."""
-    words: int = 0
-    """Words that begin in it."""
-    ended: bool = True
-    """Whether a generated answer came to an end of its own."""
-
-    def unit(self) -> Unit:
-        """The stretch that this sample scored: of a text (`score`), or the gold answer (`generate`)."""
-        assert self.mode != "choose", f"{self.key} was answered by choosing"
-        text = self.episode if self.mode == "score" else f"{self.episode}/{self.key}"
-        return Unit(text, -self.logprobs[0], self.tokens[0], self.words)
-
-    def flat(self) -> dict[str, Json]:
-        """One level of columns: the metrics beside the rest."""
-        row = asdict(self)
-        del row["metrics"]
-        assert not set(self.metrics) & set(row), "a metric is named like a column"
-        return {**row, **self.metrics}
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpisodeCost:
-    """What one episode cost, once all its queries are answered. Seconds, bytes, counts; bytes are peaks."""
-
-    episode: str
-    pieces: int
-    tokens_read: int | None
-    adapt_seconds: float
-    encode_seconds: float
-    state_bytes: int
-    patch_bytes: int
-    adapt_peak_bytes: int
-    ask_peak_bytes: int
-    truncated: dict[str, int] = field(default_factory=dict)
-    """What of the context the method could not take in, by its own counts ("truncated_tokens" ...)."""
-    adapt_cpu_seconds: float | None = None
-    """Of the processor, reading and encoding; None as in samples."""
+__all__ = ["AskCost", "EpisodeCost", "RunFolder", "Sample"]
 
 
 class RunFolder:
@@ -113,9 +49,13 @@ class RunFolder:
         self.path = out / run
         self.samples: list[Sample] = []
         self.costs: list[EpisodeCost] = []
+        self.spent = Spent()
+        self.left_out = 0
+        """Lines of the partial results that do not count."""
         self._answered: set[tuple[str, str]] = set()
-        self._seconds = [0.0, 0.0]
-        self._lap, self._load = Lap(), load_average()
+        self._read: dict[str, list[Sample]] = {}
+        """Samples read back, doubled ones included, by episode; those of episodes taken up are no longer here."""
+        self._taken_up: set[str] = set()
         probe = self.path / f".probe-{os.getpid()}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -127,19 +67,9 @@ class RunFolder:
     @contextmanager
     def locked(self, notify: Callable[[str], None]) -> Iterator[None]:
         """Hold the run's lock; `notify` gets one line if another process holds it and we wait."""
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.path / LOCK_FILE)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            notify(f"Another process is running {self.path.name}; waiting for it.")
-            lock.acquire()
-        self._lap, self._load = Lap(), load_average()  # waiting was no work
-        try:
+        with locked(self.path, lambda: notify(f"Another process is running {self.path.name}; waiting for it.")):
+            self.spent.begin()  # waiting was no work
             yield
-        finally:
-            lock.release()
 
     def stored(self) -> RunRecord | None:
         """The finished record, if there is one."""
@@ -147,9 +77,11 @@ class RunFolder:
 
     def discard(self) -> None:
         """Forget the partial results."""
-        (self.path / PARTIAL_FILE).unlink(missing_ok=True)
-        self.samples, self.costs, self._answered = [], [], set()
-        self._seconds = [0.0, 0.0]
+        try:
+            (self.path / PARTIAL_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            what = f"{self.path / PARTIAL_FILE} cannot be removed: {error.strerror or error}."
+            raise UserError(what, "Remove it, or give another --out.") from None
 
     def abandon(self) -> None:
         """Leave no empty folder behind where a run failed before its first result."""
@@ -161,47 +93,86 @@ class RunFolder:
     def resume(self) -> int:
         """Read the partial results of a killed run; returns how many queries are answered already.
 
-        A last line cut off in the middle of writing is removed; its queries are asked again.
+        Which of them the task has is seen when their episode is taken up.
 
         Raises:
-            UserError: a line before the last is damaged.
+            UserError: they cannot be read.
         """
-        path = self.path / PARTIAL_FILE
-        if not path.exists():
-            return 0
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(path, len(whole))
-        for number, line in enumerate(whole.splitlines(), start=1):
+        found, self.left_out = lines(self.path / PARTIAL_FILE, self.path.name)
+        for line in found:
             try:
-                self._take(json.loads(line))
-            except (ValueError, TypeError, KeyError):
-                raise UserError(f"{path}, line {number} is damaged.", "Start over with --force.") from None
+                self._take(line["kind"], line["value"])
+                self.spent.add(*seconds(line))
+            except ValueError:
+                self.left_out += 1
         return len(self.samples)
 
-    def _take(self, line: Mapping[str, Json]) -> None:
-        self._count(*line.get("seconds", (0.0, 0.0)))
-        if line["kind"] == "sample":
-            sample = Sample(**line["value"])
-            self.samples.append(sample)
-            self._answered.add((sample.episode, sample.key))
+    def _take(self, kind: str, value: Json) -> None:
+        if kind == "sample":
+            sample = typed(Sample, value)
+            self._read.setdefault(sample.episode, []).append(sample)
+            if not self.answered(sample.episode, sample.key):
+                self._keep([sample])
+        elif kind == "episode":
+            cost = typed(EpisodeCost, value)
+            if self.finished(cost.episode):
+                raise ValueError("an episode that ended twice")
+            self.costs.append(cost)
         else:
-            self.costs.append(EpisodeCost(**line["value"]))
+            raise ValueError(f"a line of the kind {kind!r}")
 
-    def _count(self, wall: float, cpu: float) -> None:
-        self._seconds = [self._seconds[0] + wall, self._seconds[1] + cpu]
+    def _keep(self, samples: Sequence[Sample]) -> None:
+        self.samples.extend(samples)
+        self._answered.update((sample.episode, sample.key) for sample in samples)
 
-    def spent(self) -> dict[str, float | None]:
-        """What the run took so far, in every process that worked on it, as far as each has stored results.
+    def _replace(self, episode: str, kept: Mapping[str, Sample]) -> None:
+        """Of an episode keep these samples alone, by key, where they or others of their key stood."""
+        all_kept = (kept.get(sample.key) if sample.episode == episode else sample for sample in self.samples)
+        self.samples = [sample for sample in all_kept if sample is not None]
+        self._answered = {(sample.episode, sample.key) for sample in self.samples}
 
-        `wall_seconds`, `cpu_seconds` (loading included), and the load average of the machine when this process began
-        and now.
+    def take_up(self, episode: Episode, metrics: Collection[str]) -> Sequence[Sample]:
+        """What was answered before of this episode; what was read under its name and is of no query of it is dropped.
+
+        Args:
+            episode: of the run's own task.
+            metrics: names that every sample must have a value for.
         """
-        self._count(*self._lap.take())
-        wall, cpu = self._seconds
-        loads = {"load_average_start": self._load, "load_average_end": load_average()}
-        return {"wall_seconds": wall, "cpu_seconds": cpu, **loads}
+        self._taken_up.add(episode.key)
+        read = self._read.pop(episode.key, [])
+        asks = {ask.key: ask for ask in episode.asks()}
+        kept: dict[str, Sample] = {}
+        for sample in read:
+            if sample.key not in kept and sample.key in asks and sample.answers_this(asks[sample.key], metrics):
+                kept[sample.key] = sample
+        self.left_out += len(read) - len(kept)
+        if len(kept) < len(read):
+            self._replace(episode.key, kept)
+        if len(kept) < len(asks):
+            self._drop_cost(episode.key)
+        return list(kept.values())
+
+    def _drop_cost(self, episode: str) -> None:
+        """An episode of which queries are missing did not end."""
+        kept = [cost for cost in self.costs if cost.episode != episode]
+        self.left_out += len(self.costs) - len(kept)
+        self.costs = kept
+
+    def settle(self) -> str:
+        """Drop what was read back of episodes that the task does not have; returns a note of all that was dropped.
+
+        The note is of the file, not of the run: what was dropped has been asked again.
+        """
+        for episode, read in self._read.items():
+            self.left_out += len(read)
+            self._replace(episode, {})
+        for cost in [cost for cost in self.costs if cost.episode not in self._taken_up]:
+            self._drop_cost(cost.episode)
+        self._read = {}
+        if not self.left_out:
+            return ""
+        counted = f"{self.left_out} line" + ("s" if self.left_out > 1 else "")
+        return f"{counted} of {PARTIAL_FILE} did not count: damaged, doubled, or of no query of this run"
 
     def answered(self, episode: str, key: str) -> bool:
         """Whether this query was answered before."""
@@ -214,19 +185,16 @@ class RunFolder:
     def append(self, samples: Sequence[Sample]) -> None:
         """Store answered queries at once."""
         self._write([{"kind": "sample", "value": asdict(sample)} for sample in samples])
-        self.samples.extend(samples)
-        self._answered.update((sample.episode, sample.key) for sample in samples)
+        self._keep(samples)
 
     def end_episode(self, cost: EpisodeCost) -> None:
         """Store that an episode is done and what it cost."""
         self._write([{"kind": "episode", "value": asdict(cost)}])
         self.costs.append(cost)
 
-    def _write(self, lines: Sequence[Mapping[str, Json]]) -> None:
-        seconds = self._lap.take()
-        self._count(*seconds)
-        timed = [*({**line, "seconds": seconds} for line in lines[:1]), *lines[1:]]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in timed)
+    def _write(self, found: Sequence[Mapping[str, Json]]) -> None:
+        found = [*({**line, "seconds": self.spent.lap()} for line in found[:1]), *found[1:]]
+        text = "".join(json.dumps({"run": self.path.name, **line}, ensure_ascii=False) + "\n" for line in found)
         try:
             with (self.path / PARTIAL_FILE).open("a", encoding="utf-8") as file:
                 file.write(text)

@@ -56,12 +56,18 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     where = ", ".join(str(path) for _, path in runs)
     again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""
     return Table(
-        title=f"{first.config['method']} on {first.config['task']} ({first.source}), base {first.base}",
+        title=f"{_answering(first)} on {first.config['task']} ({first.source}), base {first.base}",
         columns=("#seed", "metric", "#value ± stderr", "#n", *COST_COLUMNS),
         rows=tuple(rows),
         data=tuple(data),
         caption=f"Stored in {where}{again}",
     )
+
+
+def _answering(record: RunRecord) -> str:
+    """The method, with whose state answered where that is not the text's own."""
+    apart = f", state of: {record.state_of}" if record.state_of != "own" else ""
+    return f"{record.config.get('method', '')}{apart}"
 
 
 def _shown(record: RunRecord) -> list[Row]:
@@ -90,15 +96,16 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
         config = record.config
         row = record.value(record.main_metric)
         value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
-        named = (str(config.get("method", "")), str(config.get("task", "")))
+        named = (_answering(record), str(config.get("task", "")))
         seed = config.get("seed", "")
         rows.append((
             record.id, *named, record.source, record.base, str(seed), str(record.n), value, record.created
         ))  # fmt: skip
         data.append({
-            "run": record.id, "method": named[0], "task": named[1], "source": record.source, "model": record.base,
-            "seed": seed, "n": record.n, "metric": row.metric if row else None,
-            "value": row.value if row else None, "created": record.created, "path": str(path),
+            "run": record.id, "method": config.get("method"), "state_of": record.state_of, "task": named[1],
+            "source": record.source, "model": record.base, "seed": seed, "n": record.n,
+            "metric": row.metric if row else None, "value": row.value if row else None,
+            "created": record.created, "path": str(path),
         })  # fmt: skip
     columns = ("run", "method", "task", "source", "model", "#seed", "#n", "#result", "created")
     return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
@@ -110,7 +117,8 @@ def comparison_tables(found: Comparison) -> list[Table]:
     if any(entry.steps for entry in found.entries):
         tables.append(_steps_table([entry for entry in found.entries if entry.steps]))
     if found.differences:
-        tables.append(_differences_table(found.differences))
+        swapped = any(entry.state_of == "other" for entry in found.entries)
+        tables.append(_differences_table(found.differences, swapped))
     return tables
 
 
@@ -125,7 +133,8 @@ def _entries_table(entries: Sequence[Entry], unpaired: Sequence[tuple[str, str]]
             number(costs["ask_ms"], 1), size(costs["state_bytes"]), size(costs["peak_memory_bytes"]),
         ))  # fmt: skip
         data.append({
-            "label": entry.label, "method": entry.method, "task": entry.task, "source": entry.source,
+            "label": entry.label, "method": entry.method, "state_of": entry.state_of, "task": entry.task,
+            "source": entry.source,
             "model": entry.model, "seeds": seeds, "n": entry.n, "metric": entry.metric, "value": entry.value,
             "stderr": entry.stderr, **costs, "runs": " ".join(entry.runs),
         })  # fmt: skip
@@ -157,7 +166,7 @@ def _steps_table(entries: Sequence[Entry]) -> Table:
     return Table(title="steps", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 
-def _differences_table(differences: Sequence[Difference]) -> Table:
+def _differences_table(differences: Sequence[Difference], swapped: bool) -> Table:
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
     for apart in differences:
@@ -177,6 +186,8 @@ def _differences_table(differences: Sequence[Difference]) -> Table:
         caption += (
             " Perplexities (lower is better): over whole texts where there are several, p not under 2^(1 - texts)."
         )
+    if swapped:
+        caption += " Own state − another's is memory of the context; another's − none is what any such context gives."
     return Table(title="differences", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 

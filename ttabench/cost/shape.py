@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +189,11 @@ def shape_of(model: str) -> Shape | None:
     """The shape of a model known by name or of a local folder; None where only the hub knows it."""
     if model in ARCHITECTURES:
         known = ARCHITECTURES[model]
-        return shape_from(known.config, known.model_type)
+        shape = shape_from(known.config, known.model_type)
+        return shape if known.begins else replace(shape, starts=0)
     path = NANO_CONFIG if model == NANO else Path(model) / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         return shape_from(config, str(config.get("model_type", "")))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None

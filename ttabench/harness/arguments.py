@@ -22,6 +22,7 @@ from ttabench.states import load_state
 NAME = "ttabench"
 ARGUMENTS = (
     "method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device", "threads", "bos",
+    "base_checkpoint",
 )  # fmt: skip
 HERE = ("batch_size", "split", "delimiter")
 QUERIES = 32
@@ -106,4 +107,5 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
         preset=str(given.get("preset", "")),
         dtype=str(given.get("dtype", "auto")),
         bos=str(given.get("bos", "auto")),
+        base_checkpoint=str(given.get("base_checkpoint", "")),
     )

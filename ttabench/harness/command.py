@@ -12,6 +12,7 @@ from lm_eval.utils import simple_parse_args_string
 from ttabench.errors import UserError
 from ttabench.harness.arguments import NAME, QUERIES
 from ttabench.harness.model import AdaptedLM
+from ttabench.printable import printable
 
 
 class _KnowingManager:
@@ -76,6 +77,6 @@ def main() -> int:
     except (UserError, ValueError) as error:
         if not isinstance(error, UserError) and "Tasks not found" not in str(error):
             raise
-        print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(printable(f"Error: {' '.join(str(error).split())}"), file=sys.stderr)
         return 2
     return 0

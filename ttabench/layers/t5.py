@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, T5Config, T5Model
 
-from ttabench.environment import offline_if_unreachable
+from ttabench.environment import offline_if_unreachable, quiet_loading
 from ttabench.errors import UnknownName, UserError
+from ttabench.finite import first_not_finite
 from ttabench.lm import backend
 from ttabench.stream import pad
 
@@ -90,8 +91,8 @@ def _stored_config(name: str) -> T5Config:
     if not local:
         offline_if_unreachable()
     try:
-        found = AutoConfig.from_pretrained(name, local_files_only=local)
-    except (OSError, ValueError):
+        found = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    except Exception:  # a damaged file raises whatever the libraries stumble over
         found = None
     if not isinstance(found, T5Config):
         what = f"{name} holds no T5 config.json." if local else f"No T5 {name} can be loaded from the hub."
@@ -103,19 +104,33 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
     """The published weights of a T5, by parameter name of `T5Model`.
 
     Raises:
-        UserError: the weights are neither in the folder nor in the hub's cache, and the hub cannot be reached.
+        UserError: the weights are neither in the folder nor in the hub's cache, and the hub cannot be reached; a tensor
+            is missing, misshapen or not finite.
     """
     hub_id = f"google-t5/{name}" if name in PUBLISHED else name
     if not (local := Path(hub_id).is_dir()):
         offline_if_unreachable()
     try:
-        model = T5Model.from_pretrained(hub_id, local_files_only=local, use_safetensors=True)
-    except (OSError, ValueError):
+        with quiet_loading():
+            model, report = T5Model.from_pretrained(
+                hub_id,
+                local_files_only=local,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # they are in the report, and refused
+                output_loading_info=True,
+            )
+    except Exception:  # a damaged file raises whatever the libraries stumble over
         raise UserError(
             f"The weights of the T5 {name!r} cannot be loaded.",
             "Give a folder with config.json and model.safetensors, or a scratch: shape.",
         ) from None
-    return dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
+    lost = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    if broken := lost[0] if lost else first_not_finite(parameters.items()):
+        what = f"Tensor {broken} of the T5 {name!r} is missing, misshapen or not finite."
+        raise UserError(what, "Copy it again, or give another.")
+    return parameters
 
 
 def start_embeddings(t5: T5Model, lm: LM) -> None:
@@ -177,8 +192,8 @@ class T5Text:
         if not (local := Path(hub_id).is_dir()):
             offline_if_unreachable()
         try:
-            tokenizer = AutoTokenizer.from_pretrained(hub_id, local_files_only=local)
-        except (OSError, ValueError):
+            tokenizer = AutoTokenizer.from_pretrained(hub_id, local_files_only=local, trust_remote_code=False)
+        except Exception:  # a damaged file raises whatever the libraries stumble over
             raise UserError(
                 f"The tokenizer of the T5 {name!r} cannot be loaded.",
                 "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile.",

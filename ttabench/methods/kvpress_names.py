@@ -21,6 +21,8 @@ from ttabench.registry import assignments, parse_value
 
 INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 termcolor==3.3.0"
 """kvpress asks for an older transformers, so its dependencies cannot be resolved; these are what importing it takes."""
+DEEPEST = 20
+"""Presses within each other."""
 ABSTRACT = ("BasePress", "ScorerPress")
 
 
@@ -60,6 +62,8 @@ def _split(text: str, separator: str) -> list[str]:
     parts, depth = [""], 0
     for symbol in text:
         depth += {"(": 1, ")": -1}.get(symbol, 0)
+        if depth > DEEPEST:
+            raise UserError(f"{text[:40]}... nests more than {DEEPEST} presses.", "Wrap fewer.")
         if depth < 0:
             break
         if symbol == separator and depth == 0:

@@ -86,6 +86,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         super().__init__(lm, settings)
+        if settings.mode == "stride":
+            self.own_tensors = ("tokens", "lengths")
         if settings.mode != "stream":
             self.rotary = None
             return

@@ -10,6 +10,8 @@ has learned the training split knows every word of a test document and none of i
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -135,6 +137,21 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
         "boat": "cutter schooner dinghy trawler frigate galley punt sloop tanker steamer lugger clipper",
     }.items()
 }
+_VERBS = frozenset({"saw"})
+"""Words of a category that texts of the world use otherwise, too."""
+
+
+def categories_in(texts: Iterable[str]) -> set[str]:
+    """Names of the categories that have a word in any of these texts."""
+    words = {word for text in texts for word in re.findall("[a-z]+", text.lower())} - _VERBS
+    return {name for name, members in CATEGORIES.items() if words & set(members)}
+
+
+def names_in(text: str) -> set[str]:
+    """Whatever looks like an entity's name in a text: two capitalised words in a row."""
+    return set(re.findall(r"\b(?=([A-Z][a-z]+ [A-Z][a-z]+))", text))
+
+
 LABEL_WORDS = tuple(
     "alpha beta gamma delta red blue green amber north south east west first second third fourth left right "
     "upper lower round square plain fancy gold iron stone wood moon star sun cloud yes no true false warm cold "

@@ -160,7 +160,7 @@ def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
         notify = render.remark if talking else no_word
         outcome = execute(job, out, Manner(force=showing.force, threads=showing.threads, tick=tick, notify=notify))
     if showing.quiet:
-        print(outcome.folder)
+        render.print_line(str(outcome.folder))
     else:
         _show(outcome, form, talking)
     if picture is not None:

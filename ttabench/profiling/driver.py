@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +28,7 @@ from ttabench.profiling.record import PARTIAL_FILE, RECORD_FILE, ProfileFolder, 
 from ttabench.profiling.rows import Row, oom
 from ttabench.profiling.sizes import short
 from ttabench.progress import Tick, no_tick, no_word
+from ttabench.startup import own_process
 from ttabench.types import Json
 
 SIGNS_OF_MEMORY = ("memoryerror", "out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
@@ -59,21 +59,24 @@ Lines: TypeAlias = Generator[tuple[str, Json] | End, None, None]
 
 
 def launch(request: Mapping[str, Json]) -> Lines:
-    """A fresh python; it ends when the iterator is closed."""
-    command = [sys.executable, "-m", "ttabench.profiling.worker"]
+    """A fresh python; it ends when the iterator is closed, or when this process is killed, which closes its input."""
+    command = own_process("ttabench.profiling.worker")
     with TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(dict(request)) + "\n")
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # it died at once; what it said is told below
+                process.stdin.write(json.dumps(dict(request)) + "\n")
+                process.stdin.flush()
             yield from _lines(process.stdout)
             code = process.wait()
         finally:
             process.kill()
             process.wait()
             process.stdout.close()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
         said.seek(0)
         yield End(code=code, said=said.read()[-2000:])
 
@@ -118,7 +121,10 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
     """
     manner = manner or Manner()
     config, hardware = job.config(), environment.hardware()
-    folder = ProfileFolder(out, identity(config, hardware))
+    where = out / identity(config, hardware)
+    if not manner.force and (where / RECORD_FILE).exists():
+        return Outcome(record=load_profile(where), folder=where, how="stored")
+    folder = ProfileFolder(out, where.name)
     with folder.locked():
         if manner.force:
             folder.discard()

@@ -13,13 +13,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from ttabench import registry
 from ttabench.architectures import ARCHITECTURES, NANO
-from ttabench.config import DEVICES, DTYPES, IDENTITY_DIGITS, digest
+from ttabench.config import DEVICES, DTYPES, IDENTITY_DIGITS
 from ttabench.errors import UnknownName, UserError
+from ttabench.hub import digest_of
 from ttabench.profiling.load import Load
 from ttabench.profiling.typed import STREAM, method_names
 from ttabench.readers import cards
@@ -104,8 +104,7 @@ class Job:
             }
             for name, found in self.adapters().items()
         }
-        folder = Path(self.model)
-        told["model_digest"] = digest(folder) if self.model not in ARCHITECTURES and folder.is_dir() else ""
+        told["model_digest"] = "" if self.random_weights or self.model == NANO else digest_of(self.model)
         return {**told, "lengths": list(self.lengths)}
 
     def to_json(self) -> str:

@@ -22,7 +22,7 @@ from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 
-from ttabench.environment import cores, cpu_name, use_threads
+from ttabench.environment import cache_folder, cores, cpu_name, use_threads
 from ttabench.errors import UserError
 from ttabench.meter import load_average
 from ttabench.records import write_atomically
@@ -87,12 +87,9 @@ def _between(at: float, sizes: Sequence[int], values: Sequence[float]) -> float:
     return math.exp(math.log(values[place - 1]) * (1 - share) + math.log(values[place]) * share)
 
 
-def cache_folder() -> Path:
-    """Where rates are kept: in $TTABENCH_CACHE, or `ttabench` in $XDG_CACHE_HOME or ~/.cache."""
-    if own := os.environ.get("TTABENCH_CACHE"):
-        return Path(own).expanduser() / "rates"
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path("~/.cache").expanduser()) / "ttabench" / "rates"
+def folder() -> Path:
+    """Where rates are kept."""
+    return cache_folder() / "rates"
 
 
 def rates_of(setting: Setting) -> Rates:
@@ -103,7 +100,7 @@ def rates_of(setting: Setting) -> Rates:
     """
     key = setting.key()
     text = json.dumps(key, sort_keys=True)
-    file = cache_folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    file = folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
     kept, load = _kept(file, key), load_average()
     if kept is not None and not (kept.busy and load is not None and kept.load is not None and load < kept.load / 2):
         return kept

@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ttabench.errors import UserError
+from ttabench.locks import LOCK_FILE, locked
 from ttabench.profiling.rows import FINAL, Row
 from ttabench.profiling.shown import check
 from ttabench.profiling.sizes import short
@@ -28,7 +29,7 @@ from ttabench.records import unwritable, write_atomically
 from ttabench.types import Json
 
 SCHEMA = 1
-RECORD_FILE, TABLE_FILE, PARTIAL_FILE, LOCK_FILE = "profile.json", "profile.csv", "rows.jsonl", ".lock"
+RECORD_FILE, TABLE_FILE, PARTIAL_FILE = "profile.json", "profile.csv", "rows.jsonl"
 COLUMNS = ("profile", "model", "method", "growth", "prefill", "status", "metric", "value", "low", "high", "n", "detail")
 
 
@@ -157,22 +158,21 @@ class ProfileFolder:
         Raises:
             UserError: another process holds it.
         """
-        from filelock import FileLock, Timeout
+        with locked(self.path, self._refuse_second):
+            try:
+                yield
+            finally:
+                self._leave_no_empty_folder()
 
-        lock = FileLock(self.path / LOCK_FILE)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise UserError(f"Another process measures {self.path}.", "Wait for it: both would be wrong.") from None
-        try:
-            yield
-        finally:
-            lock.release()
-            if not (self.path / RECORD_FILE).exists() and not self.rows:  # nothing came of it
-                for name in (PARTIAL_FILE, LOCK_FILE):
-                    (self.path / name).unlink(missing_ok=True)
-                with suppress(OSError):
-                    self.path.rmdir()
+    def _refuse_second(self) -> None:
+        raise UserError(f"Another process measures {self.path}.", "Wait for it: both would be wrong.")
+
+    def _leave_no_empty_folder(self) -> None:
+        if not (self.path / RECORD_FILE).exists() and not self.rows:  # nothing came of it
+            for name in (PARTIAL_FILE, LOCK_FILE):
+                (self.path / name).unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.rmdir()
 
     def discard(self) -> None:
         """Forget what was measured."""
@@ -182,7 +182,7 @@ class ProfileFolder:
     def resume(self) -> int:
         """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
         with suppress(FileNotFoundError):
-            for line in (self.path / PARTIAL_FILE).read_text(encoding="utf-8").splitlines():
+            for line in (self.path / PARTIAL_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError, KeyError, TypeError, RecursionError):
                     self._take(json.loads(line))
         return len(self.rows)

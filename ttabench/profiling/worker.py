@@ -4,7 +4,8 @@
     ->  {"kind": "model", ...}   {"kind": "method", ...}   {"kind": "at", "value": 1024}   {"kind": "row", ...}   ...
 
 Standard output belongs to these lines alone: what libraries print goes to standard error. A fault of the user's is a
-line too; where the process dies, the lines so far are what it leaves behind.
+line too; where the process dies, the lines so far are what it leaves behind. Standard input stays open as long as
+somebody listens.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -161,9 +163,17 @@ def _describe(method: BaseMethod[Any], lifted: str) -> dict[str, Json]:
     return {"name": method.name, "growth": method.growth, "parameters": trained, "notes": [lifted] if lifted else []}
 
 
+def _end_with_the_driver() -> None:
+    """End at once when standard input is closed: nobody is left who would hear what is found."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
 def main() -> None:
     """Answer the request on standard input."""
     request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_driver, daemon=True).start()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as lines:
         os.dup2(2, 1)
 
@@ -172,7 +182,3 @@ def main() -> None:
             lines.flush()
 
         work(request, emit)
-
-
-if __name__ == "__main__":
-    main()

@@ -78,6 +78,24 @@ class Task(Protocol):
         """
         ...
 
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """The episodes, each with the observations of another context, which shares nothing with its own.
+
+        Keys and queries, and where they stand, are those of `episodes`; what stands in the window of a query stays.
+
+        Raises:
+            UserError: the source has no other context.
+        """
+        ...
+
+    def describe_others(self) -> dict[str, Json]:
+        """Of these other contexts, for a record: `notes`, and a `digest` of their texts.
+
+        Raises:
+            UserError: the source has no other context.
+        """
+        ...
+
     def training(
         self, seed: int, documents: int, questions: int = 1, tokens: Tokens | None = None
     ) -> Iterator[Episode]:

@@ -24,11 +24,12 @@ from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
 from ttabench.readers.book_pieces import CutText, Span, steps, up_to
 from ttabench.readers.book_protocol import Settings, check
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.description import describe
+from ttabench.readers.description import describe, fingerprint
 from ttabench.readers.options import resolve
+from ttabench.readers.others import with_pieces
 from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import CHARACTERS_A_TOKEN, Tokens
-from ttabench.types import Episode, Json
+from ttabench.types import Episode, Json, Observe
 
 _BOOKS_OF_A_TWIN = 4
 _SHORT = 256
@@ -108,6 +109,34 @@ class Books:
             key = f"{self.card.name}/{self.split}/{book.id}"
             key += f"/seed{self.seed}" if self.source == "mini" else ""
             yield Episode(key=key, steps=tuple(steps(cut, pieces, book.id, book.name, self.settings.lengths)))
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """Each with the pieces of the next book, the last with those of the first (see `readers.Task`)."""
+        books = [book for book, _ in self._shared_out()]
+        for book, episode in zip(books, self.episodes(tokens), strict=True):
+            cut = self._cut(self._next(book), tokens)
+            found = steps(cut, self._pieces(len(cut), None), book.id, "", self.settings.lengths)
+            yield with_pieces(episode, [step for step in found if isinstance(step, Observe)])
+
+    def _next(self, book: Book) -> Book:
+        """The next book of another text; of a mini source of one book its second.
+
+        Raises:
+            UserError: there is none.
+        """
+        books, place = self.shelf.books, self.shelf.books.index(book)
+        if self.source == "mini" and len(books) == 1:
+            books = _written((self.card, self.split, self.seed), 2, self.settings.lengths[-1])
+        for other in (*books[place + 1 :], *books[:place]):
+            if other.digest != book.digest:
+                return other
+        what = f"The book {book.name} is the only one of {self.source} here: there is no other context."
+        raise UserError(what, "Give --task-set books=2 or more, or a source with several books.")
+
+    def describe_others(self) -> dict[str, Json]:
+        """See `readers.Task`."""
+        found = [self._next(book) for book, _ in self._shared_out()]
+        return {"notes": [], "digest": fingerprint(*(book.digest for book in found))}
 
     def _cut(self, book: Book, tokens: Tokens | None) -> CutText:
         cut = CutText.of(book.read(), tokens)

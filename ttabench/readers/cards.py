@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from ttabench.errors import UnknownName, UserError
 from ttabench.metrics import metric
+from ttabench.readers.card_file import parsed
 from ttabench.readers.card_names import Below, Slug
 from ttabench.readers.faults import first_fault
 
@@ -229,7 +230,7 @@ def load_card(name: str) -> Card:
 
 def _read(path: Path) -> Card:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = parsed(path)
     except OSError as error:
         raise UserError(f"Cannot read the task card {path} ({error.strerror}).", "Check the path.") from None
     except UnicodeDecodeError:

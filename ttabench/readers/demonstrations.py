@@ -28,6 +28,8 @@ from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.choices import Item
 from ttabench.readers.description import Counted, describe
 from ttabench.readers.options import ProtocolSettings, resolve
+from ttabench.readers.other_demonstrations import next_items, notes_of
+from ttabench.readers.others import described, with_pieces
 from ttabench.readers.sources import Request
 from ttabench.readers.subtasks import Part, Wanted, Words, chosen, parts, twin_part
 from ttabench.readers.tokens import Tokens
@@ -105,6 +107,22 @@ class Demonstrations(Counted):
             if asked:
                 key = f"{self.card.name}/{name}/{self.split}/seed{self.seed}"
                 yield Episode(key=key, steps=(*text[:border], *asked))
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """Each with the next demonstrations of the same draw, a twin's with those of another rule."""
+        asked = (one for one in self.drawn if one.asked)
+        for one, episode in zip(asked, self.episodes(tokens), strict=True):
+            items, _ = self._next[one.part.name]
+            yield with_pieces(episode, [self._observe(one.part.name, item) for item in items])
+
+    @cached_property
+    def _next(self) -> Mapping[str, tuple[tuple[Item, ...], bool]]:
+        return {one.part.name: next_items(self, one) for one in self.drawn if one.asked}
+
+    def describe_others(self) -> dict[str, Json]:
+        """See `readers.Task`."""
+        shots = self.settings.shots
+        return described(self.others(), notes_of({name: (shots, *found) for name, found in self._next.items()}))
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt

@@ -25,6 +25,8 @@ from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted
 from ttabench.readers.metaicl_lengths import Count, Fitted, estimate, fitted, short
 from ttabench.readers.metaicl_protocol import LAYOUTS, Settings, names, with_metrics, with_protocol
 from ttabench.readers.options import resolve
+from ttabench.readers.other_demonstrations import next_rows, notes_of
+from ttabench.readers.others import described, with_pieces
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Tokens
 from ttabench.types import Ask, Episode, Json, Observe, Step
@@ -69,7 +71,23 @@ class MetaIcl(Counted):
         for task, fits, share in zip(self.tasks, self._fits(tokens), self._shares(), strict=True):
             steps = tuple(blanks_in_front(self._steps(fits, _spread(fits.asked, share))))
             if any(isinstance(step, Ask) for step in steps):
-                yield Episode(key=f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}", steps=steps)
+                yield Episode(key=self._key(task), steps=steps)
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """Each with demonstrations of another published draw, a twin's with those of another rule."""
+        found = {self._key(task): (task, fits) for task, fits in zip(self.tasks, self._fits(tokens), strict=True)}
+        for episode in self.episodes(tokens):
+            rows, _ = next_rows(self, *found[episode.key])
+            yield with_pieces(episode, [self._observe(row) for row in rows])
+
+    def describe_others(self) -> dict[str, Json]:
+        """See `readers.Task`."""
+        pairs = zip(self.tasks, self._fits(None), strict=True)
+        found = {task.name: (len(fits.shown), *next_rows(self, task, fits)) for task, fits in pairs}
+        return described(self.others(), notes_of(found))
+
+    def _key(self, task: MetaTask) -> str:
+        return f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
 
     def _shares(self) -> list[int | None]:
         """How many rows of each task are asked: `limit` counts every step of every row."""

@@ -157,11 +157,16 @@ def _configured(base: Path, side: str) -> list[str]:
         names = json.loads(path.read_text(encoding="utf-8"))[side]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) and _plain(name) for name in names):
         raise UserError(
             f"{path} is missing or has no list {side!r} of tasks.", "Copy it from facebookresearch/MetaICL."
         )
     return [proper(str(path), "the name of a task", name) for name in names]
+
+
+def _plain(name: str) -> bool:
+    """Whether a name is that of one folder, and of none above or elsewhere."""
+    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def _chosen(known: list[str], wanted: str) -> list[str]:

@@ -120,7 +120,7 @@ def _row(card: Card, raw: RawRow, texts: Mapping[str, str] | None) -> QARow | st
     if texts is None:
         text = _text(raw.place, "text", cell("text"))
     else:
-        text = texts.get(_label(raw.place, "text_key", cell("text_key")), "")
+        text = _text(raw.place, "its article", texts.get(_label(raw.place, "text_key", cell("text_key")), ""))
     if not text.strip():
         return "no text" if texts is None else "no article"
     if not question or not answers:

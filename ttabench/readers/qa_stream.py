@@ -25,6 +25,8 @@ from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.description import Counted, describe
 from ttabench.readers.options import resolve
+from ttabench.readers.other_documents import next_documents, unread
+from ttabench.readers.others import described, with_pieces
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of, of_articles
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
@@ -83,9 +85,13 @@ class QAStream(Counted):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes of the protocol; the groups of `kind=grouped` depend on `tokens` (see `readers.Task`)."""
+        return (episode for episode, _ in self._with_documents(tokens))
+
+    def _with_documents(self, tokens: Tokens | None) -> Iterator[tuple[Episode, Sequence[Document]]]:
+        """Every episode with the documents it reads."""
         name = f"{self.card.name}/{self.split}/seed{self.seed}"
         if self.settings.kind == "retention":
-            yield Episode(key=name, steps=tuple(blanks_in_front(self._retention())))
+            yield Episode(key=name, steps=tuple(blanks_in_front(self._retention()))), self.documents
             return
         wanted = {row.id for row in self.asked}
         groups = [self.documents] if self.settings.kind == "stream" else self._groups(tokens)
@@ -94,7 +100,23 @@ class QAStream(Counted):
             asks = [self._ask(row, about, len(group)) for about, row in pairs]
             if asks:
                 key = name if self.settings.kind == "stream" else f"{name}/group{number}of{len(groups)}"
-                yield Episode(key=key, steps=self._told(group, asks))
+                yield Episode(key=key, steps=self._told(group, asks)), group
+
+    @cached_property
+    def unread(self) -> list[Document]:
+        """Documents that are not read, in the same order."""
+        return unread(self)
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """Each with as many of the documents that come next in the same order (see `readers.Task`)."""
+        for episode, group in self._with_documents(tokens):
+            yield with_pieces(episode, [self._observe(document) for document in next_documents(self, group)])
+
+    def describe_others(self) -> dict[str, Json]:
+        """See `readers.Task`."""
+        counts = {(len(next_documents(self, group)), len(group)) for _, group in self._with_documents(None)}
+        fewer = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
+        return described(self.others(), fewer)
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         texts = (document.text for document in self.documents)

@@ -55,10 +55,18 @@ class Part:
                 f"shots={count} demonstrations of {self.name} are more than the {enough} rows to draw them from.",
                 f"Give --task-set shots={enough} or fewer, or a source with more rows.",
             )
-        order = random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))
-        shown = tuple(order[:count])
+        shown = tuple(self._order(seed)[:count])
         names = {item.id for item in shown} if self.same else set()
         return shown, tuple(item for item in self.asked if item.id not in names)
+
+    def _order(self, seed: int) -> list[Item]:
+        return random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))
+
+    def others(self, count: int, seed: int, asked: Sequence[Item]) -> tuple[Item, ...]:
+        """At most `count` demonstrations behind those of `draw`, none of them like one of these or a row asked."""
+        order = self._order(seed)
+        taken = {(item.shown, item.options) for item in (*order[:count], *asked)}
+        return tuple(item for item in order[count:] if (item.shown, item.options) not in taken)[:count]
 
 
 @dataclass(frozen=True, kw_only=True)

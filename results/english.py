@@ -1,0 +1,249 @@
+"""The suites of real English data under SmolLM2-135M, and their tables; run by `results/make.py --english --data DIR`.
+
+    results/english/SUITE/RUN_ID/run.json     records; the answered queries hold others' texts and are not kept here
+    results/english/SUITE.md                  a line a method, a column a size; floor (none) and ceiling (icl) first
+
+Data lie under DIR as published: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/. Choices (prompts,
+presses, rates) are made on articles 0 to 12 of SQuAD and on the validation books; tables ask articles 12 to 24, the
+published rows of the other tasks and the test books.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from grids import spread, table
+
+from ttabench.records import Row, RunRecord, load_record
+
+HERE = Path(__file__).resolve().parent / "english"
+MODEL, TUNED = "smollm2-135m", "smollm2-135m-qa"
+CHOSEN, ASKED = "articles=0:12", "articles=12:24"
+DOCUMENT_TOKENS = 190
+"""Of a paragraph of SQuAD under SmolLM2's tokenizer, about: what `window` keeps is counted in tokens."""
+SHOT_TOKENS = {"superglue": 110, "arc_easy": 40, "arc_challenge": 45, "hellaswag": 115, "piqa": 45}
+"""Of a demonstration, about."""
+SHARES = (0.1, 0.2, 0.5)
+PRESSES = ("TOVAPress", "KeyDiffPress", "ExpectedAttentionPress")
+PROMPTS = ("bare", "qa", "short", "instruction")
+BOOK = ("--task-set", "tokens=16k,64k")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of every seed: its line and column in the table, and the words of `ttabench eval`."""
+
+    line: str
+    column: str
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A table."""
+
+    about: str
+    source: str
+    """Folder under DIR."""
+    cells: tuple[Cell, ...]
+    seeds: str = "0,1,2"
+    quick: bool = False
+    """Whether `--quick` runs it, with fewer queries of one draw."""
+    metric: str = ""
+    """Shown in place of the task's main metric."""
+
+
+def kept(tokens: float) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Methods that keep a share of the context: (line, words); `tokens` is how long the context is, about."""
+    for share in SHARES:
+        told = f"{share:.0%}".replace("%", " %")
+        yield f"window {told}", ("window", "--set", f"recent={max(8, round(share * tokens))}")
+        yield f"snapkv {told}", ("snapkv", "--set", f"budget={share}")
+        yield f"h2o {told}", ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}")
+
+
+def pressed() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The presses of kvpress that did best on the validation articles at a fifth of the context."""
+    for press in PRESSES:
+        yield f"kvpress {press} 20 %", (f"kvpress:{press}", "--set", "budget=0.2")
+
+
+def ends() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Floor and ceiling."""
+    yield "none", ("none",)
+    yield "icl", ("icl",)
+
+
+def squad(model: str, documents: int) -> Iterator[Cell]:
+    """Question streams of real paragraphs."""
+    told = ("--task", "squad_seq", "--model", model, "--task-set", ASKED, "--task-set", f"documents={documents}")
+    learned = [("templora", ("templora", "--set", "lr=0.001"))]
+    methods = [*ends(), *kept(documents * DOCUMENT_TOKENS), *pressed(), *learned]
+    for line, words in methods:
+        yield Cell(line, f"{documents} documents", ("--method", *words, *told))
+
+
+def prompts() -> Iterator[Cell]:
+    """Every prompt on the validation articles, 8 documents."""
+    for examples in (0, 1, 3):
+        for prompt in PROMPTS:
+            for chat in ("--chat-template", "--no-chat-template"):
+                line = f"{prompt}, {examples} examples{', chat template' if chat == '--chat-template' else ''}"
+                told = ("--task", "squad_seq", "--model", MODEL, "--task-set", CHOSEN, "--task-set", "documents=8")
+                asked = ("--task-set", f"prompt={prompt}", "--task-set", f"examples={examples}", chat, "--limit", "32")
+                for method in ("none", "icl"):
+                    yield Cell(line, method, ("--method", method, *told, *asked))
+
+
+def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
+    """Demonstrations of one task."""
+    told = ("--task", task, "--model", MODEL, "--limit", "250" if task == "superglue" else "100")
+    for count in counts:
+        column = (*told, "--task-set", f"shots={count}")
+        methods = [*ends(), *(kept(count * SHOT_TOKENS[task]) if count == max(counts) else ())]
+        for line, words in methods if count else list(ends())[:1]:
+            yield Cell(line, f"{count} shots", ("--method", *words, *column))
+
+
+def metaicl() -> Iterator[Cell]:
+    """All test tasks that are there, asked after 1 to 16 demonstrations of one pass."""
+    told = ("--task", "metaicl", "--model", MODEL, "--limit", "1200")
+    for line, words in [*ends(), *kept(16 * 40)]:
+        yield Cell(line, "1 to 16 shots", ("--method", *words, *told))
+
+
+def books() -> Iterator[Cell]:
+    """Whole test books."""
+    told = ("--task", "pg19", "--model", MODEL, *BOOK)
+    methods = (
+        ("none", ("none",)),
+        ("window", ("window", "--preset", "book")),
+        ("templora", ("templora", "--preset", MODEL)),
+    )
+    for line, words in methods:
+        yield Cell(line, "", ("--method", *words, *told))
+
+
+SUITES: Mapping[str, Suite] = {
+    "prompts": Suite("SQuAD by prompt, validation articles, 8 documents", "squad/dev-v1.1.json", tuple(prompts()), "0"),
+    **{
+        f"squad-{name}": Suite(
+            f"SQuAD paragraphs under {model}, F1",
+            "squad/dev-v1.1.json",
+            tuple(cell for documents in (4, 8, 16, 32) for cell in squad(model, documents)),
+            quick=name == "qa",
+        )
+        for name, model in (("base", MODEL), ("qa", TUNED))
+    },
+    "metaicl": Suite("MetaICL, accuracy over its test tasks", "metaicl", tuple(metaicl())),
+    **{
+        task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy")
+        for task, source in (
+            ("superglue", "superglue"), ("arc_easy", "arc"), ("arc_challenge", "arc"), ("hellaswag", "hellaswag"),
+            ("piqa", "piqa"),
+        )
+    },
+    "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
+}  # fmt: skip
+
+
+def run(names: Sequence[str], data: Path, quick: bool) -> None:
+    """Every run of these suites that is not stored yet, and an index of what belongs where."""
+    for name in names:
+        suite, out = SUITES[name], HERE / ("quick" if quick else "") / name
+        out.mkdir(parents=True, exist_ok=True)
+        index: dict[str, dict[str, list[str]]] = {}
+        for cell in suite.cells:
+            if quick and cell.column not in ("8 documents", "10 shots"):
+                continue
+            few = ["--limit", "40"] if quick else []
+            seeds = "0" if quick else suite.seeds
+            words = [*cell.words, "--source", str(data / suite.source), "--seeds", seeds, *few, "--out", str(out)]
+            index.setdefault(cell.line, {})[cell.column] = stored(words)
+            (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+
+
+def make(names: Sequence[str], data: Path, *, quick: bool, only_tables: bool) -> None:
+    """Run these suites, or all (`quick`: the few that a first look takes), and write `english.md`."""
+    wanted = list(names) or [name for name, suite in SUITES.items() if suite.quick or not quick]
+    if not only_tables:
+        run(wanted, data.resolve(), quick)
+    folder = HERE / "quick" if quick else HERE
+    tables = [written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()]
+    head = (
+        "# Real English data under SmolLM2-135M\n\nMean over draws ± standard error over draws; of one run, its own.\n"
+    )
+    (folder / "README.md").write_text("\n".join([head, *tables]), encoding="utf-8")
+
+
+def stored(words: Sequence[str]) -> list[str]:
+    """Ids of the runs of a command, which are run where they are not stored."""
+    import contextlib
+    import io
+
+    from ttabench import cli
+
+    print("ttabench eval", *words, flush=True)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = cli.run(["eval", *words, "--quiet"])
+    if code:
+        raise SystemExit(f"ttabench eval {' '.join(words)} left with {code}")
+    return [Path(line).name for line in printed.getvalue().splitlines() if line.strip()]
+
+
+def written(name: str, folder: Path) -> str:
+    """The table of a suite, from its records alone."""
+    suite, out = SUITES[name], folder / name
+    index = json.loads((out / "index.json").read_text(encoding="utf-8"))
+    runs = {(line, column): [load_record(out / each) for each in ids]
+            for line, cells in index.items() for column, ids in cells.items()}  # fmt: skip
+    columns = list(dict.fromkeys(column for _, column in runs))
+    lengths = sorted({row.step for each in runs.values() for run in each for row in run.rows if row.step is not None})
+    by_step = lengths if columns in ([""], ["1 to 16 shots"]) else []
+    shown = [
+        (line, *([figure(runs[line, columns[0]], suite.metric, step) for step in by_step] if by_step else
+                 [figure(runs.get((line, column), []), suite.metric) for column in columns]))
+        for line in index
+    ]  # fmt: skip
+    head = ("", *(f"{step:,}" for step in by_step)) if by_step else ("", *columns)
+    return f"## {name}\n\n{suite.about}.\n\n{table(head, shown, 1)}\n{room(runs, columns)}"
+
+
+def figure(runs: Sequence[RunRecord], metric: str = "", step: int | None = None) -> str:
+    """The figure of some runs: mean over draws with its error over draws; of one run, its own error."""
+    rows = [row for run in runs if (row := value(run, metric or run.main_metric, step)) is not None]
+    if not rows:
+        return ""
+    scale = 1 if rows[0].metric.startswith(("ppl", "answer")) else 100
+    if len(rows) > 1:
+        return spread([scale * row.value for row in rows], 1 if scale == 100 else 3)
+    error = "" if rows[0].stderr is None else f" ± {scale * rows[0].stderr:.{1 if scale == 100 else 3}f}"
+    return f"{scale * rows[0].value:.{1 if scale == 100 else 3}f}{error}"
+
+
+def value(run: RunRecord, metric: str, step: int | None = None) -> Row | None:
+    """The row of a metric, of the mean over sub-tasks where there are several."""
+    rows = [row for row in run.rows if row.metric == metric and row.step == step and row.part in (None, "mean")]
+    return max(rows, key=lambda row: row.part == "mean", default=None)
+
+
+def room(runs: Mapping[tuple[str, str], Sequence[RunRecord]], columns: Sequence[str]) -> str:
+    """Where floor and ceiling lie so close that a method could show nothing between them."""
+    told = []
+    for column in columns:
+        floor, ceiling = (
+            [found.value for run in runs.get((line, column), []) if (found := value(run, run.main_metric))]
+            for line in ("none", "icl")
+        )
+        if len(floor) != len(ceiling) or len(floor) < 2:
+            continue
+        gains = [100 * (high - low) for low, high in zip(floor, ceiling, strict=True)]
+        mean, error = fmean(gains), stdev(gains) / len(gains) ** 0.5
+        if mean < max(2 * error, 0):
+            told.append(f"{column}: no room between floor and ceiling ({mean:.1f} ± {error:.1f} points).\n")
+    return "".join(told)

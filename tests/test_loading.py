@@ -1,0 +1,250 @@
+"""Model folders that are broken or bring code: one line that names what is wrong; healthy ones load as they are."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import resource
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
+from ttabench import states
+from ttabench.errors import UserError
+from ttabench.finite import first_not_finite
+from ttabench.lm import LM, load
+from ttabench.methods import checkpoints
+from ttabench.registry import resolve
+from ttabench.types import State
+
+Tensors = dict[str, Tensor]
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def folder(tiny_base: Path, tmp_path: Path) -> Path:
+    """A copy of the tiny base that a test may break."""
+    shutil.copytree(tiny_base, tmp_path / "base")
+    return tmp_path / "base"
+
+
+def changed(folder: Path, change: Callable[[Tensors], object]) -> str:
+    """The folder's name, its weights changed."""
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+    return str(folder)
+
+
+def saved(lm: LM, folder: Path, dtype: torch.dtype = torch.float32) -> str:
+    lm.model.to(dtype).save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def untied() -> LM:
+    lm = tiny_llama()
+    assert not lm.config.tie_word_embeddings
+    return lm
+
+
+def tied() -> LM:
+    lm = tiny_llama()
+    lm.model.config.tie_word_embeddings = True
+    lm.model.tie_weights()
+    return lm
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("make", [untied, tied, tiny_gpt2, tiny_opt])
+def test_healthy_folders_load(make: Callable[[], LM], dtype: torch.dtype, tmp_path: Path) -> None:
+    lm = load(saved(make(), tmp_path, dtype), device="cpu")
+    expected = make()
+    expected.model.to(dtype)
+    assert lm.fingerprint == expected.fingerprint
+    assert "weights" not in lm.describe()
+
+
+def test_masks_that_older_versions_stored_are_no_fault(tmp_path: Path) -> None:
+    name = saved(tiny_gpt2(), tmp_path)
+    masks = {"transformer.h.0.attn.bias": torch.ones(2), "transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}
+    assert load(changed(tmp_path, lambda tensors: tensors.update(masks)), device="cpu").name == name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("model.norm.weight"), r"lacks the tensor model\.norm\.weight\."),
+        (
+            lambda t: [t.pop(name) for name in list(t) if "layers.1" in name],
+            r"lacks the tensor model\.layers\.1\.\S+ and 8 more",
+        ),
+        (lambda t: t.update(extra=torch.ones(2)), r"holds the tensor extra, which its architecture has no place for"),
+        (
+            lambda t: t.update({"model.norm.weight": torch.ones(31)}),
+            r"Tensor model\.norm\.weight .* is \[31\], its config\.json wants \[32\]",
+        ),
+        (lambda t: t["lm_head.weight"][3].fill_(math.nan), r"Tensor lm_head\.weight .* not finite"),
+        (
+            lambda t: t["model.layers.1.mlp.up_proj.weight"][0, 0].fill_(-math.inf),
+            r"Tensor model\.layers\.1\.mlp\.up_proj\.weight .* not finite",
+        ),
+    ],
+    ids=["missing", "layer missing", "superfluous", "misshapen", "nan", "inf"],
+)
+def test_broken_weights_are_named(folder: Path, change: Callable[[Tensors], object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        load(changed(folder, change), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_first_not_finite_names_the_first() -> None:
+    good = {"a": torch.ones(3), "whole": torch.tensor([2**40]), "none": torch.ones(0), "mask": torch.ones(2).bool()}
+    assert first_not_finite(good.items()) is None
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        largest = torch.full((9,), torch.finfo(dtype).max, dtype=dtype)
+        assert first_not_finite([("large", largest)]) is None
+        for odd in (math.nan, math.inf, -math.inf):
+            bad = largest.clone()
+            bad[4] = odd
+            assert first_not_finite([*good.items(), ("b", bad), ("c", bad)]) == "b"
+
+
+CODE = "raise SystemExit('foreign code ran')\n"
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_code_of_a_model_is_never_run_nor_asked_about(
+    ttabench: Command, folder: Path, file: str, common: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = json.loads((folder / file).read_text())
+    said["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own", "AutoTokenizer": ["own.Own", None]}
+    (folder / file).write_text(json.dumps(said))
+    (folder / "own.py").write_text(CODE)
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\nyes\nyes\n"))
+    common[5] = folder
+    line = one_line(ttabench("eval", "--method", "none", *common))
+    assert f"{file} names code" in line
+
+
+def test_an_unknown_architecture_asks_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**said, "model_type": "tomorrow"}))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on standard input"))
+    with pytest.raises(UserError, match="tomorrow"):
+        load(str(folder), device="cpu")
+
+
+def test_an_adapter_beside_the_model_is_not_loaded_in_secret(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "nobody/none"}')
+    with pytest.raises(UserError, match="holds an adapter of peft"):
+        load(str(folder), device="cpu")
+
+
+def test_damaged_folders_are_one_line(tiny_base: Path, tmp_path: Path) -> None:
+    """Every file cut at several places, with flipped bytes, replaced by deep nesting, or a folder."""
+    rng = random.Random(0)
+    outcomes = {"loaded": 0, "refused": 0}
+    for file in sorted(tiny_base.iterdir()):
+        data = file.read_bytes()
+        broken: list[bytes | None] = [data[:cut] for cut in (0, 1, 8, len(data) // 2, len(data) - 1)]
+        broken += [b"[" * 100_000, b'{"a":' * 100_000, b"[]", None]
+        for _ in range(6):
+            at = rng.randrange(min(len(data), 2000))
+            broken.append(data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :])
+        for number, content in enumerate(broken):
+            folder = tmp_path / f"{file.name}-{number}"
+            shutil.copytree(tiny_base, folder)
+            (folder / file.name).unlink()
+            if content is None:
+                (folder / file.name).mkdir()
+            else:
+                (folder / file.name).write_bytes(content)
+            complaint = ""
+            try:
+                load(str(folder), device="cpu").encode("some text")
+            except UserError as error:
+                complaint = str(error)
+            assert "\n" not in complaint
+            outcomes["refused" if complaint else "loaded"] += 1
+            shutil.rmtree(folder)
+    assert outcomes["refused"] > 40
+    assert outcomes["loaded"] < outcomes["refused"]
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value", "message"),
+    [
+        ("config.json", "num_hidden_layers", 10**30, "is damaged: its num_hidden_layers"),
+        ("generation_config.json", "eos_token_id", 1.5, "eos_token_id is 1.5"),
+        ("config.json", "num_attention_heads", 0, "integer modulo by zero"),
+    ],
+)
+def test_odd_sizes_are_one_line(folder: Path, file: str, field: str, value: object, message: str) -> None:
+    said = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**said, field: value}))
+    with pytest.raises(UserError, match=message):
+        load(str(folder), device="cpu")
+
+
+def sparse_weights(file: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """A safetensors file of zeros that takes no room on the disk."""
+    head: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 4 * math.prod(shape)
+        head[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(head).encode()
+    with file.open("wb") as handle:
+        handle.write(struct.pack("<Q", len(text)) + text)
+        handle.truncate(handle.tell() + end)
+
+
+def test_too_large_a_model_is_one_line(folder: Path) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**said, "vocab_size": 2**26}))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    sparse_weights(folder / WEIGHTS, {name: tuple(p.shape) for name, p in model.named_parameters()})
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**30, before[1]))
+    try:
+        for random_weights, name in ((False, str(folder)), (True, "tinyllama-1.1b")):
+            with pytest.raises(UserError, match="does not fit into memory"):
+                load(name, device="cpu", dtype="float32", random_weights=random_weights)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    lm = tiny_llama()
+    cls = resolve("lora")
+    checkpoints.save(cls(lm, cls.Settings()), tmp_path)
+    assert checkpoints.load(cls, lm, tmp_path).name == "lora"
+    tensors = load_file(tmp_path / checkpoints.WEIGHTS)
+    first = min(tensors)
+    tensors[first].view(-1)[1] = math.nan
+    save_file(tensors, tmp_path / checkpoints.WEIGHTS)
+    with pytest.raises(UserError, match=rf"{first} of checkpoint .* not finite"):
+        checkpoints.load(cls, lm, tmp_path)
+
+
+def test_a_state_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    tensors = {"ids": torch.arange(3), "values": torch.tensor([1.0, math.inf])}
+    belongs = {"method": "icl", "fingerprint": "f", "checkpoint": "", "settings": {}}
+    states.save_state(tmp_path, State(rows=1, tensors=tensors, meta={}), belongs)
+    with pytest.raises(UserError, match=r"Tensor values of the state .* not finite"):
+        states.load_state(tmp_path, belongs)

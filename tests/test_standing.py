@@ -1,0 +1,78 @@
+"""A base model that stands on a LoRA checkpoint, as every method and every record sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import tiny_method
+from ttabench.config import RunConfig
+from ttabench.errors import UserError
+from ttabench.lm import LM
+from ttabench.methods import checkpoints
+from ttabench.methods.lora import Lora, LoraSettings
+from ttabench.patching import forward
+from ttabench.standing import stood_on
+from ttabench.types import Patch
+
+MAKES = {"llama": tiny_llama, "gpt2": tiny_gpt2}
+
+
+def trained(lm: LM, folder: Path) -> Lora:
+    """A LoRA that changes every linear map."""
+    method = Lora(lm, LoraSettings(rank=2, alpha=4.0))
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(3)
+        for b in method.b:
+            b.normal_(std=0.2)
+    checkpoints.save(method, folder, {"steps": 7})
+    return method
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_a_base_on_a_checkpoint_is_the_base_under_its_patch(make: str, tmp_path: Path) -> None:
+    lm, other = MAKES[make](), MAKES[make]()
+    method = trained(lm, tmp_path / "tuned")
+    ids = torch.tensor([[65, 66, 67, 68]])
+    with torch.no_grad():
+        expected = forward(lm, method.patch(method.begin(1), []), ids)[0]
+        plain = forward(other, Patch(), ids)[0]
+        before = other.fingerprint
+        found = forward(stood_on(other, tmp_path / "tuned", "tuned"), Patch(), ids)[0]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert (found - plain).abs().max() > 0.1
+    assert other.fingerprint not in (before, lm.fingerprint)
+    told = other.describe()["stands_on"]
+    assert (told["name"], told["training"]) == ("tuned", {"steps": 7})
+    with pytest.raises(UserError, match="another base model"):
+        checkpoints.load(Lora, other, tmp_path / "tuned")
+
+
+def test_a_method_that_reads_first_is_no_base(tmp_path: Path) -> None:
+    lm = tiny_llama()
+    checkpoints.save(tiny_method("mac", lm), tmp_path / "mac")
+    with pytest.raises(UserError, match="Stand on a checkpoint of lora"):
+        stood_on(lm, tmp_path / "mac", "mac")
+
+
+def test_a_run_names_what_its_base_stands_on(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    from ttabench.lm import load
+
+    trained(load(str(common[5]), device="cpu"), tmp_path / "tuned")
+    ran = ttabench("eval", "--method", "icl", *common, "--base-checkpoint", tmp_path / "tuned", "--limit", 1, "--json")
+    (run,) = ran.json()["runs"]
+    assert run["model"]["stands_on"]["name"] == str(tmp_path / "tuned")
+    assert run["rows"][0]["model"].endswith("-tuned")
+    plain = ttabench("eval", "--method", "icl", *common, "--limit", 1, "--json").json()["runs"][0]
+    assert plain["id"] != run["id"]
+    assert plain["model"]["fingerprint"] != run["model"]["fingerprint"]
+    assert "no checkpoint" in one_line(ttabench("eval", *common, "--base-checkpoint", tmp_path))
+
+
+def test_the_name_of_a_base_on_a_checkpoint() -> None:
+    config = RunConfig(method="icl", model="smollm2-135m", base_checkpoint="shipped:qa")
+    assert config.base == "smollm2-135m-qa"

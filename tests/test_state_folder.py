@@ -1,0 +1,187 @@
+"""What `adapt` does to the folder it is given: it writes its own files and never replaces those of others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Command, Ran, one_line
+from ttabench.config import digest
+from ttabench.errors import UserError
+from ttabench.state_folder import StateFolder
+from ttabench.states import load_state, save_state
+from ttabench.types import State
+
+BELONGS = {"method": "icl", "model": "m", "fingerprint": "f", "checkpoint": "", "settings": {}}
+Adapt = Callable[..., Ran]
+
+
+def state(value: float = 1.0) -> State:
+    return State(1, {"memory": torch.full((3,), value)}, {"tokens_read": [3]})
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def adapt(ttabench: Command, tiny_base: Path, tmp_path: Path) -> Adapt:
+    """`ttabench adapt` into `tmp_path / "out"`, by default with icl."""
+    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
+
+    def call(*more: object, method: str = "icl") -> Ran:
+        settings = ["--set", "rank=2", "--set", "prefix=0"] if method == "templora" else []
+        words = ["--model", tiny_base, "--context", tmp_path / "notes.txt", "--out", tmp_path / "out", "--json"]
+        return ttabench("adapt", "--method", method, *settings, *words, *more)
+
+    return call
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
+@pytest.mark.parametrize("method", ["icl", "templora"])
+def test_a_lora_of_the_users_is_never_touched(adapt: Adapt, tmp_path: Path, method: str, force: tuple[str]) -> None:
+    peft = tmp_path / "out" / "peft"
+    peft.mkdir(parents=True)
+    for name in ("adapter_config.json", "adapter_model.safetensors", "README.md"):
+        (peft / name).write_text(f"my own {name}")
+    before = contents(tmp_path / "out")
+    line = one_line(adapt(*force, method=method))
+    assert "peft" in line
+    assert "--out" in line
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
+def test_a_file_of_that_name_that_is_no_state_stays(adapt: Adapt, tmp_path: Path, name: str) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / name).write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+    before = contents(tmp_path / "out")
+    assert name in one_line(adapt())
+    assert f"{name} is of no adapted state" in one_line(adapt("--force"))
+    assert contents(tmp_path / "out") == before
+
+
+def test_an_earlier_state_is_replaced_only_on_demand(adapt: Adapt, tmp_path: Path) -> None:
+    assert adapt(method="templora").code == 0
+    before = contents(tmp_path / "out")
+    assert "holds a state of templora. Replace it with --force" in one_line(adapt())
+    assert contents(tmp_path / "out") == before
+    assert "peft" not in adapt("--force").json()
+    after = contents(tmp_path / "out")
+    assert after.keys() == {"state.json", "state.safetensors", ".lock"}
+    assert json.loads(after["state.json"])["method"] == "icl"
+
+
+def test_files_beside_a_state_stay(adapt: Adapt, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    assert "holds thesis.txt" in one_line(adapt())
+    assert adapt("--force", method="templora").code == 0
+    assert adapt("--force", method="templora").code == 0
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+
+
+def test_a_lora_that_was_trained_further_is_the_users(adapt: Adapt, tmp_path: Path) -> None:
+    peft = Path(adapt(method="templora").json()["peft"])
+    (peft / "adapter_model.safetensors").write_bytes(b"trained further")
+    assert "adapter_model.safetensors was not written by `adapt`" in one_line(adapt("--force"))
+    assert (peft / "adapter_model.safetensors").read_bytes() == b"trained further"
+
+
+def test_a_refused_command_leaves_no_folder(adapt: Adapt, tmp_path: Path) -> None:
+    one_line(adapt("--device", "cudaa"))
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    one_line(adapt("--device", "cudaa"))
+    assert (tmp_path / "out").exists(), "a folder of the user's stays"
+
+
+def test_one_process_at_a_time(adapt: Adapt, tmp_path: Path) -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with StateFolder(tmp_path / "out").held():
+            inside.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(10)
+    assert "Another process writes a state" in one_line(adapt("--force"))
+    done.set()
+    thread.join(10)
+    assert adapt().code == 0
+
+
+def test_a_lock_does_not_change_what_a_folder_holds(tmp_path: Path) -> None:
+    save_state(tmp_path, state(), BELONGS)
+    before = digest(tmp_path)
+    (tmp_path / ".lock").write_text("")
+    assert digest(tmp_path) == before
+
+
+def write(folder: StateFolder, value: float, lora: str = "") -> None:
+    def peft(inside: Path) -> None:
+        inside.mkdir()
+        (inside / "adapter_model.safetensors").write_text(lora)
+
+    with folder.held():
+        folder.write(state(value), BELONGS, peft if lora else None)
+
+
+class KilledError(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("moves", range(4))
+def test_a_kill_between_renames_is_seen_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int) -> None:
+    """After so many renames of the second state (header, tensors, peft): the old state, the new one, or a refusal."""
+    out, replace, left = tmp_path / "out", Path.replace, moves
+    write(StateFolder(out), 1.0, "one")
+
+    def dying(self: Path, target: Path) -> Path:
+        nonlocal left
+        if self.parent.name == ".unfinished" and not self.name.startswith("."):
+            left -= 1
+            if left < 0:
+                raise KilledError
+        return replace(self, target)
+
+    # save_state renames inside the scratch folder, too: those moves are let through
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: replace(self, to) if to.parent == self.parent else dying(self, to)
+    )
+    monkeypatch.setattr(shutil, "rmtree", lambda *_given: None)  # a killed process cleans nothing
+    with suppress(KilledError):
+        write(StateFolder(out, force=True), 2.0, "two")
+    monkeypatch.undo()
+    if moves == 1:  # the header is of the second state, the tensors of the first
+        with pytest.raises(UserError, match="do not belong together"):
+            load_state(out, BELONGS)
+    else:
+        assert float(load_state(out, BELONGS).tensors["memory"][0]) == (1.0 if moves == 0 else 2.0)
+    write(StateFolder(out, force=True), 3.0, "three")
+    assert float(load_state(out, BELONGS).tensors["memory"][0]) == 3.0
+    assert (out / "peft" / "adapter_model.safetensors").read_text() == "three"
+    assert not (out / ".unfinished").exists()
+
+
+def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "kept").write_text("kept")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / ".unfinished").symlink_to(precious)
+    write(StateFolder(out), 1.0)
+    assert contents(precious) == {"kept": b"kept"}
+    (out / ".state.safetensors.tmp").symlink_to(precious / "kept")
+    save_state(out, state(2.0), BELONGS)
+    assert contents(precious) == {"kept": b"kept"}

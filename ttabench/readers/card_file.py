@@ -1,0 +1,40 @@
+"""What a task card may be as a file: a card comes from anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from ttabench.errors import UserError
+
+MOST_BYTES, DEEPEST = 2**17, 32
+"""Of a task card: its length, and how far values stand within each other."""
+_OPENING = (
+    yaml.FlowSequenceStartToken, yaml.FlowMappingStartToken, yaml.BlockSequenceStartToken, yaml.BlockMappingStartToken,
+)  # fmt: skip
+_CLOSING = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
+
+def parsed(path: Path) -> object:
+    """The YAML of a card. Aliases are refused: a few lines of them stand for more values than a memory holds.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not UTF-8.
+        yaml.YAMLError: it is no YAML.
+        UserError: it is too long or nested too deep, or holds an alias.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise UserError(f"{path} is too long for a task card ({MOST_BYTES:,} bytes at most).", "Check the path.")
+    text = path.read_text(encoding="utf-8")
+    depth = 0
+    for token in yaml.scan(text):
+        where = f"{path} line {token.start_mark.line + 1}"
+        depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if depth > DEEPEST:
+            raise UserError(f"{where}: not a task card: nested deeper than {DEEPEST}.", "Mend that line.")
+        if isinstance(token, yaml.AliasToken):
+            raise UserError(f"{where}: a task card may hold no alias (*{token.value}).", "Write the value out.")
+    data: object = yaml.safe_load(text)
+    return data
