@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import MAC, Command, one_line
-from ttabench import evaluation, render
+from ttabench import evaluation
 from ttabench.config import Recipe
 from ttabench.methods.mac import Mac
 from ttabench.records import load_record, read_samples
@@ -183,23 +181,6 @@ def test_micro_batches_multiply_the_batch(ttabench: Command, common: list[object
         assert ran.code == 0, ran.err
     read = [json.loads((tmp_path / name / "adapter.json").read_text())["training"]["observes"] for name in ("0", "2")]
     assert read == [4, 12]
-
-
-def test_a_bar_that_says_more_at_every_tick_is_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    bars: list[str] = []
-    add = render.Progress.add_task
-
-    def counted(self: render.Progress, description: str, **named: Any) -> Any:
-        bars.append(description)
-        return add(self, description, **named)
-
-    monkeypatch.setattr(render.Progress, "add_task", counted)
-    with render.progress(True) as tick:
-        for step in (1, 2, 3):
-            tick(f"trained, loss {1 / step:.3f}, 90 tokens/s", step, 3)
-        tick("read", 1, 1)
-    assert bars == ["trained, loss 1.000, 90 tokens/s", "read"]
 
 
 @pytest.mark.parametrize("what", ["methods", "tasks", "models"])

@@ -93,7 +93,7 @@ def test_costs_of_episodes_are_checked_too(evaluate: Evaluate, killed: tuple[Pat
     found = lines(partial)
     cost = {"episode": found[0]["value"]["episode"], "pieces": 900, "tokens_read": 9, "adapt_seconds": 1.0,
             "encode_seconds": 1.0, "state_bytes": 9, "patch_bytes": 9, "adapt_peak_bytes": 9, "ask_peak_bytes": 9,
-            "truncated": {}}  # fmt: skip
+            "truncated": {}, "adapt_cpu_seconds": 1.0}  # fmt: skip
     ended = {"run": found[0]["run"], "kind": "episode", "value": cost}
     other = {**ended, "value": {**cost, "episode": "another"}}
     write(partial, [*found[:5], ended, ended, other])  # a query is missing: the episode did not end
