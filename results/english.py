@@ -167,6 +167,19 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
+def make(names: Sequence[str], data: Path, *, quick: bool, only_tables: bool) -> None:
+    """Run these suites, or all (`quick`: the few that a first look takes), and write `english.md`."""
+    wanted = list(names) or [name for name, suite in SUITES.items() if suite.quick or not quick]
+    if not only_tables:
+        run(wanted, data.resolve(), quick)
+    folder = HERE / "quick" if quick else HERE
+    tables = [written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()]
+    head = (
+        "# Real English data under SmolLM2-135M\n\nMean over draws ± standard error over draws; of one run, its own.\n"
+    )
+    (folder / "README.md").write_text("\n".join([head, *tables]), encoding="utf-8")
+
+
 def stored(words: Sequence[str]) -> list[str]:
     """Ids of the runs of a command, which are run where they are not stored."""
     import contextlib

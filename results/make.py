@@ -5,6 +5,7 @@
     python results/make.py --tables              tables only, from the records that are there
     python results/make.py --profile             what methods cost on this machine; seconds, so leave it idle
     python results/make.py --books path/to/pg19  two splits of PG-19's own files: published books under nano
+    python results/make.py --english --data DIR  real data under smollm2-135m, see english.py; --quick for a first look
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
 
 A suite is a folder of run records (`ttabench eval --out results/SUITE`) and a table `SUITE.md` (`ttabench compare`, and
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import english
 import grids
 from suites import (
     BY_LENGTH,
@@ -41,6 +43,8 @@ from suites import (
 
 HERE = Path(__file__).resolve().parent
 SEEDS = "0,1,2"
+TWINS = tuple(suite for suite in SUITES if suite != "books")
+"""Suites of the miniature world; nano knows no other text."""
 IN_README = ("streamingqa-16", "squad_seq-16")
 
 
@@ -146,7 +150,12 @@ def write_readme(made: Mapping[str, str]) -> None:
     _, after = rest.split("<!-- /results -->")
     details = [f"### {suite}\n\n{made[suite]}" for suite in IN_README if suite in made]
     shown = "\n".join(
-        [overview(), demonstrated(), *(grid_of(suite, HERE) for suite in BY_LENGTH if has_runs(suite)), *details]
+        [
+            overview(),
+            demonstrated(),
+            *(grid_of(suite, HERE) for suite in BY_LENGTH if suite in TWINS and has_runs(suite)),
+            *details,
+        ]
     )
     readme.write_text(f"{before}<!-- results -->\n{shown}<!-- /results -->{after}", encoding="utf-8")
 
@@ -172,7 +181,9 @@ def shelve(folder: Path) -> None:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", choices=[[], *SUITES], help="which suites; all by default")
+    parser.add_argument(
+        "suites", nargs="*", choices=[[], *SUITES, *english.SUITES], help="which suites; all by default"
+    )
     parser.add_argument("--tables", action="store_true", help="only compute the tables")
     parser.add_argument(
         "--out",
@@ -183,10 +194,18 @@ def main() -> None:
     parser.add_argument("--seeds", default=SEEDS)
     parser.add_argument("--limit", type=int, help="most queries a run asks")
     parser.add_argument("--profile", action="store_true", help="only measure cost: ten minutes of an idle machine")
+    parser.add_argument("--english", action="store_true", help="the suites of real English data, or those named")
+    parser.add_argument("--data", type=Path, help="where real data lie as published")
+    parser.add_argument("--quick", action="store_true", help="with --english: one draw, few queries, few suites")
     parser.add_argument("--books", type=Path, help="PG-19's folder: score its books, all of them under every seed")
     options = parser.parse_args()
     if options.profile:
         measure()
+        return
+    if options.english:
+        if not options.tables and (options.data is None or not options.data.is_dir()):
+            parser.error("--english needs --data DIR, a folder with squad/, pg19/ ...")
+        english.make(options.suites, options.data, quick=options.quick, only_tables=options.tables)
         return
     if options.books:
         if not options.books.is_dir():

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import MAC, Command, one_line
-from ttabench import evaluation
-from ttabench.commands import recipe_of
+from ttabench import evaluation, render
 from ttabench.config import Recipe
 from ttabench.methods.mac import Mac
 from ttabench.records import load_record, read_samples
 from ttabench.store import RunFolder, Sample
+from ttabench.train_command import recipe_of
 
 
 def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -144,7 +146,7 @@ def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
     config = json.loads((trained / "adapter.json").read_text())["training"]["config"]
     assert config["data"] == {
         "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 2,
-        "rounds": 1, "batch_documents": 64, "options": [],
+        "rounds": 1, "batch_documents": 64, "options": [], "digest": config["data"]["digest"],
     }  # fmt: skip
 
 
@@ -165,7 +167,39 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     assert record["method"]["training"]
     assert record["config"]["inputs"]["checkpoint"]
     again = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", trained)
-    assert "--resume" in one_line(again)
+    assert "was trained with other recipe: steps 2, not 3000" in one_line(again)
+    same = ("--steps", 2, "--documents", 2, "--out", trained, "--json")
+    for more in ((), ("--resume",)):
+        done = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", *same, *more)
+        assert done.json()["steps"] == 2
+        assert "validation_loss" in done.json()
+
+
+def test_micro_batches_multiply_the_batch(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    words = ("--method", "lora", "--model", common[5], "--source", "mini", "--steps", 1, "--documents", 2,
+             "--batch-documents", 4, "--validate-every", 0, "--quiet")  # fmt: skip
+    for more in ((), ("--accumulate", 3)):
+        ran = ttabench("train", *words, *more, "--out", tmp_path / f"{len(more)}")
+        assert ran.code == 0, ran.err
+    read = [json.loads((tmp_path / name / "adapter.json").read_text())["training"]["observes"] for name in ("0", "2")]
+    assert read == [4, 12]
+
+
+def test_a_bar_that_says_more_at_every_tick_is_one_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    bars: list[str] = []
+    add = render.Progress.add_task
+
+    def counted(self: render.Progress, description: str, **named: Any) -> Any:
+        bars.append(description)
+        return add(self, description, **named)
+
+    monkeypatch.setattr(render.Progress, "add_task", counted)
+    with render.progress(True) as tick:
+        for step in (1, 2, 3):
+            tick(f"trained, loss {1 / step:.3f}, 90 tokens/s", step, 3)
+        tick("read", 1, 1)
+    assert bars == ["trained, loss 1.000, 90 tokens/s", "read"]
 
 
 @pytest.mark.parametrize("what", ["methods", "tasks", "models"])

@@ -48,6 +48,7 @@ def test_stops_at_eos() -> None:
     lm = tiny_llama()
     first = generate(lm, Patch(), PROMPTS, max_new_tokens=6)
     lm.eos_id = first[0][2]
+    lm.eos_ids = frozenset({lm.eos_id})
     cut = generate(lm, Patch(), PROMPTS, max_new_tokens=6)
     assert cut[0] == first[0][: first[0].index(lm.eos_id)]
     assert all(lm.eos_id not in row for row in cut)
@@ -60,6 +61,7 @@ def test_beams_equal_transformers(make: type[LM], beams: int) -> None:
         lm = make(seed)  # type: ignore[arg-type, call-arg]
         # Likely ends, at different lengths: raise the logit of a common token and call it EOS.
         lm.eos_id = generate(lm, Patch(), [PROMPTS[0]], max_new_tokens=8)[0][-1]
+        lm.eos_ids = frozenset({lm.eos_id})
         ours = generate(lm, Patch(), PROMPTS, max_new_tokens=8, num_beams=beams, batch_size=3)
         for prompt, found in zip(PROMPTS, ours, strict=True):
             ids = torch.tensor([[*lm.bos_ids, *prompt]])

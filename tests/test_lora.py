@@ -14,9 +14,11 @@ from tests.conftest import Command
 from tests.test_streamadapter import logits, taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
+from ttabench import head, recompute
 from ttabench.errors import UserError
 from ttabench.layers import lora
 from ttabench.lm import LM
+from ttabench.methods import templora
 from ttabench.methods.lora import Lora, LoraSettings
 from ttabench.methods.templora import TempLora, TempLoraSettings
 from ttabench.peft_export import exportable, save_lora
@@ -24,7 +26,7 @@ from ttabench.registry import resolve
 from ttabench.scoring import nll, token_logprobs
 from ttabench.states import load_state, save_state
 from ttabench.stream import piece_ids
-from ttabench.types import Patch, State
+from ttabench.types import Observe, Patch, State
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 
@@ -67,7 +69,10 @@ def test_first_step_is_adams_by_hand() -> None:
     lm = tiny_llama()
     settings = replace(TINY, epochs=1, clip=0.5)
     method = TempLora(lm, settings)
-    factors = {name: tuple(each.clone().requires_grad_(True) for each in pair) for name, pair in method.start.items()}
+    factors = {
+        name: tuple(each.clone().requires_grad_(True) for each in pair)
+        for name, pair in lora.started(lm, settings).items()
+    }
     ids = lm.encode(TEXTS[0])
     summed, count = nll(lm, Patch(deltas=lora.deltas(factors, settings)), [([], ids)])  # type: ignore[arg-type]
     (summed / count).backward()  # type: ignore[no-untyped-call]
@@ -75,8 +80,8 @@ def test_first_step_is_adams_by_hand() -> None:
     norm = torch.cat([grad.flatten() for grad in grads if grad is not None]).norm()
     assert float(norm) > settings.clip
     state = read(method, TEXTS[0])
-    for name, (a, b) in method._factors(state.tensors["factors"][0]).items():
-        for after, before in zip((a, b), factors[name], strict=True):
+    for name, (a, b) in method._factors(state.tensors["factors"]).items():
+        for after, before in zip((a[0], b[0]), factors[name], strict=True):
             grad = before.grad * settings.clip / norm
             wanted = before - settings.lr * grad / (grad.abs() + settings.eps)
             torch.testing.assert_close(after, wanted, atol=1e-5, rtol=1e-4)
@@ -249,3 +254,67 @@ def test_what_was_trained_is_no_state_of_the_context(
     texts = observes("A cutter lay there. positive", "A drizzle lay there. negative")
     state = method.adapt_many(method.begin(1), [[piece] for piece in texts])
     assert ran.json()["runs"][0]["cost"]["state_bytes"] == state.nbytes
+
+
+@pytest.mark.parametrize("prefix", [0, 8])
+@pytest.mark.parametrize("room", [0, 2**40])
+def test_rows_train_together_as_each_alone(prefix: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of other lengths, one of a single token, a row that ends early; room for one row of a step, or for all.
+
+    At a rate where float noise in gradients near zero, which Adam scales up to the rate, stays below the tolerance.
+    """
+    monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
+    lm = tiny_llama()
+    method = TempLora(lm, replace(TINY, prefix=prefix, dropout=0.2, lr=2e-3, schedule="units2"))
+    texts = [[TEXTS[0], TEXTS[1], TEXTS[2]], [TEXTS[3][:5], "", TEXTS[0] + TEXTS[1]], ["a", TEXTS[2], ""]]
+    rows = [[Observe(text=text, joiner="") for text in row] for row in texts]
+    together = method.adapt_many(method.begin(3), [list(pieces) for pieces in zip(*rows, strict=True)])
+    together = method.adapt(together, observes(*TEXTS[:3]))
+    for number, row in enumerate(rows):
+        alone = method.adapt_many(method.begin(1), [[piece] for piece in row])
+        alone = method.adapt(alone, observes(TEXTS[number]))
+        for name, wanted in alone.tensors.items():
+            torch.testing.assert_close(together.tensors[name][number], wanted[0], atol=1e-5, rtol=0)
+        assert together.meta["tokens_read"][number] == alone.meta["tokens_read"][0]
+    assert float((together.tensors["factors"][0] - together.tensors["factors"][1]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = make()
+    found, entered = [], []
+    kept = recompute._Kept.put
+    monkeypatch.setattr(recompute._Kept, "put", lambda *given: entered.append(given[1]) or kept(*given))
+    for room in (2**40, 0):
+        monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
+        found.append(read(TempLora(lm, replace(TINY, dropout=0.2)), *TEXTS[:2]).tensors["factors"])
+        assert bool(entered) == (room == 0)
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=0)
+    assert not any("forward" in vars(block) for block in lm.blocks())
+
+
+def test_layers_are_as_they_were_after_a_step_that_fails() -> None:
+    lm = tiny_llama()
+    with pytest.raises(KeyError), recompute.layers_recomputed(lm):
+        raise KeyError
+    assert not any("forward" in vars(block) for block in lm.blocks())
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_head_gives_the_gradients_of_autograd(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In slices of three tokens; and where the head is trained, it gets its own gradient."""
+    lm = tiny_llama()
+    monkeypatch.setitem(head.LOGITS_TRAINED, "cpu", 3 * lm.vocab_size)
+    targets_N = torch.arange(8)
+    hidden = [torch.randn(8, lm.hidden_size, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
+    weights_N = torch.linspace(0.5, 2, 8)
+    if not frozen:
+        lm.model.get_output_embeddings().requires_grad_(True)
+    for each, values in zip(hidden, (head.logprobs_of, _plainly), strict=True):
+        (values(lm, each.requires_grad_(), targets_N) * weights_N).sum().backward()
+    torch.testing.assert_close(hidden[0].grad, hidden[1].grad)
+    assert (lm.model.get_output_embeddings().weight.grad is None) == frozen
+
+
+def _plainly(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    return lm.logits(hidden_ND).log_softmax(-1)[torch.arange(len(targets_N)), targets_N]

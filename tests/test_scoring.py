@@ -105,7 +105,7 @@ def test_a_prompt_is_read_once_for_all_its_options(monkeypatch: pytest.MonkeyPat
     lm = tiny_llama()
     read: list[int] = []
     feed, feed_forks = Window.feed, Window.feed_forks
-    monkeypatch.setattr(Window, "feed", lambda w, ids, mask=None: read.append(ids.numel()) or feed(w, ids, mask))
+    monkeypatch.setattr(Window, "feed", lambda w, ids, *a, **k: read.append(ids.numel()) or feed(w, ids, *a, **k))
     monkeypatch.setattr(
         Window, "feed_forks", lambda w, ids, *more: read.append(ids.numel()) or feed_forks(w, ids, *more)
     )
@@ -193,9 +193,10 @@ def test_pieces_prompts_and_targets() -> None:
 
 def test_rows_of_unlike_length_go_in_batches_of_their_own() -> None:
     lengths = [10, 100, 90, 50, 100, 95, 9, 45, 10, 10]
-    assert list(_batches(lengths, 32)) == [[1, 4, 5, 2], [3, 7, 0, 8], [9, 6]]
-    assert list(_batches(lengths, 3)) == [[1, 4, 5], [2, 3, 7], [0, 8, 9], [6]]
-    assert list(_batches([], 3)) == []
+    assert list(_batches(lengths, 32, 0.8)) == [[1, 4, 5, 2], [3, 7, 0, 8], [9, 6]]
+    assert list(_batches(lengths, 3, 0.8)) == [[1, 4, 5], [2, 3, 7], [0, 8, 9], [6]]
+    assert list(_batches(lengths, 32, 0.25)) == [[1, 4, 5, 2, 3, 7], [0, 8, 9, 6]]
+    assert list(_batches([], 3, 0.8)) == []
 
 
 def test_too_long_an_item_is_the_users_error() -> None:

@@ -60,7 +60,7 @@ def test_training_learns_and_leaves_the_base_alone(lm: LM) -> None:
     assert record.losses[-1] < record.losses[0] - 0.5
     assert (record.steps, record.observes, record.asks) == (30, 60, 60)
     assert [step for step, _ in told] == list(range(1, 31))
-    assert set(told[0][1]) == {"answer", "loss", "gradient", "lr"}
+    assert set(told[0][1]) == {"answer", "loss", "gradient", "lr", "tokens_per_second"}
     assert not mac.networks.training
     after = dict(lm.model.named_parameters())
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -89,10 +89,11 @@ def test_resumed_training_ends_where_it_would_have_ended(lm: LM, tmp_path: Path)
         load_file(tmp_path / "part" / "adapter.safetensors"), load_file(tmp_path / "whole" / "adapter.safetensors")
     )
     assert sorted(path.name for path in (tmp_path / "part").iterdir()) == [
+        ".lock",
         "adapter.json",
         "adapter.safetensors",
-        "optimiser.safetensors",
-        "training.json",
+        "curve.jsonl",
+        "training",
     ]
     with pytest.raises(UserError, match="other settings"):
         train(tiny_mac(lm), episodes(), part)
@@ -123,7 +124,7 @@ def test_record_is_json_with_a_thinned_curve(lm: LM, tmp_path: Path) -> None:
     assert header.training["config"]["lr"] == 3e-3
     assert len(header.training["losses"]) == 6
     assert (header.method, header.base_name) == ("mac", lm.name)
-    assert not (tmp_path / "optimiser.safetensors").exists()
+    assert not (tmp_path / "training").exists(), "nothing to go on from without save_every"
 
 
 def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
@@ -240,6 +241,10 @@ def damage(folder: Path, what: str) -> None:
         header.write_text(json.dumps({**read, "settings": {**read["settings"], "colour": 1}}))
     elif what == "missing":
         save_file(dict(list(tensors.items())[1:]), weights_file)
+    elif what == "nested header":
+        header.write_text("[" * 100_000)
+    elif what == "not finite":
+        save_file({**tensors, next(iter(tensors)): next(iter(tensors.values())) * torch.nan}, weights_file)
     elif what == "unknown":
         save_file({**tensors, "more": torch.ones(1)}, weights_file)
 
@@ -252,6 +257,8 @@ def damage(folder: Path, what: str) -> None:
         ("no header", "holds no checkpoint"),
         ("bad header", r"adapter\.json is damaged"),
         ("list header", r"adapter\.json is damaged"),
+        ("nested header", r"adapter\.json is damaged"),
+        ("not finite", "is damaged: .* is not finite"),
         ("odd setting", "do not fit: .*colour"),
         ("missing", "does not fit its settings"),
         ("unknown", "does not fit its settings: more"),

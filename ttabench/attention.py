@@ -30,7 +30,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ttabench.fused import behind, beside, in_two_parts
+from ttabench.fused import behind, beside, bias_of, in_two_parts
 
 NAME = "ttabench_shared_prefix"
 
@@ -160,14 +160,16 @@ def forward(
         )
         return out
     scaling = options.get("scaling")
-    query = query * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if shared.all_seen and in_two_parts(query.device):
-        return beside(query, (key, value), (shared.keys, shared.values), attention_mask), None
-    return _attend_in_parts(query, (key, value), shared, attention_mask), None
+        own_mask = None if attention_mask is None else attention_mask[..., shared.keys.shape[2] :]
+        bias = None if own_mask is None else bias_of(own_mask, query.dtype)
+        return beside(query, (key, value), (shared.keys, shared.values), bias, scaling), None
+    return attend_in_parts(query * scaling, (key, value), shared, attention_mask), None
 
 
-def _attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:
-    """One softmax over written scores, for as many rows at a time as `SCORES_AT_ONCE` allows."""
+def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:
+    """One softmax over written scores of scaled queries, for as many rows at a time as `SCORES_AT_ONCE` allows."""
     key, value = own
     rows, heads, tokens, _ = query.shape
     step = rows

@@ -111,6 +111,7 @@ def train(
     beta2: o.Beta2 = None,
     clip: o.Clip = None,
     decay: o.Decay = None,
+    accumulate: o.Accumulate = 1,
     seed: o.Seed = 0,
     device: o.Device = "auto",
     dtype: o.Dtype = "auto",
@@ -118,14 +119,15 @@ def train(
     chat_template: o.ChatTemplate = None,
     out: o.TrainOut = None,
     save_every: o.SaveEvery = 500,
+    validate_every: o.ValidateEvery = 100,
     stored: o.Stored = "float32",
-    resume: o.Resume = False,
+    resume: o.Resume = False,  # noqa: ARG001  # what it asks for is done anyway
     force: o.Overwrite = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes."""
-    from ttabench import commands
+    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command goes on."""
+    from ttabench import commands, train_command
     from ttabench.resolving import Wanted
 
     wanted = Wanted(
@@ -137,9 +139,12 @@ def train(
         "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
         "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay, "rounds": rounds,
     }  # fmt: skip
-    training = commands.Training(seed=seed, save_every=save_every, dtype=stored, resume=resume)
+    training = train_command.Training(
+        seed=seed, save_every=save_every, dtype=stored, resume=not force, accumulate=accumulate,
+        validate_every=validate_every,
+    )  # fmt: skip
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
-    commands.train(wanted, changes, training, storing, showing)
+    train_command.train(wanted, changes, training, storing, showing)
 
 
 @app.command()

@@ -8,19 +8,15 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from ttabench import cost, registry, render
-from ttabench.config import STATES_OF, Recipe
-from ttabench.errors import UnknownName, UserError
+from ttabench import cost, render
+from ttabench.config import STATES_OF
+from ttabench.errors import UserError
 from ttabench.evaluation import Bases, Outcome, Plan, Watching, chatting, execute, make_plan
 from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
 from ttabench.reading import Reading, pieces_of, read
 from ttabench.resolving import Wanted, adapter
 
-SCHEDULES = ("constant", "cosine")
-FORMATS = ("float32", "float16", "bfloat16")
-MOST_ASKED = 10**6
-"""Queries of one training episode."""
 DIGITS = 18
 """Longest whole number that is read."""
 
@@ -44,17 +40,6 @@ class Storing:
 
     out: Path | None = None
     force: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How `ttabench train` works, whatever the recipe."""
-
-    seed: int
-    save_every: int
-    dtype: str
-    """Number format of the stored parameters."""
-    resume: bool
 
 
 def number_list(flag: str, text: str) -> tuple[int, ...]:
@@ -140,71 +125,6 @@ def dry_run(wanted: Wanted, seeds: Sequence[int], showing: Showing, *, swap: boo
         render.remark(f"No analytic cost is known for {wanted.method} on {wanted.model}.")
 
 
-def train(wanted: Wanted, changes: Mapping[str, Any], training: Training, storing: Storing, showing: Showing) -> None:
-    """`ttabench train`: train by the recipe with these changes, store the checkpoint, and say how to use it."""
-    from ttabench.environment import seed_everything
-    from ttabench.training import lessons
-    from ttabench.training import train as train_method
-
-    name = f"{wanted.method}-{Path(wanted.task).stem}-{Path(wanted.model).name}"
-    out = storing.out or DEFAULT_OUT / "checkpoints" / name
-    plan = make_plan(wanted, training.seed)
-    if (out / "adapter.json").exists() and not (training.resume or storing.force):
-        raise UserError(f"{out} holds a checkpoint.", "Go on from it with --resume, or overwrite it with --force.")
-    recipe = recipe_of(plan.adapter.cls, registry.preset_for(plan.adapter.cls, wanted.preset, wanted.model), changes)
-    config = _train_config(recipe, training, out, plan, wanted.task_options)
-    seed_everything(training.seed)
-    base = Bases().get(wanted, chat_template=plan.config.chat_template)
-    method = plan.adapter.build(base)
-    streams = [
-        (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base), recipe.episodes(count))
-        for lesson, count in enumerate(recipe.documents)
-    ]
-    batches = lessons(streams, recipe.steps, recipe.rounds)
-    with render.progress(showing.talking) as tick:
-
-        def on_step(step: int, parts: Mapping[str, float]) -> None:
-            tick(f"trained, loss {parts['loss']:.3f}", step, recipe.steps)
-
-        record = train_method(method, batches, config, on_step)
-    result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
-    again = f"ttabench eval --method {wanted.method} --task {wanted.task} --model {wanted.model} --checkpoint {out}"
-    _show_result("trained", result, showing, f"Try it: {again}")
-
-
-def recipe_of(cls: type[Any], preset: str, changes: Mapping[str, Any]) -> Recipe:
-    """The preset's recipe, with what the command line says otherwise (None and "" say nothing)."""
-    said = {key: value for key, value in changes.items() if value not in (None, "")}
-    if "documents" in said:
-        said["documents"] = number_list("--documents", said["documents"])
-    own: Recipe = cls.recipes.get(preset, Recipe())
-    recipe = replace(own, **said)
-    if recipe.schedule not in SCHEDULES:
-        raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
-    if recipe.rounds < 1:
-        raise UserError(f"--rounds {recipe.rounds} trains nothing.", "Give 1 or more.")
-    if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
-        raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
-    if (asked := max(recipe.documents) * recipe.questions) > MOST_ASKED:
-        raise UserError(f"An episode of {asked:,} questions is too long.", "Give fewer --documents or --questions.")
-    return recipe
-
-
-def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, options: Sequence[str]) -> Any:
-    from ttabench.training import TrainConfig
-
-    if training.dtype not in FORMATS:
-        raise UnknownName("number format", training.dtype, list(FORMATS))
-    said = asdict(recipe)
-    sizes = {key: said.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
-    task = plan.task
-    data = {"task": task.card.name, "source": task.source, "split": task.split, "options": list(options), **sizes}
-    try:
-        return TrainConfig(**said, **asdict(training), out=out, fresh=plan.adapter.checkpoint is None, data=data)
-    except ValueError as error:
-        raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
-
-
 def adapt(wanted: Wanted, reading: Reading, storing: Storing, showing: Showing) -> None:
     """`ttabench adapt`: read files, write the state."""
     from ttabench.environment import seed_everything
@@ -231,7 +151,7 @@ def adapt(wanted: Wanted, reading: Reading, storing: Storing, showing: Showing) 
         if patch.tokens_BT is not None:
             result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
     again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder.path} --ask-only"
-    _show_result("adapted", result, showing, f"Ask it: {again}")
+    show_result("adapted", result, showing, f"Ask it: {again}")
 
 
 def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:
@@ -252,7 +172,7 @@ def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Pat
     render.show(comparison_tables(found), chosen)
 
 
-def _show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: str = "") -> None:
+def show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: str = "") -> None:
     """A result of one row, its names as they stand in records."""
     if showing.json:
         render.print_json(dict(result))

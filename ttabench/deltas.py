@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, linear
+from torch.nn.functional import linear
 
 from ttabench.lm import LM
 from ttabench.types import Delta, Dense, LowRank
@@ -48,16 +49,26 @@ def _hook(delta: LowRank, rows: int) -> Hook:
     shared = sizes == {1}
 
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        x, a, b = args[0], a_BRI.to(output.dtype), b_BOR.to(output.dtype)
-        if delta.dropout:
-            x = dropout(x, delta.dropout)
-        if shared:
-            return output + linear(linear(x, a[0]), b[0])
-        x_BTI = x.reshape(rows, -1, x.shape[-1])  # OPT flattens rows and tokens before its feed-forward
-        update_BTO = (x_BTI @ a.transpose(1, 2)) @ b.transpose(1, 2)
-        return output + update_BTO.reshape(output.shape)
+        a, b, width = a_BRI.to(output.dtype), b_BOR.to(output.dtype), args[0].shape[-1]
+        if shared and delta.dropout is None:
+            low_XR = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
+        else:
+            x_BTI = args[0].reshape(rows, -1, width)  # OPT flattens rows and tokens before its feed-forward
+            low_BTR = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
+            if not shared:
+                out_BTO = output.view(rows, -1, output.shape[-1])
+                return _plus(out_BTO, low_BTR, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
+            low_XR = low_BTR.flatten(0, 1)
+        return _plus(output.flatten(0, -2), low_XR, b.flatten(0, 1).T).view(output.shape)
 
+    add.rows_alike = shared  # type: ignore[attr-defined]  # `lean` then leaves padding out
     return add
+
+
+def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
+    """`output + low @ b`, in the place of the output where no gradient is wanted."""
+    product = torch.addmm if output.dim() == 2 else torch.baddbmm
+    return product(output, low, b) if torch.is_grad_enabled() else product(output, low, b, out=output)
 
 
 @contextmanager

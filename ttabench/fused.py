@@ -5,8 +5,8 @@
 Two softmaxes are one when each is weighed by its share of the exponentials (FlashAttention, arXiv 2205.14135, section
 3.1; Hydragen, arXiv 2402.05099, section 3).
 
-Shape letters: B rows · N query heads · H key/value heads · G = N / H · T queries · S slots · P slots all rows share ·
-    D head size.
+Shape letters: B rows · N query heads · H key/value heads · G = N / H · T queries · X queries of any rows · S slots ·
+    P slots all rows share · D head size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def in_two_parts(device: torch.device) -> bool:
 
 
 Part: TypeAlias = tuple[Tensor, Tensor]
-"""Attention to some of the slots [B, N, T, D], and the log of the sum of its exponentials [B, N, T]."""
+"""Attention to some of the slots [B, N, T, D], and the log of the sum of its exponentials [B, N, T]; or of [X, N]."""
 
 
 def summed(
@@ -39,14 +39,29 @@ def summed(
 ) -> Part:  # fmt: skip
     """Attention to these slots alone, where `in_two_parts` allows it; `bias` [B, 1, T, S] is added to the scores."""
     assert _fused is not None
-    groups = query_BNTD.shape[1] // key_BHSD.shape[1]
-    key, value = (each.repeat_interleave(groups, dim=1) for each in (key_BHSD, value_BHSD))
-    out_BNTD, sum_BNT = _fused(query_BNTD, key, value, attn_mask=bias, is_causal=causal, scale=scaling)
-    return out_BNTD, sum_BNT.reshape(query_BNTD.shape[:3])
+    rows, count, tokens, size = query_BNTD.shape
+    heads, query, key, value = key_BHSD.shape[1], query_BNTD, key_BHSD, value_BHSD
+    if tokens == 1:  # the query heads of one key/value head are queries of it: nothing is repeated
+        query = query.reshape(rows, heads, -1, size)
+    else:
+        key, value = (each.repeat_interleave(count // heads, dim=1) for each in (key, value))
+    out, total = _fused(query, key, value, attn_mask=bias, is_causal=causal and tokens > 1, scale=scaling)
+    return out.reshape(query_BNTD.shape), total.reshape(query_BNTD.shape[:3])
+
+
+def across(query_XND: Tensor, key_1HPD: Tensor, value_1HPD: Tensor, scaling: float) -> Part:
+    """Attention [X, N, D] of tokens of any rows to slots all rows share, and the log of its sums [X, N]."""
+    assert _fused is not None
+    tokens, count, size = query_XND.shape
+    heads = key_1HPD.shape[1]
+    query_HXGD = query_XND.view(tokens, heads, -1, size).transpose(0, 1)
+    out, total = _fused(query_HXGD.reshape(1, heads, -1, size), key_1HPD, value_1HPD, scale=scaling)
+    out_XHGD, total_XHG = (each.view(heads, tokens, -1, *each.shape[3:]).transpose(0, 1) for each in (out, total))
+    return out_XHGD.reshape(query_XND.shape), total_XHG.reshape(tokens, count)
 
 
 def joined(first: Part, second: Part) -> Tensor:
-    """Attention [B, N, T, D] to the slots of both parts."""
+    """Attention to the slots of both parts, [B, N, T, D] or [X, N, D]."""
     share_BNT1 = torch.sigmoid(second[1] - first[1])[..., None]
     return torch.lerp(first[0], second[0], share_BNT1.to(second[0].dtype))
 
@@ -65,26 +80,24 @@ def behind(query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: fl
 
 
 def beside(
-    query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: tuple[Tensor, Tensor], mask_B1TS: Tensor | None
+    query_BNTD: Tensor,
+    own: tuple[Tensor, Tensor],
+    shared: tuple[Tensor, Tensor],
+    bias_B1TS: Tensor | None,
+    scaling: float,
 ) -> Tensor:
-    """Scaled queries attend to slots all rows share [1, H, P, D] and to each row's own; gives [B, T, N, D].
+    """Attention to slots all rows share [1, H, P, D] and to each row's own; gives [B, T, N, D].
 
-    The G query heads of one key/value head stand side by side.
+    `bias_B1TS` is added to the scores of a row's own slots.
     """
-    assert _fused is not None
     rows, count, tokens, size = query_BNTD.shape
-    heads = own[0].shape[1]
-    shape = (heads, rows, count // heads, tokens)
-    query_HBGTD = query_BNTD.view(rows, heads, -1, tokens, size).transpose(0, 1)
-    of_shared, sum_shared = _fused(query_HBGTD.reshape(1, heads, -1, size), *shared, scale=1.0)
-    bias_B1TS = None
-    if mask_B1TS is not None:
-        hidden_B1TS = ~mask_B1TS[..., shared[0].shape[2] :]
-        bias_B1TS = torch.zeros_like(hidden_B1TS, dtype=query_BNTD.dtype)
-        bias_B1TS.masked_fill_(hidden_B1TS, torch.finfo(query_BNTD.dtype).min)
-    keys, values = (part.repeat_interleave(count // heads, dim=1) for part in own)
-    of_own, sum_own = _fused(query_BNTD, keys, values, attn_mask=bias_B1TS, scale=1.0)
-    share_HBGT = torch.sigmoid(sum_own.view(rows, heads, -1, tokens).transpose(0, 1) - sum_shared.view(shape))
-    of_own_HBGTD = of_own.view(rows, heads, -1, tokens, size).transpose(0, 1)
-    out_HBGTD = torch.lerp(of_shared.view(*shape, size), of_own_HBGTD, share_HBGT[..., None].to(of_own.dtype))
-    return out_HBGTD.permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
+    part = summed(query_BNTD, own[0], own[1], scaling, bias=bias_B1TS)
+    of_own, sum_own = (each.transpose(1, 2).flatten(0, 1) for each in part)
+    query_XND = query_BNTD.transpose(1, 2).reshape(-1, count, size)
+    return joined(across(query_XND, *shared, scaling), (of_own, sum_own)).view(rows, tokens, count, size)
+
+
+def bias_of(mask_B1TS: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores so that a token sees what the bool mask says: 0 or the lowest number of the type."""
+    bias_B1TS = torch.zeros_like(mask_B1TS, dtype=dtype)
+    return bias_B1TS.masked_fill_(~mask_B1TS, torch.finfo(dtype).min)

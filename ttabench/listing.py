@@ -13,6 +13,7 @@ from typing import Any
 from ttabench import architectures, cost, registry, render
 from ttabench.errors import UnknownName, UserError
 from ttabench.render import Cell, Table
+from ttabench.resolving import STANDING
 
 WHAT = ("methods", "tasks", "models", "runs")
 
@@ -121,7 +122,10 @@ def models_table() -> Table:
         rows.append((name, render.count(parameters), *sizes, where))
         data.append({"model": name, "parameters": parameters, "hub": hub})
     columns = ("model", "#parameters", "#layers", "#width", "#heads/kv", "where")
-    caption = "Or a folder, a .gguf file or a hub id. All but nano build offline with --random-weights, for profiles."
+    standing = ", ".join(f"{name} ({model} on {checkpoint})" for name, (model, checkpoint) in STANDING.items())
+    caption = (
+        f"Or a folder, a .gguf file or a hub id; {standing}. All but nano build with --random-weights, for profiles."
+    )
     return Table(title="models", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 

@@ -137,7 +137,7 @@ class LM:
 
     def linear_names(self) -> list[str]:
         """Names of the linear maps inside the decoder layers (`Linear`, GPT-2's `Conv1D`), in model order; no head."""
-        blocks = {id(m) for m in self._blocks().modules()}
+        blocks = {id(m) for m in self.blocks().modules()}
         named = self.model.named_modules()
         return [name for name, m in named if id(m) in blocks and isinstance(m, nn.Linear | Conv1D)]
 
@@ -149,7 +149,8 @@ class LM:
         assert isinstance(module, nn.Linear), f"{name} is no linear map"
         return module.in_features, module.out_features
 
-    def _blocks(self) -> nn.ModuleList:
+    def blocks(self) -> nn.ModuleList:
+        """The decoder layers, in order."""
         lists = [m for m in self.decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
         assert lists, f"{self.name}: found no list of {self.layers} decoder layers"
         return lists[0]

@@ -188,8 +188,19 @@ SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at t
 Stored = Annotated[
     str, typer.Option(help="Stored number format: float32, float16 or bfloat16 (half the size).", rich_help_panel=HOW)
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in --out.", rich_help_panel=HOW)]
-Overwrite = Annotated[bool, typer.Option("--force", help="Overwrite the checkpoint in --out.", rich_help_panel=HOW)]
+ValidateEvery = Annotated[
+    int,
+    typer.Option(help="Steps between validations on the task's validation split; 0: none.", rich_help_panel=HOW),
+]
+Accumulate = Annotated[
+    int,
+    typer.Option(help="Micro-batches of a step: so many times --batch-documents, in the memory of one.",
+                 rich_help_panel=RECIPE),
+]  # fmt: skip
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last save in --out; it does so anyway.", rich_help_panel=HOW)
+]
+Overwrite = Annotated[bool, typer.Option("--force", help="Start anew in --out.", rich_help_panel=HOW)]
 MEASURED = "What is measured"
 Methods = Annotated[
     str,

@@ -160,11 +160,12 @@ def progress(enabled: bool) -> Iterator[Tick]:
         tasks: dict[str, TaskID] = {}
 
         def tick(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total, completed=done, rate="")
-            bars.update(tasks[what], completed=done, total=total)
-            speed = bars.tasks[bars.task_ids.index(tasks[what])].speed
-            bars.update(tasks[what], rate=f"{speed:,.1f}/s" if speed else "")
+            counted = what.partition(",")[0]  # what stands behind a comma changes from tick to tick
+            if counted not in tasks:
+                tasks[counted] = bars.add_task(what, total=total, completed=done, rate="")
+            bars.update(tasks[counted], description=what, completed=done, total=total)
+            speed = bars.tasks[bars.task_ids.index(tasks[counted])].speed
+            bars.update(tasks[counted], rate=f"{speed:,.1f}/s" if speed else "")
 
         yield tick
 

@@ -5,6 +5,7 @@
     score_options(lm, patch, questions)                            the same with every token, and whether it was greedy
     rolling(lm, patch, book ids, window=1024, stride=512)          every token of a long text scored once
     nll(lm, patch, items)                                          differentiable sum and count
+    target_logprobs(lm, patch, items)                              differentiable, one value a target token
 
 A patch has 1 row, shared by all items, or one row an item. The text of an item starts with BOS unless the patch holds
 one. With an empty prompt and no BOS to predict it from, the first target token is not scored: one value fewer.
@@ -23,9 +24,10 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ttabench.forcing import Read, forced
+from ttabench.head import LOGITS_AT_ONCE, logprobs_of
+from ttabench.lean import packs
 from ttabench.lm import LM
 from ttabench.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
 from ttabench.stream import pad, windows
@@ -40,8 +42,8 @@ Question = tuple[list[int], list[list[int]]]
 LIKE, FEWEST = 0.8, 4
 """A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
 padding costs as text does, and a forward of few rows costs too."""
-LOGITS_AT_ONCE = 2**26
-"""Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
+LIKE_PACKED = 0.25
+"""The same where padding is left out of all maps (`lean`) and costs in attention alone."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,18 @@ def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
     Raises:
         UserError: an item is longer than the model's positions.
     """
-    found = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], _target_logprobs)
-    values = [value for (value,) in found]
+    values = target_logprobs(lm, patch, items)
     return -torch.cat(values).sum(), sum(len(value) for value in values)
+
+
+def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
+    """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items.
+
+    Raises:
+        UserError: an item is longer than the model's positions.
+    """
+    found = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], logprobs_of)
+    return [value for (value,) in found]
 
 
 @torch.no_grad()
@@ -130,19 +141,20 @@ def _in_batches(
     assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
     results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
-    for chosen in _batches(lengths, batch_size):
-        found = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or _target_logprobs)
+    like = LIKE_PACKED if packs(lm, patch) else LIKE
+    for chosen in _batches(lengths, batch_size, like):
+        found = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or logprobs_of)
         for index, options in zip(chosen, found, strict=True):
             tables = [values.cpu() if values.ndim == 2 else values.cpu()[:, None] for values in options]
             results[index] = [(table[:, 0], table[:, 1:].flatten()) for table in tables]
     return results
 
 
-def _batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+def _batches(lengths: Sequence[int], size: int, like: float) -> Iterator[list[int]]:
     """Indices in batches of like length, longest first: what does not fit fails at once."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        unlike = len(batch) >= FEWEST and lengths[index] < LIKE * lengths[batch[0]]
+        unlike = len(batch) >= FEWEST and lengths[index] < like * lengths[batch[0]]
         if len(batch) == size or unlike:
             yield batch
             batch = []
@@ -217,21 +229,14 @@ def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list
 
 
 def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
-    ids_BT = pad([row.ids for row in rows], lm.pad_id, "right")[0].to(lm.device)
+    ids_BT, filled_BT = (each.to(lm.device) for each in pad([row.ids for row in rows], lm.pad_id, "right"))
     window = Window(lm, patch.prefix, len(rows), retain=False)
     if not any(row.forks for row in rows):
         # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.
-        return window.feed(ids_BT)
+        return window.feed(ids_BT, filled_BT=filled_BT)
     depths_BT = pad([row.depths for row in rows], 0, "right")[0].to(lm.device)
     branches_BT = pad([row.branches for row in rows], 0, "right")[0].to(lm.device)
-    return window.feed_forks(ids_BT, depths_BT, branches_BT)
-
-
-def _target_logprobs(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """Log-probabilities [N] of the targets."""
-    size = len(hidden_ND) if torch.is_grad_enabled() else max(1, LOGITS_AT_ONCE // lm.vocab_size)
-    parts = zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True)
-    return torch.cat([-cross_entropy(lm.logits(h).float(), t, reduction="none") for h, t in parts])
+    return window.feed_forks(ids_BT, depths_BT, branches_BT, filled_BT)
 
 
 def _with_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:

@@ -4,9 +4,9 @@
     batches = lessons([(task.training(seed=0, documents=16), 2)], steps=2000)
     record = train(mac, batches, TrainConfig(steps=2000, lr=1e-3, out=Path("runs/mac")))
 
-Adam (AdamW where weights decay) at a constant rate after a linear warm-up, gradients clipped by norm (the recipe of
-arXiv 2403.04317; a cosine is an option). Training that was stopped goes on with `resume=True` and ends where it would
-have ended: every step draws its randomness from its own seed, and the stream of episodes is advanced to where it stood.
+Adam (AdamW where weights decay), gradients clipped by norm (the recipe of arXiv 2403.04317; a cosine is an option).
+Training that was stopped goes on with `resume=True` and ends where it would have ended: every step draws its randomness
+from its own seed, the stream of episodes is advanced to where it stood, and what a method carries is saved (`saves`).
 """
 
 from __future__ import annotations
@@ -15,102 +15,40 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from contextlib import nullcontext
+from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from ttabench import saves
 from ttabench.errors import UserError
+from ttabench.lm import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
+from ttabench.stream import gold_ids, piece_ids, prompt_ids
+from ttabench.training_config import Curve, TrainConfig, TrainRecord, lessons, rate
 from ttabench.types import Episode, Json
 
-OPTIMISER, PROGRESS = "optimiser.safetensors", "training.json"
+__all__ = ["OnStep", "TrainConfig", "TrainRecord", "lessons", "rate", "train"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """How long and how fast to train."""
-
-    steps: int
-    """Optimiser steps in all, those before a resume included."""
-    lr: float = 1e-4
-    warmup: int = 0
-    """Steps of linear warm-up."""
-    schedule: Literal["constant", "cosine"] = "constant"
-    beta2: float = 0.999
-    """Adam's decay of squared gradients."""
-    clip: float = 100.0
-    """Largest norm of the gradient of all parameters together."""
-    decay: float = 0.0
-    """Weight decay, decoupled from the gradient: AdamW; 0 is Adam."""
-    seed: int = 0
-    save_every: int = 0
-    """Steps between checkpoints; 0 saves only at the end."""
-    out: Path | None = None
-    """Folder of the checkpoint; None keeps the result in memory."""
-    resume: bool = False
-    """Go on from the checkpoint in `out`."""
-    fresh: bool = True
-    """Begin with the method's own starting weights; False trains the parameters as they are (fine-tuning)."""
-    data: Mapping[str, Json] = field(default_factory=dict)
-    """What the batches are drawn from, for the record of the checkpoint."""
-    dtype: checkpoints.Stored = "float32"
-    """Number format of the stored parameters. Resuming needs float32."""
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, got {self.steps}")
-        if self.lr <= 0 or self.clip <= 0:
-            raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
-        if not 0 <= self.beta2 < 1:
-            raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
-        if self.decay < 0:
-            raise ValueError(f"decay must be at least 0, got {self.decay}")
-        if self.resume and self.out is None:
-            raise ValueError("resume needs out")
-
-
-@dataclass(kw_only=True)
-class TrainRecord:
-    """What happened so far; written to `training.json` and into the checkpoint's header."""
-
-    steps: int = 0
-    seconds: float = 0.0
-    observes: int = 0
-    """Pieces of context read."""
-    asks: int = 0
-    """Queries asked."""
-    losses: list[float] = field(default_factory=list)
-    """Loss of every step."""
-
-    def note(self, batch: Sequence[Episode], loss: float, seconds: float) -> None:
-        """Count one more step."""
-        self.steps += 1
-        self.seconds += seconds
-        self.observes += sum(len(episode.observes()) for episode in batch)
-        self.asks += sum(len(episode.asks()) for episode in batch)
-        self.losses.append(loss)
-
-    def summary(self, config: TrainConfig, points: int = 100) -> dict[str, Json]:
-        """The record with its configuration as JSON; the curve is thinned to at most `points` means."""
-        width = max(1, math.ceil(len(self.losses) / points))
-        parts = [self.losses[start : start + width] for start in range(0, len(self.losses), width)]
-        told = {key: value for key, value in asdict(config).items() if key not in ("out", "resume")}
-        means = [round(sum(part) / len(part), 4) for part in parts]
-        return {**asdict(self), "losses": means, "steps_per_loss": width, "config": told}
+ROOM = 8
+"""Saves take up to so many times the parameters in float32: parameters and two moments, old beside new, and two
+checkpoints."""
 
 
 OnStep: TypeAlias = Callable[[int, Mapping[str, float]], None]
 
 
 def train(
-    method: BaseMethod[Any], batches: Iterable[Sequence[Episode]], config: TrainConfig, on_step: OnStep | None = None
+    method: BaseMethod[Any],
+    batches: Iterable[Sequence[Episode]],
+    config: TrainConfig,
+    on_step: OnStep | None = None,
+    validation: Sequence[Episode] = (),
 ) -> TrainRecord:
     """Train a method in place and leave it ready for use.
 
@@ -119,58 +57,169 @@ def train(
         batches: the episodes of each step; long enough, and the same from its start at every call (see `lessons`).
         config: how.
         on_step: called after every step with its number (from 1), the named parts of the loss, their sum ("loss"), the
-            norm of the gradient before clipping ("gradient") and the learning rate ("lr").
+            norm of the gradient before clipping ("gradient"), the learning rate ("lr") and "tokens_per_second".
+        validation: episodes that are judged every `config.validate_every` steps.
 
     Raises:
-        UserError: the method has no parameters, the stream ends early, the loss is not finite, `out` cannot be used.
+        UserError: the method has no parameters, the stream ends early, the loss is not finite, `out` cannot be used,
+            is in use, or holds another training.
     """
-    modules = method.modules()
-    optimiser = torch.optim.AdamW(
-        _parameters(method), lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.decay
-    )
-    record = _resumed(method, optimiser, config) if config.resume else TrainRecord()
-    if config.fresh and not record.steps:
-        method.prepare_training()
-    stream = islice(iter(batches), record.steps, None)
-    modules.train()
-    try:
-        while record.steps < config.steps:
-            started, step = time.perf_counter(), record.steps + 1
+    size = sum(parameter.numel() for parameter in _parameters(method))
+    with saves.locked(config.out, 4 * ROOM * size) if config.out else nullcontext():
+        return _Training(method, config).run(batches, on_step, validation)
+
+
+class _Training:
+    """A training under way: the method, its optimiser, and what happened so far.
+
+    `whole` is false while an update is made; what was carried, parameters and record do not fit together then.
+    """
+
+    def __init__(self, method: BaseMethod[Any], config: TrainConfig) -> None:
+        self.method, self.config = method, config
+        self.devices = [method.lm.device] if method.lm.device.type == "cuda" else []
+        self.optimiser = torch.optim.AdamW(
+            _parameters(method), lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.decay
+        )
+        self.record, self.whole = TrainRecord(), True
+        if config.out is not None:
+            self._begin(config.out)
+        self.curve = Curve(config.out, self.record.steps)
+
+    def _begin(self, out: Path) -> None:
+        if not self.config.resume:
+            saves.discard(out)
+            return
+        saves.check(out, resume=True)
+        if (found := saves.read(out)) is not None:
+            self._go_on(out, *found)
+            saves.tidy(out)
+            self._publish(out)
+
+    def run(
+        self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Sequence[Episode]
+    ) -> TrainRecord:
+        """All steps that are left."""
+        method, config, record = self.method, self.config, self.record
+        stream: Iterator[Sequence[Episode]] = islice(method.training_steps(batches), record.steps, None)
+        if config.fresh and not record.steps:
+            first = _draw(stream, 1)
+            method.prepare_training(first)
+            stream = chain([first], stream)
+        try:
+            while record.steps < config.steps:
+                told = self._step(stream)
+                self.curve.add(record.steps, told)
+                if on_step is not None:
+                    on_step(record.steps, told)
+                last = record.steps == config.steps
+                if validation and config.validate_every and (last or record.steps % config.validate_every == 0):
+                    self._judge(validation)
+                if last or (config.save_every and record.steps % config.save_every == 0):
+                    self._save()
+        except KeyboardInterrupt:
+            if config.save_every and self.whole:
+                self._save()
+            raise
+        finally:
+            method.modules().eval()
+        return record
+
+    def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
+        """One update; where it is interrupted before the parameters change, nothing has changed."""
+        method, config, step, started = self.method, self.config, self.record.steps + 1, time.perf_counter()
+        carried = method.carried()
+        try:
             batch = _draw(stream, step)
-            parts = _step(method, optimiser, batch, config, step)
-            record.note(batch, parts["loss"], time.perf_counter() - started)
-            if on_step is not None:
-                on_step(step, parts)
-            if config.out and (step == config.steps or (config.save_every and step % config.save_every == 0)):
-                _save(method, optimiser, record, config)
-    finally:
-        modules.eval()
-    return record
+            told = self._learn(batch, step)
+            tokens = _tokens(method.lm, batch)
+        except KeyboardInterrupt:
+            method.carry(carried)
+            raise
+        self.whole = False
+        self.optimiser.step()
+        seconds = time.perf_counter() - started
+        self.record.note(batch, tokens, told["loss"], seconds)
+        self.whole = True
+        return {**told, "lr": rate(config, step), "tokens_per_second": tokens / seconds}
 
+    def _learn(self, batch: Sequence[Episode], step: int) -> dict[str, float]:
+        """Clipped gradients, by randomness (dropout, subsets) that depends on the seed and the step alone."""
+        method, config = self.method, self.config
+        method.modules().train()
+        with torch.random.fork_rng(devices=self.devices):
+            torch.manual_seed(config.seed * 1_000_003 + step)
+            self.optimiser.zero_grad(set_to_none=True)
+            told = {name: part.item() for name, part in method.learn(batch, config.accumulate).items()}
+        if not math.isfinite(told["loss"]):
+            raise UserError(f"The loss of step {step} is {told['loss']}.", "Lower the learning rate, or clip more.")
+        norm = torch.nn.utils.clip_grad_norm_(_parameters(method), config.clip)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate(config, step)
+        return {**told, "gradient": norm.item()}
 
-def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
-    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
+    def _judge(self, validation: Sequence[Episode]) -> None:
+        self.method.modules().eval()
+        with torch.random.fork_rng(devices=self.devices):
+            torch.manual_seed(self.config.seed)
+            figures = self.method.judge(validation)
+        self.record.validation.append({"step": self.record.steps, **figures})
+        self.curve.add(self.record.steps, {"validation": figures})
 
-    Args:
-        streams: for each lesson its episodes, and how many of them a step takes.
-        steps: of the whole training.
-        rounds: how often all lessons come in turn; with many they are mixed, not one before the other. Where steps are
-            too few for so many, every step is the next lesson.
-    """
-    turns = len(streams) * rounds
-    for step in range(steps):
-        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
-        yield list(islice(stream, count))
+    def _save(self) -> None:
+        """What goes on from here, if that is wanted, then the checkpoint."""
+        out, step = self.config.out, self.record.steps
+        if out is None:
+            return
+        if self.config.save_every:
+            tensors = {f"parameter.{name}": each.data for name, each in self.method.modules().named_parameters()}
+            for index, moments in self.optimiser.state_dict()["state"].items():
+                tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
+            tensors |= {f"carried.{name}": value for name, value in self.method.carried().items()}
+            saves.write(out, step, tensors, {"record": asdict(self.record), "belongs": self._belongs()})
+        self._publish(out)
 
+    def _publish(self, out: Path) -> None:
+        config = self.config
+        checkpoints.save(
+            self.method,
+            out,
+            self.record.summary(config),
+            config.dtype,
+            step=self.record.steps,
+            stands_on=config.stands_on,
+        )
 
-def rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of a step, counted from 1."""
-    if step <= config.warmup:
-        return config.lr * step / config.warmup
-    if config.schedule == "constant":
-        return config.lr
-    done = (step - config.warmup) / max(1, config.steps - config.warmup)
-    return config.lr * 0.5 * (1 + math.cos(math.pi * done))
+    def _belongs(self) -> dict[str, dict[str, Json]]:
+        """What must be the same in a training that goes on, as JSON gives it back."""
+        method, config = self.method, self.config
+        base = {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)}
+        found = {
+            "settings": asdict(method.settings),
+            "recipe": config.recipe(),
+            "data": dict(config.data),
+            "base": base,
+        }
+        same: dict[str, dict[str, Json]] = json.loads(json.dumps({"method": {"method": method.name}, **found}))
+        return same
+
+    def _go_on(self, out: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """Parameters, optimiser, record and what is carried, as `_save` left them."""
+        saves.refuse_others(out, state["belongs"], self._belongs())
+        groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}}
+        for name, tensor in tensors.items():
+            kind, _, rest = name.partition(".")
+            groups[kind][rest] = tensor
+        with torch.no_grad():
+            for name, parameter in self.method.modules().named_parameters():
+                parameter.copy_(groups["parameter"][name])
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in groups["moment"].items():
+            index, _, kind = name.partition(".")
+            moments.setdefault(int(index), {})[kind] = tensor
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        self.method.carry(groups["carried"])
+        self.record = TrainRecord(**state["record"])
 
 
 def _parameters(method: BaseMethod[Any]) -> list[torch.nn.Parameter]:
@@ -187,61 +236,9 @@ def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:
     return batch
 
 
-def _step(
-    method: BaseMethod[Any], optimiser: torch.optim.AdamW, batch: Sequence[Episode], config: TrainConfig, step: int
-) -> dict[str, float]:
-    """One update; randomness (dropout, subsets) depends on the seed and the step alone."""
-    devices = [method.lm.device] if method.lm.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(config.seed * 1_000_003 + step)
-        parts = method.loss_parts(batch)
-        loss = torch.stack(list(parts.values())).sum()
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-    value = loss.item()
-    if not math.isfinite(value):
-        raise UserError(f"The loss of step {step} is {value}.", "Lower the learning rate, or clip more.")
-    norm = torch.nn.utils.clip_grad_norm_(_parameters(method), config.clip)
-    for group in optimiser.param_groups:
-        group["lr"] = rate(config, step)
-    optimiser.step()
-    told = {name: part.item() for name, part in parts.items()}
-    return {**told, "loss": value, "gradient": norm.item(), "lr": rate(config, step)}
-
-
-def _save(method: BaseMethod[Any], optimiser: torch.optim.AdamW, record: TrainRecord, config: TrainConfig) -> None:
-    """The checkpoint; with `save_every` also what a resumed training needs."""
-    assert config.out is not None
-    checkpoints.save(method, config.out, record.summary(config), config.dtype)
-    if not config.save_every:
-        return
-    tensors: dict[str, Tensor] = {}
-    for index, state in optimiser.state_dict()["state"].items():
-        tensors |= {f"{index}.{name}": value.cpu().contiguous() for name, value in state.items()}
-    save_file(tensors, config.out / f"{OPTIMISER}.part")
-    (config.out / f"{OPTIMISER}.part").replace(config.out / OPTIMISER)
-    (config.out / f"{PROGRESS}.part").write_text(json.dumps(asdict(record)), encoding="utf-8")
-    (config.out / f"{PROGRESS}.part").replace(config.out / PROGRESS)
-
-
-def _resumed(method: BaseMethod[Any], optimiser: torch.optim.AdamW, config: TrainConfig) -> TrainRecord:
-    """Parameters, optimiser and record as `_save` left them; a fresh record where nothing was saved yet."""
-    assert config.out is not None
-    if not (config.out / PROGRESS).exists():
-        return TrainRecord()
-    stored = checkpoints.load(type(method), method.lm, config.out)
-    if stored.settings != method.settings:
-        raise UserError(f"{config.out} was trained with other settings.", "Use the same --set, or another --out.")
-    method.modules().load_state_dict(stored.modules().state_dict())
-    try:
-        record = TrainRecord(**json.loads((config.out / PROGRESS).read_text(encoding="utf-8")))
-        tensors = load_file(config.out / OPTIMISER)
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
-        what = f"The training state in {config.out} is damaged: {error}."
-        raise UserError(what, "Train again without --resume.") from None
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = tensor
-    optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
-    return record
+def _tokens(lm: LM, batch: Sequence[Episode]) -> int:
+    """Tokens of what was read and asked, answers included."""
+    asks = [ask for episode in batch for ask in episode.asks()]
+    answers = sum(len(gold_ids(lm, ask)) for ask in asks if ask.answers or ask.ids)
+    read = sum(len(piece_ids(lm, piece, first=False)) for episode in batch for piece in episode.observes())
+    return read + answers + sum(len(prompt_ids(lm, ask, follows=True)) for ask in asks)

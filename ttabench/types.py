@@ -12,7 +12,7 @@ Shape letters used in tensor names throughout the package:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -102,6 +102,8 @@ class Episode:
 
     key: str
     steps: tuple[Step, ...]
+    start: int = 0
+    """Tokens of its text that the episode before it has read in training: their state is carried on."""
 
     def observes(self) -> list[Observe]:
         """The pieces of context, in reading order."""
@@ -187,8 +189,8 @@ class LowRank:
     """[B, R, in]; B may be 1."""
     b_BOR: Tensor
     """[B, out, R]; B may be 1. Any scale is already inside."""
-    dropout: float = 0.0
-    """Share of x that is zeroed before it meets the factors: while they are trained, never in use."""
+    dropout: Callable[[Tensor, Tensor], Tensor] | None = None
+    """dropout(x) @ a^T from x [B, T, in] and a, in place of x @ a^T: while they are trained, never in use."""
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,17 @@ prefix brings an `Eviction`, slots are thrown away after every feed.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache
 
 from ttabench.attention import NAME, Shared, heads_blinded, is_watched, read_on, shared_prefix, watched
 from ttabench.fused import in_two_parts
+from ttabench.lean import Attending, Lean
 from ttabench.lm import LM
+from ttabench.slots import Slots, joined
 from ttabench.types import Eviction, Prefix
 
 
@@ -55,7 +56,8 @@ class Window:
         own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
         room = room if retain and self._eviction is None else 0
-        self._layers = [_Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
+        self._layers = [Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
+        self._lean = Lean.of(lm) if ours and self._hidden is None else None
         self._cache = Cache(layers=list(self._layers))
         start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
         self._next_B = start.to(lm.device)
@@ -84,8 +86,13 @@ class Window:
         all_seen = self._mask_BS is None and getattr(config, "sliding_window", None) is None
         return [Shared(keys, values, all_seen) for keys, values in pairs]
 
-    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Tensor:
+    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, filled_BT: Tensor | None = None) -> Tensor:
         """Read these tokens; padded slots (`mask_BT` false, on either side) are never attended to.
+
+        Args:
+            ids_BT: the tokens of every row.
+            mask_BT: false where padded; None where nothing is, or where padding stands behind what is not read on.
+            filled_BT: false where padded, where there is no `mask_BT`: work that may be left out.
 
         Returns:
             last hidden states [B, T, D]; those of padded slots mean nothing.
@@ -97,7 +104,7 @@ class Window:
         if self._eviction is not None:
             step = self._eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
         with watched(step) if step is not None else nullcontext():
-            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT)
+            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT, filled_BT if mask_BT is None else mask_BT)
         self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
         if step is not None:
             self._hold(step.left(self.prefix(), evict=self._evict))
@@ -109,13 +116,16 @@ class Window:
             layer.keys, layer.values = keys, values
         self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
 
-    def feed_forks(self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor) -> Tensor:
+    def feed_forks(
+        self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor, filled_BT: Tensor | None = None
+    ) -> Tensor:
         """Read rows that fork: a token sees the text (branch 0) before it and what stands before it in its own branch.
 
         Args:
             ids_BT: a text, then its branches, one after the other.
             depths_BT: positions behind the prefix; every branch goes on where the text ends.
             branches_BT: 0 in the text and in padding behind everything, i in the i-th branch.
+            filled_BT: false where padded.
 
         Returns:
             last hidden states [B, T, D]. A window that forked is not continued.
@@ -130,10 +140,14 @@ class Window:
         own_BTT = own_BTT & torch.ones(width, width, dtype=torch.bool, device=ids_BT.device).tril()
         mask_BTS = torch.cat([held_BS[:, None].expand(rows, width, slots), own_BTT], dim=2)
         positions_BT = (self._next_B[:, None] + depths_BT).clamp(0, self.lm.max_positions - 1)
-        return self._run(ids_BT, mask_BTS[:, None], positions_BT)
+        return self._run(ids_BT, mask_BTS[:, None], positions_BT, filled_BT)
 
-    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor) -> Tensor:
+    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, filled_BT: Tensor | None) -> Tensor:
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
+        if self._lean is not None and not is_watched() and self._lean.serves(ids_BT.device):
+            text = self._lean.text(ids_BT, positions_BT, filled_BT)
+            attend = Attending(text, self._lean.scaling, self._shared, self._seen(ids_BT.shape[1], mask))
+            return self._lean.run(text, self._layers, attend)
         behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
         plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
         with shared_prefix(self._shared), heads_blinded(self._hidden), read_on(plainly):
@@ -147,7 +161,20 @@ class Window:
         hidden_BTD: Tensor = output.last_hidden_state
         return hidden_BTD
 
+    def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
+        """What each of the tokens sees, bool [B or 1, 1, T, S]; None: all slots up to its own."""
+        if mask is not None and mask.dim() == 4:
+            return mask
+        held = self._layers[0].get_seq_length()
+        in_parts = self._shared is not None and self._layers[0].own_length() > 0  # causal attention knows two parts
+        if tokens == 1 or (mask is None and not in_parts):
+            return mask if mask is None else mask[:, None, None]
+        causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self._next_B.device).tril(held)
+        return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS
+
     def _positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        if mask_BT is None and ids_BT.shape[1] == 1:
+            return self._next_B[:, None].clamp(max=self.lm.max_positions - 1), torch.ones_like(self._next_B)
         if mask_BT is None:
             steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
             total_B = torch.full_like(self._next_B, ids_BT.shape[1])
@@ -170,8 +197,8 @@ class Window:
         """Everything read so far, one row a batch row."""
         keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
         if self._shared:
-            keys = [_joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
-            values = [_joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
+            keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
+            values = [joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
         mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
         next_B, hidden = self._next_B.expand(self.rows), None
         if self._hidden is not None:
@@ -194,68 +221,3 @@ class Window:
             self._next_B = self._next_B.index_select(0, rows_N)
         if self._eviction is not None:
             self._eviction = self._eviction.select(rows_N)
-
-
-class _Slots(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
-    """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
-
-    Without `retain`, what attention needs is handed out and forgotten: one layer's copy lives at a time.
-    With `room` and no gradients, one buffer is filled in place: a decoding step copies one slot, not the window.
-    """
-
-    def __init__(self, prefix: tuple[Tensor, Tensor] | None, *, shared: int, room: int, retain: bool) -> None:
-        super().__init__()
-        self.shared, self.room, self.retain = shared, room, retain
-        self.buffers: tuple[Tensor, Tensor] | None = None
-        if prefix is not None:
-            self.keys, self.values = prefix
-
-    def get_seq_length(self) -> int:
-        """Slots in front of the next token."""
-        return self.shared + self._own()
-
-    def _own(self) -> int:
-        return 0 if self.keys is None else int(self.keys.shape[2])
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, P + T, D] for these T tokens to attend to."""
-        if self.room and not torch.is_grad_enabled():
-            both = self._write(key_states, value_states)
-        else:
-            both = _joined(self.keys, key_states), _joined(self.values, value_states)
-        if self.retain:
-            self.keys, self.values = both
-        return both
-
-    def _write(self, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
-        start = self._own()
-        end = start + keys_BHTD.shape[2]
-        if self.buffers is None:
-            self.buffers = self._buffer(self.keys, keys_BHTD), self._buffer(self.values, values_BHTD)
-        keys_BHSD, values_BHSD = self.buffers
-        keys_BHSD[:, :, start:end] = keys_BHTD
-        values_BHSD[:, :, start:end] = values_BHTD
-        return keys_BHSD[:, :, :end], values_BHSD[:, :, :end]
-
-    def _buffer(self, old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
-        rows, heads, _, size = new_BHTD.shape
-        held = self._own()
-        buffer_BHSD = new_BHTD.new_empty(rows, heads, held + self.room, size)
-        if old_BHPD is not None:
-            buffer_BHSD[:, :, :held] = old_BHPD
-        return buffer_BHSD
-
-    def select(self, rows: Tensor) -> None:
-        """Keep these batch rows, in this order."""
-        length = self._own()
-        if self.buffers is not None:
-            self.buffers = self.buffers[0].index_select(0, rows), self.buffers[1].index_select(0, rows)
-            self.keys, self.values = self.buffers[0][:, :, :length], self.buffers[1][:, :, :length]
-        elif length:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
-
-
-def _joined(old_BHPD: Tensor | None, new_BHTD: Tensor) -> Tensor:
-    if old_BHPD is None:
-        return new_BHTD
-    return torch.cat([old_BHPD.expand(new_BHTD.shape[0], -1, -1, -1), new_BHTD], dim=2)

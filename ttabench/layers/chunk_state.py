@@ -36,6 +36,8 @@ class ChunkMapper(nn.Module):
         temperature: tau; the gate is sigmoid(S Wa + b) ** (1 / tau).
         share_heads: one down-projection for all heads of a map.
         query_std: standard deviation of the queries at the start.
+        gate_bias: b of the gates at the start, one number a linear map.
+        scale: factor of every delta: with it, steps of one size suit states of another.
     """
 
     def __init__(
@@ -49,18 +51,34 @@ class ChunkMapper(nn.Module):
         temperature: float,
         share_heads: bool = True,
         query_std: float = 0.02,
+        gate_bias: Sequence[float] = (),
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
         maps, wide = len(sizes), heads * down
-        self.temperature = temperature
+        self.temperature, self.scale = temperature, scale
         self.queries = nn.Parameter(torch.randn(maps, heads, queries, head_dim) * query_std)
         self.down = nn.Parameter(torch.empty(maps, 1 if share_heads else heads, head_dim, down))
         for matrix in self.down.data.flatten(0, 1):
             nn.init.orthogonal_(matrix)
         self.gate = nn.Parameter(torch.zeros(maps, wide))
-        self.gate_bias = nn.Parameter(torch.zeros(maps))
+        self.gate_bias = nn.Parameter(torch.tensor(gate_bias or [0.0] * maps))
         self.inputs = nn.ParameterList(_kaiming(wide, features) for features, _ in sizes)
         self.outputs = nn.ParameterList(torch.zeros(queries, features) for _, features in sizes)
+
+    @torch.no_grad()
+    def centre(self, values_BHSD: Tensor) -> None:
+        """Turn the down-projections away from the mean value of every head, and leave them orthogonal.
+
+        Args:
+            values_BHSD: values of a few texts.
+        """
+        mean_HD = values_BHSD.float().mean((0, 2))
+        groups = self.down.shape[1]  # one matrix for all heads, or one each
+        for matrices_GDV in self.down:
+            for matrix_DV, means_KD in zip(matrices_GDV, mean_HD.view(groups, -1, mean_HD.shape[-1]), strict=True):
+                common_DK = torch.linalg.qr(means_KD.T)[0]
+                matrix_DV.copy_(torch.linalg.qr(matrix_DV - common_DK @ (common_DK.T @ matrix_DV))[0])
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -97,7 +115,7 @@ class ChunkMapper(nn.Module):
     def deltas(self, state_BMRE: Tensor) -> list[LowRank]:
         """The weight delta of each linear map, of rank R."""
         return [
-            LowRank(state_BMRE[:, index] @ inner.transpose(0, 1), outer.transpose(0, 1)[None])
+            LowRank(state_BMRE[:, index] * self.scale @ inner.transpose(0, 1), outer.transpose(0, 1)[None])
             for index, (inner, outer) in enumerate(zip(self.inputs, self.outputs, strict=True))
         ]
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.errors import UserError
+from ttabench.layers.row_dropout import RowDropout
 from ttabench.lm import LM
 from ttabench.types import LowRank
 
@@ -73,6 +74,13 @@ def started(lm: LM, shape: LoraShape) -> dict[str, tuple[Tensor, Tensor]]:
     return factors
 
 
-def deltas(factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, dropout: float = 0.0) -> dict[str, LowRank]:
-    """The weight deltas of these factors, shared by all rows; differentiable."""
-    return {name: LowRank(a_RI[None], (b_OR * shape.scale)[None], dropout) for name, (a_RI, b_OR) in factors.items()}
+def deltas(
+    factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, zeros: RowDropout | None = None
+) -> dict[str, LowRank]:
+    """The weight deltas of these factors, differentiable: of rows [B, R, I], [B, O, R], or shared by all rows."""
+    found = {}
+    for name, (a, b) in factors.items():
+        a_BRI, b_BOR = (a, b) if a.dim() == 3 else (a[None], b[None])
+        scaled_BOR = b_BOR if shape.scale == 1.0 else b_BOR * shape.scale
+        found[name] = LowRank(a_BRI, scaled_BOR, None if zeros is None else zeros.of(name))
+    return found

@@ -10,11 +10,12 @@ A method overrides `adapt` and `patch`, and what else it does differently:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ttabench.config import Recipe
@@ -93,8 +94,51 @@ class BaseMethod(Generic[SettingsT]):
         """What is trained and saved."""
         return nn.ModuleDict()
 
-    def prepare_training(self) -> None:
-        """Load pretrained parts. Called once, before training that does not start from a checkpoint."""
+    def prepare_training(self, first: Sequence[Episode] = ()) -> None:
+        """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a
+        checkpoint, with the episodes of its first step."""
+
+    def training_steps(self, batches: Iterable[Sequence[Episode]]) -> Iterator[Sequence[Episode]]:
+        """The episodes of each optimiser step; by default a batch a step."""
+        return iter(batches)
+
+    def learn(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+        """Add the gradient of the training loss of these episodes to the parameters.
+
+        Args:
+            episodes: of one optimiser step.
+            parts: take the episodes in so many groups, one after the other, each weighed by its target tokens: the
+                memory of one group, and the gradient of all at once wherever the loss is a mean over target tokens.
+
+        Returns:
+            the named parts of the loss, without gradients, their sum "loss", and whatever else is worth telling.
+        """
+        size = -(-len(episodes) // parts)
+        groups = [episodes[begin : begin + size] for begin in range(0, len(episodes), size)]
+        counts = [self._targets(group) for group in groups] if len(groups) > 1 else [1]
+        told: dict[str, Tensor] = {}
+        for group, count in zip(groups, counts, strict=True):
+            scaled = {name: part * (count / sum(counts)) for name, part in self.loss_parts(group).items()}
+            torch.stack(list(scaled.values())).sum().backward()  # type: ignore[no-untyped-call]
+            for name, part in scaled.items():
+                told[name] = told[name] + part.detach() if name in told else part.detach()
+        return {**told, "loss": torch.stack(list(told.values())).sum()}
+
+    def _targets(self, episodes: Sequence[Episode]) -> int:
+        return sum(len(training_item(self.lm, ask)[1]) for episode in episodes for ask in episode.asks())
+
+    def carried(self) -> dict[str, Tensor]:
+        """What training carries from step to step beside the parameters; by default nothing."""
+        return {}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `carried` gave."""
+        assert not tensors, f"{self.name} carries nothing from step to step"
+
+    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """Validation figures of episodes that are not trained on; by default "loss", that of training."""
+        with torch.no_grad():
+            return {"loss": float(torch.stack(list(self.loss_parts(episodes).values())).sum())}
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Named scalars whose sum is the training loss of these episodes.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 import ttabench
 from ttabench.errors import UserError
@@ -40,10 +41,20 @@ class Header:
     version: str
     parameters: int
     training: dict[str, Json]
+    step: int | None = None
+    """Optimiser steps; the weights say the same."""
+    stands_on: dict[str, Json] = field(default_factory=dict)
+    """The checkpoint that the base model carried in training: its name and digest; empty for none."""
 
 
 def save(
-    method: BaseMethod[Any], folder: Path, training: Mapping[str, Json] | None = None, dtype: Stored = "float32"
+    method: BaseMethod[Any],
+    folder: Path,
+    training: Mapping[str, Json] | None = None,
+    dtype: Stored = "float32",
+    *,
+    step: int | None = None,
+    stands_on: Mapping[str, Json] | None = None,
 ) -> None:
     """Write a checkpoint; each file is replaced at once, the header last.
 
@@ -52,6 +63,8 @@ def save(
         folder: made if it does not exist.
         training: what is recorded about the training (JSON values).
         dtype: number format of the stored parameters; they are float32 again once loaded.
+        step: optimiser steps done, said in both files.
+        stands_on: name and digest of the checkpoint that the base model carries.
 
     Raises:
         UserError: the folder cannot be written.
@@ -66,18 +79,22 @@ def save(
         version=ttabench.__version__,
         parameters=sum(p.numel() for p in parameters.values()),
         training=dict(training or {}),
+        step=step,
+        stands_on=dict(stands_on or {}),
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, folder / f"{WEIGHTS}.part")
+        save_file(tensors, folder / f"{WEIGHTS}.part", None if step is None else {"step": str(step)})
         (folder / f"{WEIGHTS}.part").chmod(0o644)  # safetensors lets only the owner read
         (folder / f"{WEIGHTS}.part").replace(folder / WEIGHTS)
         (folder / f"{HEADER}.part").write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
         (folder / f"{HEADER}.part").replace(folder / HEADER)
-    except OSError as error:
-        raise UserError(
-            f"Checkpoint folder {folder} cannot be written: {error.strerror}.", "Choose another --out."
-        ) from None
+    except (OSError, SafetensorError) as error:
+        for name in (WEIGHTS, HEADER):
+            with suppress(OSError):
+                (folder / f"{name}.part").unlink()
+        told = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise UserError(f"Checkpoint folder {folder} cannot be written: {told}.", "Choose another --out.") from None
 
 
 def header(folder: Path) -> Header:
@@ -125,7 +142,7 @@ def load(
             f"{folder} was trained on another base model ({found.base_name}) than {lm.name}.",
             f"Use --model {found.base_name}, or train on {lm.name}.",
         )
-    tensors = _read(folder / WEIGHTS)
+    tensors = _read(folder / WEIGHTS, found.step)
     method = cls(lm, _settings(cls, found, settings or {}, folder))
     _fill(dict(method.modules().named_parameters()), tensors, folder)
     return method
@@ -142,13 +159,19 @@ def _settings(cls: type[BaseMethod[Any]], found: Header, changes: Mapping[str, J
         ) from None
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
+def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:
     try:
-        return load_file(path)
+        with safe_open(path, framework="pt") as file:
+            said = (file.metadata() or {}).get("step")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
     except FileNotFoundError:
         raise UserError(f"{path} is missing.", "Copy the whole folder, or train again.") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged: {error}.", "Copy it again, or train again.") from None
+    if said != (None if step is None else str(step)):
+        what = f"{path} is of step {said}, {HEADER} of step {step}: a save was cut off between them."
+        raise UserError(what, "Run the same `ttabench train` again.")
+    return tensors
 
 
 def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], folder: Path) -> None:

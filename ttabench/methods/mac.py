@@ -61,7 +61,7 @@ class Mac(BaseMethod[MacSettings]):
         """amortiser, input_encoder, aggregator, expansion."""
         return nn.ModuleDict(dict(self.networks.named_children()))
 
-    def prepare_training(self) -> None:
+    def prepare_training(self, first: Sequence[Episode] = ()) -> None:  # noqa: ARG002  # the contract's arguments
         """Load pretrained T5s, see `MacNetworks.load_pretrained`."""
         self.networks.load_pretrained()
 

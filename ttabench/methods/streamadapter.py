@@ -21,7 +21,7 @@ Shape letters: L layers · B rows · S slots · M linear maps · R queries · E 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import ClassVar
@@ -33,6 +33,8 @@ from ttabench.config import Recipe
 from ttabench.layers.cached import cached, prefix_of
 from ttabench.layers.newest import ids_of, window_of
 from ttabench.lm import LM
+from ttabench.methods import streamadapter_judged as judged
+from ttabench.methods import streamadapter_segments as segments
 from ttabench.methods.base import BaseMethod, training_item
 from ttabench.methods.streamadapter_networks import StreamAdapterNetworks
 from ttabench.methods.streamadapter_presets import PRESETS, RECIPES, StreamAdapterSettings
@@ -61,6 +63,7 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
         self.growth = "linear" if settings.keep_cache and settings.window is None else "constant"
         self.networks = StreamAdapterNetworks(lm, settings)
         self._learning = self._apart = False
+        self._carried: dict[str, Tensor] = {}
 
     def labels(self) -> dict[str, Json]:
         """Whether something was read that did not attend to what was read before it."""
@@ -98,6 +101,41 @@ class StreamAdapter(BaseMethod[StreamAdapterSettings]):
             if self.settings.merge and state.rows == 1:
                 deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
         return replace(window_of(state.tensors), deltas=deltas)
+
+    def prepare_training(self, first: Sequence[Episode] = ()) -> None:
+        """With `centred`, turn the down-projections away from the mean values of the first texts."""
+        if self.settings.centred:
+            segments.centre(self.networks, first)
+
+    def training_steps(self, batches: Iterable[Sequence[Episode]]) -> Iterator[Sequence[Episode]]:
+        """With `form=segments` the texts of a batch, stretch by stretch; else a batch a step."""
+        if self.settings.form != "segments":
+            yield from batches
+            return
+        for batch in batches:
+            yield from segments.parts_of(self.networks, batch, self.settings.step_segments)
+
+    def learn(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+        """See `BaseMethod.learn`; with `form=segments` row by row, from the state that the step before has left."""
+        if self.settings.form != "segments":
+            return super().learn(episodes, parts)
+        told, h_LBMRE = segments.learned_step(self.networks, self._carried.get("h"), episodes)
+        self._carried = {"h": h_LBMRE}
+        return told
+
+    def carried(self) -> dict[str, Tensor]:
+        """`h` [L, B, M, R, E] of the texts that are being read (`form=segments`)."""
+        return dict(self._carried)
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on with these states."""
+        self._carried = {name: each.to(self.lm.device) for name, each in tensors.items()}
+
+    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """With `form=segments`: NLL under the text's own state, another text's and none, see `streamadapter_judged`."""
+        if self.settings.form != "segments":
+            return super().judge(episodes)
+        return judged.validated(self.networks, episodes)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers under the deltas.

@@ -57,8 +57,10 @@ class StreamAdapterNetworks(nn.Module):
                     temperature=settings.temperature,
                     share_heads=settings.share_heads,
                     query_std=settings.query_std,
+                    gate_bias=_gate_biases(settings, layer, len(names)),
+                    scale=settings.scale,
                 )
-                for names in self.names
+                for layer, names in enumerate(self.names)
             ]
         self.mappers = nn.ModuleList(layers).to(lm.device)
         self._layers = layers
@@ -163,3 +165,10 @@ def _by_layer(lm: LM, targets: Sequence[str]) -> list[list[str]]:
     each = len(named) // lm.layers
     assert each * lm.layers == len(named), f"{lm.name}: layers differ in their linear maps"
     return [named[begin : begin + each] for begin in range(0, len(named), each)]
+
+
+def _gate_biases(settings: StreamAdapterSettings, layer: int, maps: int) -> list[float]:
+    """Evenly spread over the maps of a layer, in turn from short to long memory and from long to short."""
+    turn = 1 if layer % 2 else -1
+    places = torch.linspace(-1.0, 1.0, maps) if maps > 1 else torch.zeros(maps)
+    return (settings.gate_bias - turn * settings.gate_spread * places).tolist()

@@ -5,28 +5,33 @@
 
 Wang, Ma, Cai, arXiv 2401.11504 (released code: TemporaryLoRA/Temp-LoRA): by="unit". StreamAdapter (arXiv 2411.09289,
 appendix B.1) trains one on demonstrations instead: by="epoch", `epochs` passes over all pieces that arrive together,
-each a sample of its own, which leave the window. One reader at a time: rows take turns.
+each a sample of its own, which leave the window. Rows train together, each with factors, moments and steps of its own.
 
-Shape letters: B rows · R rank · I/O features in and out · P tokens kept in the window.
+Shape letters: B rows · N numbers of a row's factors · R rank · I/O features in and out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from ttabench.deltas import deltas_applied
 from ttabench.layers import lora
 from ttabench.layers.newest import appended, ids_of, window_of
+from ttabench.layers.row_dropout import RowDropout
+from ttabench.layers.row_factors import Adam, Factors, RowFactors, shaped
 from ttabench.lm import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.patching import check_fits
-from ttabench.scoring import Item, nll
+from ttabench.recompute import layers_recomputed, step_bytes
+from ttabench.scoring import Item, target_logprobs
 from ttabench.stream import new_ids, pad
-from ttabench.types import Ask, Growth, Json, LowRank, Observe, Patch, State
+from ttabench.types import Ask, Growth, Json, Observe, Patch, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,12 @@ class TempLoraSettings(lora.LoraShape):
 
 
 SHORTER = "Read shorter pieces (`adapt --pieces paragraphs`), or keep fewer tokens before each (--set prefix=N)."
-Factors = dict[str, tuple[Tensor, Tensor]]
+STEP_BYTES = {"cpu": 2**28, "cuda": 2**32}
+"""What a gradient step may hold between its two ways. Rows that together need more take turns; a row that needs more by
+itself computes its layers again on the way back."""
+VECTORS = ("factors", "first_moment", "second_moment")
+Lesson = tuple[float, Item]
+"""Learning rate, and prefix and target ids."""
 
 
 class TempLora(BaseMethod[TempLoraSettings]):
@@ -90,7 +100,9 @@ class TempLora(BaseMethod[TempLoraSettings]):
 
     def __init__(self, lm: LM, settings: TempLoraSettings) -> None:
         super().__init__(lm, settings)
-        self.start = lora.started(lm, settings)
+        sizes = {name: lm.linear_shape(name) for name in lora.target_names(lm, settings.targets)}
+        rank = settings.rank
+        self._layout = {name: (torch.Size((rank, i)), torch.Size((o, rank))) for name, (i, o) in sizes.items()}
         self._apart = False
 
     def labels(self) -> dict[str, Json]:
@@ -102,20 +114,27 @@ class TempLora(BaseMethod[TempLoraSettings]):
         return self.adapt_many(state, [chunk])
 
     def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Train on pieces in order.
+        """Train on pieces in order, rows together; those with the most steps first, so that all others drop out.
 
         Raises:
             UserError: a piece with its prefix is longer than the model's positions.
         """
-        tensors = dict(state.tensors) or self._fresh(state.rows)
+        held = dict(state.tensors) or self._fresh(state.rows)
         self._apart |= self.settings.by == "epoch" and any(state.meta["tokens_read"])
-        new = new_ids(self.lm, state, chunks)
-        rows = [
-            self._trained({name: each[row] for name, each in tensors.items()}, pieces) for row, pieces in enumerate(new)
-        ]
-        read = [before + sum(map(len, pieces)) for before, pieces in zip(state.meta["tokens_read"], new, strict=True)]
-        joined = {name: torch.stack([each[name] for each in rows]) for name in tensors}
-        return State(state.rows, joined, {"tokens_read": read})
+        pieces = new_ids(self.lm, state, chunks)
+        texts = ids_of(held, state.rows)
+        before = held["pieces"].tolist()
+        lessons = [list(self._lessons(*row)) for row in zip(texts, pieces, before, strict=True)]
+        order = sorted(range(state.rows), key=lambda row: -len(lessons[row]))
+        places = torch.tensor(order, device=self.lm.device)
+        trained = {name: held[name].index_select(0, places) for name in (*VECTORS, "steps")}
+        self._train(trained, [lessons[row] for row in order])
+        if order != sorted(order):
+            trained = {name: each.index_select(0, places.argsort()) for name, each in trained.items()}
+        counts = torch.tensor([len(row) for row in pieces], device=self.lm.device)
+        trained |= {"pieces": held["pieces"] + counts, **self._newest(texts, pieces)}
+        read = [old + sum(map(len, row)) for old, row in zip(state.meta["tokens_read"], pieces, strict=True)]
+        return State(state.rows, trained, {"tokens_read": read})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The factors as deltas, and the newest tokens in the window."""
@@ -124,24 +143,19 @@ class TempLora(BaseMethod[TempLoraSettings]):
         newest = appended(self.lm, {}, ids_of(tensors, state.rows), kept) if kept > 0 else {}
         if "factors" not in tensors:
             return window_of(newest)
-        rows = [lora.deltas(self._factors(vector), self.settings) for vector in tensors["factors"]]
-        deltas = {
-            name: LowRank(
-                torch.cat([each[name].a_BRI for each in rows]), torch.cat([each[name].b_BOR for each in rows])
-            )
-            for name in rows[0]
-        }
-        return replace(window_of(newest), deltas=deltas)
+        return replace(window_of(newest), deltas=lora.deltas(self._factors(tensors["factors"]), self.settings))
 
-    # one row
+    # training
 
     def _fresh(self, rows: int) -> dict[str, Tensor]:
-        flat = torch.cat([each.flatten() for pair in self.start.values() for each in pair])
         device = self.lm.device
+        drawn = lora.started(self.lm, self.settings)
+        start_N = torch.cat([each.flatten() for pair in drawn.values() for each in pair])
+        zeros_N = torch.zeros((), device=device).expand(start_N.shape)
         made = {
-            "factors": flat,
-            "first_moment": torch.zeros_like(flat),
-            "second_moment": torch.zeros_like(flat),
+            "factors": start_N,
+            "first_moment": zeros_N,
+            "second_moment": zeros_N,
             "steps": torch.zeros((), dtype=torch.int64, device=device),
             "pieces": torch.zeros((), dtype=torch.int64, device=device),
             "tokens": torch.full((self.settings.prefix,), self.lm.pad_id, device=device),
@@ -149,44 +163,64 @@ class TempLora(BaseMethod[TempLoraSettings]):
         }
         return {name: each.expand(rows, *each.shape) for name, each in made.items()}
 
-    def _factors(self, vector_N: Tensor) -> Factors:
-        """Views of the vector, by linear map."""
-        sizes = [each.shape for pair in self.start.values() for each in pair]
-        parts = iter(torch.split(vector_N, [size.numel() for size in sizes]))
-        shaped = iter([next(parts).view(size) for size in sizes])
-        return {name: (next(shaped), next(shaped)) for name in self.start}
+    def _factors(self, vectors_BN: Tensor) -> Factors:
+        """Views of the vectors, by linear map."""
+        return shaped(vectors_BN, self._layout)
 
-    def _trained(self, row: dict[str, Tensor], pieces: list[list[int]]) -> dict[str, Tensor]:
-        """A row's state after training on these pieces."""
+    def _newest(self, texts: list[list[int]], pieces: list[list[list[int]]]) -> dict[str, Tensor]:
+        """The last tokens of every row, `prefix` of them at most."""
+        size, device = self.settings.prefix, self.lm.device
+        read = [[*text, *(token for piece in row for token in piece)] for text, row in zip(texts, pieces, strict=True)]
+        kept = [text[max(0, len(text) - size) :] if size else [] for text in read]
+        tokens, mask = pad([*kept, [0] * size], self.lm.pad_id, "right")
+        return {"tokens": tokens[:-1].to(device), "lengths": mask[:-1].sum(1).to(device)}
+
+    def _train(self, trained: dict[str, Tensor], lessons: list[list[Lesson]]) -> None:
+        """Take all steps, in place: as many rows at a time as a step of the longest has room for."""
+        lengths = [self._length(item) for row in lessons for _, item in row]
+        if not lengths:
+            return
+        check_fits(self.lm, None, lengths, SHORTER)
+        together = max(1, self._room() // max(1, step_bytes(self.lm, max(lengths))))
+        for begin in range(0, len(lessons), together):
+            part = slice(begin, begin + together)
+            self._train_together({name: each[part] for name, each in trained.items()}, lessons[part])
+
+    def _train_together(self, trained: dict[str, Tensor], lessons: list[list[Lesson]]) -> None:
         s = self.settings
-        vector_N = row["factors"].clone().requires_grad_(True)
-        optimiser = torch.optim.AdamW([vector_N], lr=s.lr, betas=(0.9, s.beta2), eps=s.eps, weight_decay=s.decay)
-        optimiser.state[vector_N] = {
-            "step": row["steps"].to("cpu", torch.float32),
-            "exp_avg": row["first_moment"].clone(),
-            "exp_avg_sq": row["second_moment"].clone(),
-        }
-        held = row["tokens"][: int(row["lengths"])].tolist()
-        steps, before = int(row["steps"]), int(row["pieces"])
-        for rate, item in self._lessons(held, pieces, before):
-            check_fits(self.lm, None, [len(self.lm.start_ids) + len(item[0]) + len(item[1]) - 1], SHORTER)
-            optimiser.param_groups[0]["lr"] = rate
-            self._step(vector_N, optimiser, item, steps)
-            steps += 1
-        moments = optimiser.state[vector_N]
-        text = [*held, *(token for piece in pieces for token in piece)]
-        kept = text[max(0, len(text) - s.prefix) :] if s.prefix else []
-        tokens, mask = pad([kept, [0] * s.prefix], self.lm.pad_id, "right")
-        whole = torch.int64
-        return {
-            "factors": vector_N.detach(),
-            "first_moment": moments["exp_avg"],
-            "second_moment": moments["exp_avg_sq"],
-            "steps": torch.tensor(steps, dtype=whole, device=self.lm.device),
-            "pieces": torch.tensor(before + len(pieces), dtype=whole, device=self.lm.device),
-            "tokens": tokens[0].to(self.lm.device),
-            "lengths": mask[0].sum().to(self.lm.device),
-        }
+        steps, most = trained["steps"].tolist(), len(lessons[0])
+        if not most:
+            return
+        factors = RowFactors(trained, self._layout, Adam(beta2=s.beta2, eps=s.eps, decay=s.decay, clip=s.clip))
+        for number in range(most):
+            current = [row[number] for row in lessons if number < len(row)]
+            seeds = [s.seed * 1_000_003 + before + number for before in steps[: len(current)]]
+            learned = self._backward(factors, [item for _, item in current], seeds)
+            factors.step([rate if any_ else None for (rate, _), any_ in zip(current, learned, strict=True)])
+        trained["steps"] += torch.tensor([len(row) for row in lessons], device=self.lm.device)
+
+    def _room(self) -> int:
+        return STEP_BYTES.get(self.lm.device.type, STEP_BYTES["cuda"])
+
+    def _length(self, item: Item) -> int:
+        return len(self.lm.start_ids) + len(item[0]) + len(item[1]) - 1
+
+    def _backward(self, factors: RowFactors, items: list[Item], seeds: list[int]) -> list[bool]:
+        """Gradients of one item a row; which of them had a loss. Dropout depends on the row's seed alone."""
+        s, device = self.settings, self.lm.device
+        lengths = [self._length(item) for item in items]
+        again = step_bytes(self.lm, sum(lengths)) > self._room()
+        zeros = RowDropout(s.dropout, seeds, lengths, device, again=again) if s.dropout else None
+        with torch.enable_grad(), ExitStack() as inside:
+            deltas = lora.deltas(factors.pairs(len(items)), s, zeros)
+            inside.enter_context(deltas_applied(self.lm, deltas, len(items)))
+            if again:
+                inside.enter_context(layers_recomputed(self.lm))
+            values = target_logprobs(self.lm, Patch(), items)
+            losses = [-value.sum() / len(value) for value in values if len(value)]
+            if losses:
+                torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+        return [len(value) > 0 for value in values]
 
     def _lessons(self, held: list[int], pieces: list[list[int]], before: int) -> Iterator[tuple[float, Item]]:
         """(learning rate, (prefix ids, target ids)) of every step."""
@@ -217,17 +251,3 @@ class TempLora(BaseMethod[TempLoraSettings]):
             if len(rates) < max(2, len(order)):
                 cycle.step()
         return rates
-
-    def _step(self, vector_N: Tensor, optimiser: torch.optim.AdamW, item: Item, number: int) -> None:
-        """One step; dropout depends on the seed and the step alone."""
-        devices = [self.lm.device] if self.lm.device.type == "cuda" else []
-        with torch.enable_grad(), torch.random.fork_rng(devices=devices):
-            torch.manual_seed(self.settings.seed * 1_000_003 + number)
-            deltas = lora.deltas(self._factors(vector_N), self.settings, self.settings.dropout)
-            summed, count = nll(self.lm, Patch(deltas=deltas), [item])
-            if not count:
-                return
-            optimiser.zero_grad(set_to_none=True)
-            (summed / count).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_([vector_N], self.settings.clip)
-        optimiser.step()

@@ -1,0 +1,207 @@
+"""How long reading and decoding take on a CPU in float32, beside plain transformers on the same weights.
+
+    python results/bench_model.py --model FOLDER                       prefill, decoding and queries together
+    python results/bench_model.py --model FOLDER --threads 1 --repeat 9
+
+Prefill is what `eval` does with a context (method `icl`, from token ids to its state) beside the model's bare forward
+without head. Decoding is greedy, behind a context, a token at a time, beside a loop over the plain model with its own
+cache; and beside the time in which the weights are read from memory once, at the machine's measured rate (an embedding
+tied to the head is read once, by the head). Together is a batch of queries on one context that was read before, beside
+the same queries one by one. Ours and theirs take turns, figures are the fastest of all turns: on a busy machine both
+are too long, their ratio less so. It writes `bench_model.csv` and `bench_model.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ttabench.generation import generate, greedy_tokens
+from ttabench.hub import NANO_FOLDER
+from ttabench.lm import LM, load
+from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.patching import read
+from ttabench.profiling.machine import machine_limits
+from ttabench.types import Observe, Patch
+
+HERE = Path(__file__).parent
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One comparison; seconds are the fastest of all turns."""
+
+    what: str
+    model: str
+    threads: int
+    ours: float
+    """Wall seconds."""
+    ours_cpu: float
+    """Processor seconds."""
+    beside: str
+    theirs: float
+    theirs_cpu: float
+    times: float
+    """Theirs over ours, in wall time."""
+    aim: str
+    load: float
+    """Load average of the last minute."""
+
+
+class Bench:
+    """One model, ours and transformers' own, on so many threads."""
+
+    def __init__(self, name: str, threads: int, repeat: int) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.name, self.threads, self.repeat = name, threads, repeat
+        torch.set_num_threads(threads)
+        self.lm: LM = load(name, device="cpu", dtype="float32")
+        folder = NANO_FOLDER if name == "nano" else name
+        self.plain: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.generator = torch.Generator().manual_seed(0)
+
+    def ids(self, count: int) -> list[int]:
+        """Random tokens."""
+        return torch.randint(10, self.lm.vocab_size - 10, (count,), generator=self.generator).tolist()
+
+    def pair(self, what: str, ours: Work, theirs: Work, beside: str, aim: str, units: int = 1) -> Row:
+        """Take turns."""
+        found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        for turn in range(2 * self.repeat + 2):
+            mine = turn % 2 == 0
+            begin, cpu = time.perf_counter(), time.process_time()
+            (ours if mine else theirs)()
+            if turn > 1:  # the first of each warms up
+                seconds = (time.perf_counter() - begin) / units, (time.process_time() - cpu) / units
+                found[mine].append(seconds)
+        best = {mine: [min(column) for column in zip(*each, strict=True)] for mine, each in found.items()}
+        row = Row(
+            what=what, model=Path(self.name).name, threads=self.threads, ours=best[True][0], ours_cpu=best[True][1],
+            beside=beside, theirs=best[False][0], theirs_cpu=best[False][1], times=best[False][0] / best[True][0],
+            aim=aim, load=os.getloadavg()[0],
+        )  # fmt: skip
+        print(line(row), flush=True)
+        return row
+
+    def prefill(self, tokens: int) -> Row:
+        """A context through `icl`, beside the bare forward."""
+        method, ids = InContext(self.lm, InContextSettings()), self.ids(tokens)
+        piece, start = Observe(text="", ids=tuple(ids), joiner=""), method.begin(1)
+        whole = torch.tensor([[*self.lm.bos_ids, *ids]])
+        return self.pair(
+            f"prefill of {tokens} tokens", lambda: method.adapt_many(start, [[piece]]), lambda: self.plain.model(whole),
+            "transformers' bare forward", "0.95 times or more",
+        )  # fmt: skip
+
+    def decoding(self, held: int, count: int) -> Iterator[Row]:
+        """Seconds a token behind a context."""
+        ids = self.ids(held)
+        patch = Patch(prefix=read(self.lm, Patch(), torch.tensor([ids])))
+        what = f"decoding behind {held} tokens, a token"
+
+        def ours() -> None:
+            for _ in greedy_tokens(self.lm, patch, [[11]], count):
+                pass
+
+        cache = self.plain.model(torch.tensor([[*self.lm.bos_ids, *ids]])).past_key_values
+        length = cache.get_seq_length()
+
+        def theirs() -> None:
+            if (more := cache.get_seq_length() - length) > 0:
+                cache.crop(-more)
+            token = torch.tensor([[11]])
+            for _ in range(count):
+                token = self.plain(token, past_key_values=cache, use_cache=True).logits[:, -1].argmax(-1, keepdim=True)
+
+        aim = "1 ms" if self.name == "nano" else ""
+        found = self.pair(what, ours, theirs, "transformers' loop", aim, units=count)
+        yield found
+        weights = sum(p.numel() * p.element_size() for p in self.lm.model.parameters())  # a tied one is counted once
+        rate = machine_limits(torch.device("cpu"), torch.float32).bytes
+        streamed = weights / rate
+        yield Row(**{**asdict(found), "beside": f"{weights / 1e6:.0f} MB of weights at {rate / 1e9:.1f} GB/s",
+                     "theirs": streamed, "theirs_cpu": streamed, "times": streamed / found.ours,
+                     "aim": "" if self.name == "nano" else "0.77 times (1.3x the stream)"})  # fmt: skip
+
+    def together(self, rows: int, held: int, count: int) -> Row:
+        """Queries of 10 to 30 tokens, answered with so many tokens each, together and one by one."""
+        patch = Patch(prefix=read(self.lm, Patch(), torch.tensor([self.ids(held)])))
+        prompts = [self.ids(10 + 20 * row // rows) for row in range(rows)]
+        self.lm.eos_ids = frozenset()  # every answer is as long as it may be
+        return self.pair(
+            f"{rows} queries on {held} tokens, {count} written",
+            lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=rows),
+            lambda: generate(self.lm, patch, prompts, max_new_tokens=count, batch_size=1),
+            "one by one", "8 times",
+        )  # fmt: skip
+
+
+def line(row: Row) -> str:
+    """Of the table."""
+    ours, cpu, theirs, other = (f"{1e3 * each:,.3g}" if each < 0.1 else f"{1e3 * each:,.0f}"
+                                for each in (row.ours, row.ours_cpu, row.theirs, row.theirs_cpu))  # fmt: skip
+    return (f"| {row.model} | {row.threads} | {row.what} | {ours} | {cpu} | {row.beside} | {theirs} | {other} | "
+            f"{row.times:.2f} | {row.aim} | {row.load:.1f} |")  # fmt: skip
+
+
+def arguments() -> argparse.Namespace:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder of a model of the size that is meant")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--contexts", default="1024,4096")
+    parser.add_argument("--queries", default="16,32")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=HERE)
+    return parser.parse_args()
+
+
+def measured(options: argparse.Namespace) -> Iterator[Row]:
+    """All comparisons."""
+    for threads in map(int, options.threads.split(",")):
+        small = Bench("nano", threads, max(options.repeat, 10))
+        yield from small.decoding(500, 100)
+        large = Bench(options.model, threads, options.repeat)
+        for tokens in map(int, options.contexts.split(",")):
+            yield large.prefill(tokens)
+        yield from large.decoding(1024, 16)
+        for rows in map(int, options.queries.split(",")):
+            yield large.together(rows, 1024, 16)
+
+
+def main() -> None:
+    """Measure, print and write."""
+    from ttabench.environment import hardware
+
+    options = arguments()
+    with torch.no_grad():
+        rows = list(measured(options))
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "bench_model.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+    head = [
+        "# Reading and decoding on a CPU in float32, beside plain transformers", "",
+        f"torch {torch.__version__}, {hardware()['cpu']}, the fastest of {options.repeat} alternating turns (nano: at "
+        "least 10).", "",
+        "| model | threads | what | ms | ms of processor | beside | ms | ms of processor | times | aim | load |",
+        "| --- | ---: | --- | ---: | ---: | --- | ---: | ---: | ---: | --- | ---: |",
+    ]  # fmt: skip
+    text = "\n".join([*head, *map(line, rows)]) + "\n"
+    (options.out / "bench_model.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

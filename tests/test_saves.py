@@ -1,0 +1,314 @@
+"""A training killed at any write goes on to the same weights; another training, a full disk and a second process are
+refused in one line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from filelock import FileLock
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.tiny import tiny_llama
+from tests.tiny_methods import episode, tiny_method
+from ttabench import saves
+from ttabench.errors import UserError
+from ttabench.lm import LM
+from ttabench.methods import checkpoints
+from ttabench.methods.base import BaseMethod
+from ttabench.training import TrainConfig, train
+from ttabench.types import Episode
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return tiny_llama()
+
+
+def episodes() -> Iterator[list[Episode]]:
+    index = 0
+    while True:
+        yield [episode(f"{index:03d}", documents=1)]
+        index += 1
+
+
+def method(lm: LM) -> BaseMethod[Any]:
+    return tiny_method("lora", lm)
+
+
+def weights(trained: BaseMethod[Any]) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in trained.modules().named_parameters()}
+
+
+CONFIG = TrainConfig(
+    steps=4, lr=1e-2, save_every=2, validate_every=2, resume=True, out=Path("never"), data={"digest": "a"}
+)
+
+
+class Killed(BaseException):
+    """Nobody catches it, as nobody catches a kill."""
+
+
+WRITES = ((saves, "save_file"), (saves, "synced"), (saves, "rename"), (saves, "remove"), (Path, "write_text"),
+          (Path, "replace"), (checkpoints, "save_file"))  # fmt: skip
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> list[str]:
+    """Kill at the `at`-th write from now on, before or after it is done; returns the names of the writes so far."""
+    seen: list[str] = []
+
+    def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            seen.append(name)
+            number = len(seen)
+            if number == at and not after:
+                raise Killed
+            result = original(*arguments, **named)
+            if number == at and after:
+                raise Killed
+            return result
+
+        return call
+
+    for where, name in WRITES:
+        monkeypatch.setattr(where, name, wrapped(name, getattr(where, name)))
+    return seen
+
+
+@pytest.fixture(scope="module")
+def whole(lm: LM, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Tensor], list[float], int]:
+    """Weights and losses of a training that nothing stopped, and how many writes it took."""
+    out, trained = tmp_path_factory.mktemp("whole"), method(lm)
+    with pytest.MonkeyPatch.context() as patch:
+        seen = killing(patch, 0, after=False)
+        record = train(trained, episodes(), replace(CONFIG, out=out), validation=[episode("v")])
+    return weights(trained), record.losses, len(seen)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kill_at_any_write_leads_to_the_same_weights(
+    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, after: bool
+) -> None:
+    expected, losses, writes = whole
+    assert writes > 20
+    for at in range(1, writes + 1):
+        out = tmp_path / f"{at}"
+        config = replace(CONFIG, out=out)
+        with pytest.MonkeyPatch.context() as patch:
+            killing(patch, at, after=after)
+            with pytest.raises(Killed):
+                train(method(lm), episodes(), config, validation=[episode("v")])
+        again = method(lm)
+        record = train(again, episodes(), config, validation=[episode("v")])
+        assert record.losses == losses, f"killed at write {at}"
+        assert [each["step"] for each in record.validation] == [2, 4]
+        found = weights(again)
+        assert all(torch.equal(found[name], each) for name, each in expected.items()), f"killed at write {at}"
+        stored = weights(checkpoints.load(type(again), lm, out))
+        assert all(torch.equal(stored[name], each) for name, each in expected.items())
+        assert [path.name for path in (out / "training").iterdir()] == ["step-00000004"]
+        steps = [json.loads(line)["step"] for line in (out / "curve.jsonl").read_text().splitlines()]
+        assert steps == [1, 2, 2, 3, 4, 4]
+
+
+def test_an_interrupted_training_loses_no_step(
+    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path
+) -> None:
+    config = replace(CONFIG, out=tmp_path)
+
+    def interrupted(step: int, _: object) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(method(lm), episodes(), config, interrupted)
+    assert [path.name for path in saves.saved(tmp_path)] == ["step-00000003"]
+    again, told = method(lm), []
+    record = train(again, episodes(), config, lambda step, _: told.append(step))
+    assert (record.losses, told) == (whole[1], [4])
+    assert all(torch.equal(weights(again)[name], each) for name, each in whole[0].items())
+
+
+def test_an_update_cut_in_two_is_not_saved(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(CONFIG, steps=3, out=tmp_path)
+    step = torch.optim.AdamW.step
+    calls: list[int] = []
+
+    def cut(self: torch.optim.AdamW, *arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", cut)
+    with pytest.raises(KeyboardInterrupt):
+        train(method(lm), episodes(), config)
+    assert [path.name for path in saves.saved(tmp_path)] == ["step-00000002"]
+
+
+def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
+    config = replace(CONFIG, out=tmp_path)
+    first = train(method(lm), episodes(), config)
+    told: list[int] = []
+    again = train(method(lm), episodes(), config, lambda step, _: told.append(step))
+    assert (again.steps, again.losses, told) == (4, first.losses, [])
+    longer = train(method(lm), episodes(), replace(config, steps=6), lambda step, _: told.append(step))
+    assert (longer.steps, told) == (6, [5, 6])
+    anew = train(method(lm), episodes(), replace(config, steps=2, resume=False))
+    assert anew.losses == first.losses[:2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lr": 1e-3}, r"other recipe: lr 0\.01, not 0\.001"),
+        ({"seed": 5}, "other recipe: seed 0, not 5"),
+        ({"accumulate": 2}, "other recipe: accumulate 1, not 2"),
+        ({"schedule": "cosine"}, "other recipe: schedule constant, not cosine"),
+        ({"data": {"digest": "b"}}, "other data: digest a, not b"),
+        ({"stands_on": {"name": "qa"}}, "other base: stands_on {}, not {'name': 'qa'}"),
+    ],
+)
+def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    config = replace(CONFIG, steps=2, out=tmp_path)
+    train(method(lm), episodes(), config)
+    with pytest.raises(UserError, match=message) as refused:
+        train(method(lm), episodes(), replace(config, steps=4, **changes))
+    assert "\n" not in str(refused.value)
+
+
+def test_another_base_is_refused(lm: LM, tmp_path: Path) -> None:
+    train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
+    with pytest.raises(UserError, match="with other base"):
+        train(method(tiny_llama(seed=1)), episodes(), replace(CONFIG, out=tmp_path))
+
+
+def test_a_cosine_is_not_stretched(lm: LM, tmp_path: Path) -> None:
+    config = replace(CONFIG, out=tmp_path, schedule="cosine")
+    train(method(lm), episodes(), config)
+    with pytest.raises(UserError, match="other recipe: steps 4, not 8"):
+        train(method(lm), episodes(), replace(config, steps=8))
+
+
+def test_a_checkpoint_alone_is_not_gone_on_with(lm: LM, tmp_path: Path) -> None:
+    train(method(lm), episodes(), replace(CONFIG, out=tmp_path, save_every=0))
+    assert not (tmp_path / "training").exists()
+    with pytest.raises(UserError, match="without a save to go on from"):
+        train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("where", "failing"), [(saves, "save_file"), (saves, "synced"), (checkpoints, "save_file"), (saves, "rename")]
+)
+def test_a_full_disk_is_one_line_and_the_last_save_stays(
+    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, where: Any, failing: str
+) -> None:
+    config, calls = replace(CONFIG, out=tmp_path, save_every=1), 0
+    original = getattr(where, failing)
+
+    def full(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(where, failing, full)
+        with pytest.raises(UserError, match="No space left on device") as refused:
+            train(method(lm), episodes(), config)
+    assert "\n" not in str(refused.value)
+    assert saves.saved(tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+    again = method(lm)
+    assert train(again, episodes(), config).losses == whole[1]
+
+
+def test_too_little_room_is_said_before_the_first_step(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    told: list[int] = []
+    with pytest.raises(UserError, match="has room for 0 MiB"):
+        train(method(lm), episodes(), replace(CONFIG, out=tmp_path), lambda step, _: told.append(step))
+    assert not told
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_first_step(lm: LM, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    told: list[int] = []
+    with pytest.raises(UserError, match="cannot be written"):
+        train(method(lm), episodes(), replace(CONFIG, out=tmp_path / "taken"), lambda step, _: told.append(step))
+    assert not told
+
+
+def test_a_second_training_into_one_folder_is_refused(lm: LM, tmp_path: Path) -> None:
+    with FileLock(tmp_path / ".lock"), pytest.raises(UserError, match="Another process is training into"):
+        train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
+
+
+def test_saves_that_do_not_agree_are_refused(lm: LM, tmp_path: Path) -> None:
+    config = replace(CONFIG, out=tmp_path)
+    train(method(lm), episodes(), config)
+    (folder,) = saves.saved(tmp_path)
+    state = json.loads((folder / "training.json").read_text())
+    (folder / "training.json").write_text(json.dumps({**state, "step": 3}))
+    with pytest.raises(UserError, match="of different steps"):
+        train(method(lm), episodes(), config)
+    (folder / "training.json").write_text("{")
+    with pytest.raises(UserError, match="is damaged"):
+        train(method(lm), episodes(), config)
+
+
+def test_a_checkpoint_of_two_steps_is_refused(lm: LM, tmp_path: Path) -> None:
+    checkpoints.save(method(lm), tmp_path, step=1)
+    other = tmp_path / "other"
+    checkpoints.save(method(lm), other, step=2)
+    shutil.copy(other / "adapter.safetensors", tmp_path / "adapter.safetensors")
+    with pytest.raises(UserError, match=r"of step 2, adapter\.json of step 1: a save was cut off"):
+        checkpoints.load(type(method(lm)), lm, tmp_path)
+    plain = {name: each.contiguous() for name, each in weights(method(lm)).items()}
+    save_file(plain, tmp_path / "adapter.safetensors")
+    with pytest.raises(UserError, match="of step None"):
+        checkpoints.load(type(method(lm)), lm, tmp_path)
+
+
+def test_a_checkpoint_names_what_it_stands_on(lm: LM, tmp_path: Path) -> None:
+    under = {"name": "smollm2-135m-qa", "digest": "0123"}
+    train(method(lm), episodes(), replace(CONFIG, out=tmp_path, stands_on=under))
+    assert checkpoints.header(tmp_path).stands_on == under
+
+
+@pytest.mark.parametrize("name", ["lora", "streamadapter"])
+def test_accumulated_parts_are_one_large_batch(lm: LM, name: str) -> None:
+    """Answers of different lengths: parts are weighed by their target tokens."""
+    batches = [
+        [episode(key, documents=count) for key, count in (("a", 1), ("bc" * 9, 3), ("d", 2), ("e", 1), ("f", 1))]
+    ]
+    runs = {}
+    for parts in (1, 2, 3, 9):
+        trained = tiny_method(name, lm)
+        config = TrainConfig(steps=1, lr=1e-2, accumulate=parts)
+        told: list[float] = []
+        train(trained, batches, config, lambda _, parts, told=told: told.append(parts["gradient"]))  # type: ignore[misc]
+        record = train(tiny_method(name, lm), batches, config)
+        runs[parts] = (record.losses[0], told[0])
+    for parts in (2, 3, 9):
+        assert runs[parts] == pytest.approx(runs[1], rel=1e-5)
+
+
+def test_validation_changes_nothing(lm: LM, tmp_path: Path) -> None:
+    plain, judged = method(lm), method(lm)
+    first = train(plain, episodes(), replace(CONFIG, out=tmp_path / "a", validate_every=0))
+    second = train(judged, episodes(), replace(CONFIG, out=tmp_path / "b", validate_every=1), validation=[episode("v")])
+    assert first.losses == second.losses
+    assert len(second.validation) == 4
+    assert second.validation[0]["loss"] != second.validation[-1]["loss"]
+    assert all(torch.equal(each, weights(judged)[name]) for name, each in weights(plain).items())
