@@ -34,8 +34,9 @@ class Blind:
 
     def __init__(self, device: str) -> None:  # noqa: ARG002  # a meter's argument
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.cpu_seconds: defaultdict[str, float] = defaultdict(float)
         self.peak_bytes: defaultdict[str, int] = defaultdict(int)
-        self.last_seconds = 0.0
+        self.last_seconds = self.last_cpu_seconds = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -15,6 +15,7 @@ import torch
 from ttabench import cli
 from ttabench.hub import find_source
 from ttabench.lm import LM, load
+from ttabench.profiling import rates
 
 SMOLLM2 = "smollm2-135m"
 
@@ -29,6 +30,16 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _rates_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Dry runs measure the machine in no time, and keep nothing in the user's cache."""
+    folder = tmp_path_factory.mktemp("rates")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rates, "SECONDS", 0.0)
+        patch.setattr(rates, "folder", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")

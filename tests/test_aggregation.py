@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttabench.aggregation import RATIOS, Unit, aggregate, groups, of_units, pooled
+from ttabench.aggregation import RATIOS, Unit, aggregate, groups, interval_of_mean, of_units, pooled, wilson
 from ttabench.bootstrap import paired_bootstrap, paired_ratios
 
 units = st.builds(
@@ -173,3 +173,39 @@ def test_few_groups_show_no_small_p() -> None:
     low, high, p = paired_ratios(*sides, exponential=True)
     assert low == high == pytest.approx(math.e**2 - math.e)
     assert p == 0.25
+
+
+@pytest.mark.parametrize(
+    ("right", "n", "low", "high"), [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (1, 30, 0.0059, 0.1667)]
+)
+def test_intervals_of_shares_are_wilsons(right: int, n: int, low: float, high: float) -> None:
+    """Brown, Cai, DasGupta 2001; the ends to four digits by scipy's binomtest(k, n).proportion_ci(method="wilson")."""
+    found = aggregate([1.0] * right + [0.0] * (n - right))
+    assert (found.ci_low, found.ci_high) == pytest.approx((low, high), abs=6e-5)
+    assert found.stderr == pytest.approx(math.sqrt(right / n * (1 - right / n) / (n - 1)))
+
+
+@given(st.integers(2, 300), st.data())
+def test_intervals_of_shares_hold_the_share_and_stay_between_0_and_1(n: int, data: st.DataObject) -> None:
+    right = data.draw(st.integers(0, n))
+    low, high = wilson(right / n, n)
+    assert 0 <= low <= right / n + 1e-12
+    assert right / n - 1e-12 <= high <= 1
+    assert low < high
+
+
+def test_values_between_0_and_1_keep_the_interval_of_the_normal() -> None:
+    found = aggregate([0.0, 1.0, 0.5])
+    assert found.stderr is not None
+    assert found.ci_high == pytest.approx(0.5 + 1.96 * found.stderr, rel=1e-4)
+
+
+def test_the_interval_of_a_mean_of_parts() -> None:
+    alike = [(0.5, 0.4, 0.6), (0.7, 0.5, 0.9)]
+    assert interval_of_mean(alike) == pytest.approx((0.6 - math.hypot(0.1, 0.2) / 2, 0.6 + math.hypot(0.1, 0.2) / 2))
+    whole = [(1.0, *wilson(1.0, 5)), (1.0, *wilson(1.0, 8))]
+    low, high = interval_of_mean(whole)
+    assert high == 1
+    assert low is not None
+    assert 0.6 < low < 1
+    assert interval_of_mean([*alike, (1.0, None, None)]) == (None, None)

@@ -197,6 +197,45 @@ def test_evaluate_by_model_arguments() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "more", "asked", "rows"),
+    [
+        ("method=none", {}, 32, 32),
+        ("method=none,batch_size=4", {"batch_size": 1}, 4, 4),
+        ("method=none", {"batch_size": 2}, 2, 2),
+        ("method=none,batch_size=auto", {}, "auto", START["cpu"]),
+    ],
+)
+def test_results_say_how_many_are_asked_at_once(
+    arguments: str, more: dict[str, Any], asked: int | str, rows: int
+) -> None:
+    config = evaluate(model_args=arguments, tasks=[task()], task_manager=manager(), limit=1, **more)["config"]
+    assert (config["batch_size"], config["batch_sizes"]) == (asked, [rows])
+
+
+@pytest.mark.parametrize(("more", "size"), [([], "32"), (["--batch_size", "1"], "1"), (["-b", "auto"], "auto")])
+def test_the_command_asks_many_at_once_where_nobody_says_how_many(
+    more: list[str], size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import lm_eval
+
+    (tmp_path / "toy.yaml").write_text(json.dumps({**TASK, **CHOICES, "dataset_path": "no-such-owner/no-such-data"}))
+    monkeypatch.chdir(tmp_path)
+
+    told: list[str] = []
+
+    def stop(**options: Any) -> None:
+        told.append(str(options["batch_size"]))
+        raise UserError("stop")
+
+    monkeypatch.setattr(command, "evaluate", stop)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", partial(TaskManager, include_defaults=False))
+    monkeypatch.setattr(lm_eval, "simple_evaluate", None, raising=False)  # put back afterwards
+    monkeypatch.setattr(sys, "argv", ["lm-eval", "--model_args", "method=none", "--tasks", "toy.yaml", *more])
+    assert command.main() == 2
+    assert told == [size]
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         ("method=icll", "Did you mean 'icl'"),

@@ -31,6 +31,7 @@ LEVELS = (
         "meter",
         "registry",
         "render",
+        "bars",
         "progress",
         "mini",
         "finite",
@@ -72,7 +73,7 @@ LEVELS = (
         "state_folder",
     ),
     ("resolving", "evaluation", "reading", "compare", "pairing", "harness"),
-    ("cli", "options", "commands", "train_command", "listing", "tables", "plots", "__main__"),
+    ("cli", "options", "commands", "train_command", "listing", "tables", "duration", "plots", "__main__"),
 )
 UPPER = {
     "profiling.job": "resolving",

@@ -84,6 +84,12 @@ def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path
     assert [(row.method, row.prefill, row.status) for row in first.record.rows] == [
         (method, length, "ok") for method in ("none", "icl") for length in LENGTHS
     ]
+    for row in first.record.rows:
+        told = {
+            name: row.value(name) for name in ("wall_seconds", "cpu_seconds", "adapt_cpu_seconds", "ask_cpu_seconds")
+        }
+        assert all(value is not None and value >= 0 for value in told.values()), told
+        assert (told["wall_seconds"] or 0) > (row.value("total_seconds") or 0)
     assert first.record.growth("icl") == "linear"
     assert first.record.model["architecture"] == "llama"
     assert not (first.folder / "rows.jsonl").exists()

@@ -51,7 +51,11 @@ class Aggregate:
 
 
 def aggregate(values: Sequence[float]) -> Aggregate:
-    """Mean, sample standard error and mean -/+ 1.96 stderr of at least one finite value."""
+    """Mean, sample standard error and 95 % interval of at least one finite value.
+
+    The interval is mean -/+ 1.96 stderr; where every value is 0 or 1 it is Wilson's, which stays within 0 and 1 and has
+    a width where all answers are right, while the standard error is 0 (Wilson 1927; Brown, Cai, DasGupta 2001).
+    """
     assert values, "no values to aggregate"
     assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
     n = len(values)
@@ -60,7 +64,35 @@ def aggregate(values: Sequence[float]) -> Aggregate:
         return Aggregate(mean=mean, n=1, stderr=None, ci_low=None, ci_high=None, weight=1)
     stderr = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
     half = NORMAL_95 * stderr
-    return Aggregate(mean=mean, n=n, stderr=stderr, ci_low=mean - half, ci_high=mean + half, weight=n)
+    low, high = wilson(mean, n) if set(values) <= {0.0, 1.0} else (mean - half, mean + half)
+    return Aggregate(mean=mean, n=n, stderr=stderr, ci_low=low, ci_high=high, weight=n)
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """The 95 % interval of a share of n independent trials: the shares whose normal test does not reject this one."""
+    square = NORMAL_95**2
+    centre = (share + square / (2 * n)) / (1 + square / n)
+    half = NORMAL_95 / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) -> tuple[float | None, float | None]:
+    """The 95 % interval of the mean of independent figures, from theirs (MOVER, Zou and Donner 2008).
+
+    Of symmetric intervals it is mean -/+ 1.96 stderr; of intervals within 0 and 1 it stays there.
+
+    Args:
+        parts: (figure, lower end, upper end) of each.
+
+    Returns:
+        (lower end, upper end); None where a figure has no interval.
+    """
+    below = [value - low for value, low, _ in parts if low is not None]
+    above = [high - value for value, _, high in parts if high is not None]
+    if min(len(below), len(above)) < len(parts):
+        return None, None
+    mean, n = math.fsum(value for value, _, _ in parts) / len(parts), len(parts)
+    return mean - math.hypot(*below) / n, mean + math.hypot(*above) / n
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from ttabench import options as o
 from ttabench.errors import UserError
 from ttabench.printable import printable
 from ttabench.profiling.command import profile
+from ttabench.progress import loaded, loading
 
 app = typer.Typer(
     name="ttabench",
@@ -59,6 +60,7 @@ def eval_(
     seed: o.Seed = 0,
     seeds: o.Seeds = "",
     device: o.Device = "auto",
+    threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     batch_size: o.BatchSize = 32,
     bos: o.Bos = "auto",
@@ -70,7 +72,9 @@ def eval_(
     quiet: o.Quiet = False,
 ) -> None:
     """Run a method on a task and store the result; the same command again returns or continues it."""
+    _say_loading(model, json or quiet)
     from ttabench import commands
+    from ttabench.environment import use_threads
     from ttabench.resolving import Wanted
 
     wanted = Wanted(
@@ -82,8 +86,9 @@ def eval_(
     numbers = commands.seed_list(seeds, seed)
     showing = commands.Showing(json=json, quiet=quiet)
     if dry_run:
-        commands.dry_run(wanted, numbers, showing, swap=swap_state)
+        commands.dry_run(wanted, numbers, showing, swap=swap_state, threads=threads)
     else:
+        use_threads(threads)
         commands.evaluate(wanted, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
 
 
@@ -114,6 +119,7 @@ def train(
     accumulate: o.Accumulate = 1,
     seed: o.Seed = 0,
     device: o.Device = "auto",
+    threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
@@ -127,7 +133,9 @@ def train(
     quiet: o.Quiet = False,
 ) -> None:
     """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command goes on."""
+    _say_loading(model, json or quiet)
     from ttabench import commands, train_command
+    from ttabench.environment import use_threads
     from ttabench.resolving import Wanted
 
     wanted = Wanted(
@@ -144,6 +152,7 @@ def train(
         validate_every=validate_every,
     )  # fmt: skip
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
+    use_threads(threads)
     train_command.train(wanted, changes, training, storing, showing)
 
 
@@ -162,6 +171,7 @@ def adapt(
     task: o.Task = "streamingqa",
     pieces: o.Pieces = "file",
     device: o.Device = "auto",
+    threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
@@ -173,7 +183,9 @@ def adapt(
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
+    _say_loading(model, json or quiet)
     from ttabench import commands
+    from ttabench.environment import use_threads
     from ttabench.reading import Reading
     from ttabench.resolving import Wanted
 
@@ -184,6 +196,7 @@ def adapt(
     )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
     storing = commands.Storing(out=out, force=force)
+    use_threads(threads)
     commands.adapt(wanted, reading, storing, commands.Showing(json=json, quiet=quiet))
 
 
@@ -240,7 +253,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _say_loading(model: str, silent: bool) -> None:
+    """The first thing somebody sees: importing what is needed takes seconds."""
+    if not silent:
+        loading(f"libraries and {Path(model).name or model}")
+
+
 def _complain(text: str, code: int) -> int:
+    loaded()
     line = printable(" ".join(text.split()))
     if line:
         typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)

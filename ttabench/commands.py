@@ -106,21 +106,32 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
         render.show([run_table([(outcome.record, outcome.folder) for outcome in outcomes])])
 
 
-def dry_run(wanted: Wanted, seeds: Sequence[int], showing: Showing, *, swap: bool = False) -> None:
-    """`ttabench eval --dry-run`: the resolved configuration and what it costs on paper; loads no model."""
+def dry_run(
+    wanted: Wanted, seeds: Sequence[int], showing: Showing, *, swap: bool = False, threads: int | None = None
+) -> None:
+    """`ttabench eval --dry-run`: the resolved configuration, its cost on paper and in time; loads no model."""
+    from ttabench import duration
+    from ttabench.duration import Paper
+    from ttabench.profiling.rates import Setting
     from ttabench.tables import config_table, cost_table
 
     plans = _plans(wanted, seeds, swap)
     shape = cost.shape_of(wanted.model)
-    work = cost.workload(next(iter(plans[0].task.episodes())), wanted.dtype)
+    first = next(iter(plans[0].task.episodes()))
+    work = cost.workload(first, wanted.dtype)
     found = cost.estimate(wanted.method, plans[0].config.settings, shape, work) if shape else None
+    rates = Setting(device=wanted.device, dtype=wanted.dtype, threads=threads)
+    time = duration.estimate(plans, first, Paper(shape, work, found), rates) if shape and found else None
     if showing.json:
         runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": p.notes()} for p in plans]
-        render.print_json({"runs": runs, "cost": asdict(found) if found else None})
+        took = asdict(time) if time else None
+        render.print_json({"runs": runs, "cost": asdict(found) if found else None, "time": took})
         return
     render.show([config_table(plans), *([cost_table(found)] if found else [])])
     for note in plans[0].notes():
         render.remark(f"Note: {note}.")
+    if time is not None:
+        render.remark(time.sentence())
     if found is None:
         render.remark(f"No analytic cost is known for {wanted.method} on {wanted.model}.")
 

@@ -15,6 +15,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from ttabench import __version__
+from ttabench.errors import UserError
 from ttabench.types import Json
 
 PACKAGES = (
@@ -22,6 +23,8 @@ PACKAGES = (
     "gguf",
 )  # fmt: skip
 HUB_SECONDS = 3.0
+MOST_THREADS = 1024
+"""More than any machine has use for; far beyond, no thread can be started."""
 
 
 def seed_everything(seed: int) -> None:
@@ -42,6 +45,32 @@ def seed_everything(seed: int) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     # By default that also fills every fresh tensor, which costs time and serves only to find bugs in torch programs.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set through a module class
+
+
+def cache_folder() -> Path:
+    """Where ttabench keeps what it can make again: $TTABENCH_CACHE, or `ttabench` in $XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("TTABENCH_CACHE"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path("~/.cache").expanduser()) / "ttabench"
+
+
+def use_threads(count: int | None) -> None:
+    """Let torch, and tokenizers, work with so many threads of the processor from here on; None leaves their own choice.
+
+    Raises:
+        UserError: less than 1 or more than `MOST_THREADS`.
+    """
+    if count is None:
+        return
+    if not 1 <= count <= MOST_THREADS:
+        raise UserError(
+            f"{count} threads are asked for.", f"Give 1 to {MOST_THREADS}, at best the cores that are free."
+        )
+    os.environ["RAYON_NUM_THREADS"] = str(count)  # tokenizers reads it when it first encodes several texts
+    import torch
+
+    torch.set_num_threads(count)
 
 
 def quiet_libraries() -> None:
@@ -110,8 +139,8 @@ def hardware() -> dict[str, Json]:
     import torch
 
     found: dict[str, Json] = {
-        "cpu": _cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": cpu_name(),
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "memory_bytes": _memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
@@ -152,7 +181,13 @@ def _git(root: Path, *arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _cpu_name() -> str:
+def cores() -> int | None:
+    """Cores of the processor that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def cpu_name() -> str:
+    """What the processor is called."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

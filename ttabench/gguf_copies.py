@@ -13,7 +13,6 @@ import contextlib
 import errno
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench import loading
+from ttabench import environment, loading
 from ttabench.config import digest
 from ttabench.environment import quiet_loading, versions
 from ttabench.errors import UserError
@@ -61,10 +60,7 @@ class _CannotWrite(Exception):
 
 def cache_folder() -> Path:
     """Where dequantised models are kept."""
-    if own := os.environ.get("TTABENCH_CACHE"):
-        return Path(own).expanduser() / "models"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base and Path(base).is_absolute() else Path("~/.cache").expanduser()) / "ttabench" / "models"
+    return environment.cache_folder() / "models"
 
 
 def read(

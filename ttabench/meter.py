@@ -3,7 +3,10 @@
     meter = Meter("cpu")
     with meter.phase("adapt"):
         state = method.adapt(state, chunk)
-    meter.seconds["adapt"], meter.peak_bytes["adapt"]
+    meter.seconds["adapt"], meter.cpu_seconds["adapt"], meter.peak_bytes["adapt"]
+
+Seconds are those of the clock on the wall, and grow where other programs want the processor; CPU seconds are what the
+threads of this process were given of it, and hardly do. The load average says how many wanted it.
 
 On a GPU the peak is that of torch's allocator. On a CPU it is the resident set of the whole process: Linux keeps the
 high-water mark in /proc/self/status and resets it when 5 is written to /proc/self/clear_refs (proc(5)). Where it cannot
@@ -12,6 +15,7 @@ be reset, the mark of the process's whole life is reported, which is never too l
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import defaultdict
@@ -33,22 +37,27 @@ class Meter:
     def __init__(self, device: str) -> None:
         self._cuda = device.startswith("cuda")
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.cpu_seconds: defaultdict[str, float] = defaultdict(float)
+        """Of all threads of this process, user and system."""
         self.peak_bytes: defaultdict[str, int] = defaultdict(int)
         self.last_seconds = 0.0
         """How long the phase that ended last took."""
+        self.last_cpu_seconds = 0.0
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure the body; work queued on a GPU counts, because the clock is read after it is done."""
         self._synchronise()
         self._reset_peak()
-        start = time.perf_counter()
+        cpu, start = time.process_time(), time.perf_counter()
         try:
             yield
         finally:
             self._synchronise()
             self.last_seconds = time.perf_counter() - start
+            self.last_cpu_seconds = time.process_time() - cpu
             self.seconds[name] += self.last_seconds
+            self.cpu_seconds[name] += self.last_cpu_seconds
             self.peak_bytes[name] = max(self.peak_bytes[name], self.peak())
 
     def peak(self) -> int:
@@ -75,6 +84,62 @@ class Meter:
             CLEAR_REFS.write_text("5")
         except OSError:
             return
+
+
+class Lap:
+    """Seconds since it was last asked, or made: on the wall, and of the processor."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), cpu_seconds()
+
+    def take(self) -> tuple[float, float]:
+        """(wall seconds, CPU seconds) of this lap; the next one begins."""
+        before = self._wall, self._cpu
+        self._wall, self._cpu = time.perf_counter(), cpu_seconds()
+        return self._wall - before[0], self._cpu - before[1]
+
+
+class Spent:
+    """What a piece of work took, in every process that worked on it. It begins when it is made, or again at `begin`."""
+
+    def __init__(self) -> None:
+        self.wall_seconds = self.cpu_seconds = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Work begins here; what passed since it was made was none."""
+        self._lap, self._load = Lap(), load_average()
+
+    def add(self, wall: float, cpu: float) -> None:
+        """Count what another process took, in seconds."""
+        self.wall_seconds += wall
+        self.cpu_seconds += cpu
+
+    def lap(self) -> tuple[float, float]:
+        """(wall seconds, CPU seconds) since the last lap or the beginning; they are counted."""
+        wall, cpu = self._lap.take()
+        self.add(wall, cpu)
+        return wall, cpu
+
+    def told(self) -> dict[str, float | None]:
+        """For a record: seconds up to now, and the load averages when this process began and now."""
+        self.lap()
+        times = {"wall_seconds": self.wall_seconds, "cpu_seconds": self.cpu_seconds}
+        return {**times, "load_average_start": self._load, "load_average_end": load_average()}
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process, all its threads, and those of its children that have ended."""
+    times = os.times()
+    return time.process_time() + times.children_user + times.children_system
+
+
+def load_average() -> float | None:
+    """Processes that wanted to run, on average over the last minute; None where the system does not count (Windows)."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
 
 
 def _resident_peak() -> int:

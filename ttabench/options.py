@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ttabench.architectures import names as model_names
+from ttabench.environment import MOST_THREADS
 from ttabench.registry import METHODS
 
 DEFAULT_OUT = Path("results/scratch")
@@ -114,6 +115,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only where the result was stored.", rich_help_panel=HOW)
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST_THREADS, metavar="N", show_default=False, rich_help_panel=HOW,
+                 help="Threads of the processor; no part of a run's identity. (default: torch's own choice)"),
+]  # fmt: skip
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.", rich_help_panel=HOW)]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=HOW)]
 BatchSize = Annotated[

@@ -18,6 +18,8 @@ from ttabench.errors import UserError
 PARTIAL_FILE = "partial.jsonl"
 DIGITS = 18
 """Longest whole number that a line may hold: it fits into 64 bits."""
+MOST_SECONDS = 1e9
+"""No process works longer than 30 years."""
 T = TypeVar("T")
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
@@ -61,6 +63,15 @@ def _integer(text: str) -> int:
     if len(text) > DIGITS:
         raise ValueError(f"a whole number of {len(text)} digits")
     return int(text)
+
+
+def seconds(line: dict[str, Any]) -> tuple[float, float]:
+    """(wall seconds, CPU seconds) that a line says its process took since the one before; (0, 0) where it says none."""
+    found = line.get("seconds")
+    if not isinstance(found, list) or len(found) != 2:
+        return 0.0, 0.0
+    wall, cpu = (each if isinstance(each, int | float) and 0 <= each < MOST_SECONDS else 0.0 for each in found)
+    return float(wall), float(cpu)
 
 
 def typed(cls: type[T], value: object) -> T:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench import environment
-from ttabench.aggregation import NORMAL_95, Aggregate, aggregate, of_units
+from ttabench.aggregation import Aggregate, aggregate, interval_of_mean, of_units
 from ttabench.metrics import metric
 from ttabench.records import Row, RunRecord
 from ttabench.samples import EpisodeCost, Sample
@@ -36,7 +36,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         seeds={"run": config.seed},
         n=len(folder.samples),
         rows=tuple(tidy_rows(plan, folder.samples)),
-        cost=total_cost(folder.costs, folder.samples),
+        cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
         dropped=dict(plan.task.dropped),
         notes=(
             *notes(plan, lm),
@@ -157,7 +157,7 @@ def _mean(rows: Sequence[Row]) -> Row:
     value = fmean(row.value for row in rows)
     known = [row.stderr for row in rows if row.stderr is not None]
     stderr = sqrt(fsum(error**2 for error in known)) / len(rows) if len(known) == len(rows) else None
-    half = NORMAL_95 * stderr if stderr is not None else None
+    low, high = interval_of_mean([(row.value, row.ci_low, row.ci_high) for row in rows])
     read = [row.context_tokens for row in rows if row.context_tokens is not None]
     return rows[0].model_copy(
         update={
@@ -166,8 +166,8 @@ def _mean(rows: Sequence[Row]) -> Row:
             "value": value,
             "n": sum(row.n for row in rows),
             "stderr": stderr,
-            "ci_low": value - half if half is not None else None,
-            "ci_high": value + half if half is not None else None,
+            "ci_low": low,
+            "ci_high": high,
             "weight": None,
         }
     )
@@ -208,6 +208,12 @@ def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: S
     return [row]
 
 
+def _sum(values: Sequence[float | None]) -> float | None:
+    """None where one is not known."""
+    known = [value for value in values if value is not None]
+    return fsum(known) if len(known) == len(values) else None
+
+
 def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[str, float | int | None]:
     """Seconds are summed over the episodes, `ask_ms` is the mean over queries, bytes are the largest of any episode."""
     read = [cost.tokens_read for cost in costs if cost.tokens_read is not None]
@@ -223,6 +229,8 @@ def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[
         "adapt_ms_per_piece": adapt_seconds * 1000 / pieces if pieces else None,
         "encode_seconds": sum(cost.encode_seconds for cost in costs),
         "ask_seconds": sum(sample.ask_ms for sample in samples) / 1000,
+        "adapt_cpu_seconds": _sum([cost.adapt_cpu_seconds for cost in costs]),
+        "ask_cpu_seconds": _sum([sample.ask_cpu_ms and sample.ask_cpu_ms / 1000 for sample in samples]),
         "ask_ms": fmean(sample.ask_ms for sample in samples) if samples else None,
         "state_bytes": max((cost.state_bytes for cost in costs), default=0),
         "patch_bytes": max((cost.patch_bytes for cost in costs), default=0),

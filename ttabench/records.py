@@ -76,7 +76,10 @@ class RunRecord(BaseModel):
     rows: tuple[Row, ...]
     cost: dict[str, float | int | None]
     """adapt_seconds (encode_seconds of it to encode the patch all queries share), ask_ms, state_bytes (what is kept
-    between queries), patch_bytes, peak_memory_bytes, pieces, tokens_read ..."""
+    between queries), patch_bytes, peak_memory_bytes, pieces, tokens_read ...
+
+    Of the whole run, loading included: wall_seconds, cpu_seconds, and the machine's load average over a minute at start
+    and end (None where the system counts none). Records of older versions lack these."""
     dropped: dict[str, int]
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()

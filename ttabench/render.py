@@ -1,4 +1,4 @@
-"""What people see: tables, progress bars, and the machine formats of the same tables.
+"""What people see: tables, remarks, progress (bars.py), and the machine formats of the same tables.
 
 Results go to standard output, progress and remarks to standard error, so a pipe carries results only. What names,
 records and data hold is shown, never obeyed by a terminal.
@@ -11,20 +11,19 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from ttabench.bars import progress as progress
 from ttabench.errors import UnknownName
 from ttabench.printable import printable
-from ttabench.progress import Tick, no_tick
+from ttabench.progress import loaded
 from ttabench.types import Json
 
 Format = Literal["table", "markdown", "csv", "json"]
@@ -66,6 +65,7 @@ def known_format(name: str) -> Format:
 
 def console(stderr: bool = False) -> Console:
     """A console that colours only terminals and respects NO_COLOR; as wide as needed where nobody watches."""
+    loaded()
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False, soft_wrap=False)
 
@@ -141,33 +141,6 @@ def _as_csv(tables: Sequence[Table]) -> str:
     for table in tables:
         writer.writerows({"table": table.title, **row} for row in table.data)
     return text.getvalue()
-
-
-@contextmanager
-def progress(enabled: bool) -> Iterator[Tick]:
-    """A progress bar for each thing counted, with rates, on standard error; silent when off or nobody watches."""
-    if not enabled or not sys.stderr.isatty():
-        yield no_tick
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}", style="cyan"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console(stderr=True), transient=True) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def tick(what: str, done: int, total: int) -> None:
-            counted = what.partition(",")[0]  # what stands behind a comma changes from tick to tick
-            if counted not in tasks:
-                tasks[counted] = bars.add_task(what, total=total, completed=done, rate="")
-            bars.update(tasks[counted], description=what, completed=done, total=total)
-            speed = bars.tasks[bars.task_ids.index(tasks[counted])].speed
-            bars.update(tasks[counted], rate=f"{speed:,.1f}/s" if speed else "")
-
-        yield tick
 
 
 def number(value: float | int | None, digits: int = 1) -> str:

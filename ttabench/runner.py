@@ -152,7 +152,10 @@ class _EpisodeRun:
                 self._ask_under_one_window(pending, together[0].key)
 
     def _ask_under_one_window(self, asks: list[Ask], group: str) -> None:
-        self.asked[group] = replace(self.asked.get(group, AskCost(group=group)), encode_seconds=0.0)  # encoded anew
+        # the patch is encoded anew where a run goes on
+        self.asked[group] = replace(
+            self.asked.get(group, AskCost(group=group)), encode_seconds=0.0, encode_cpu_seconds=0.0
+        )
         shared = self._shared_patch(asks, group)
         for together in alike(self.bench.lm, asks):
             for samples in in_batches(together, self.size, lambda batch: self._answer(batch, shared, group)):
@@ -180,6 +183,7 @@ class _EpisodeRun:
         self.asked[group] = replace(
             so_far,
             encode_seconds=self.meter.last_seconds,
+            encode_cpu_seconds=self.meter.last_cpu_seconds,
             encode_peak_bytes=max(so_far.encode_peak_bytes, self.meter.peak_bytes["encode"]),
             held_bytes=max(so_far.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0),
         )
@@ -213,6 +217,7 @@ class _EpisodeRun:
                 answers=[] if ask.ids else list(ask.answers),  # a book is not copied into the samples
                 metrics={name: metric(name)(given.prediction, ask, given) for name in bench.of_one_query()},
                 ask_ms=each_ms,
+                ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
                 logprobs=list(given.logprobs),
                 tokens=list(given.tokens),
                 blank=list(given.blank),
@@ -241,6 +246,8 @@ class _EpisodeRun:
             patch_bytes=self._largest("patch_bytes"),
             adapt_peak_bytes=max(self.meter.peak_bytes["adapt"], self._largest("encode_peak_bytes")),
             ask_peak_bytes=self._largest("ask_peak_bytes"),
+            adapt_cpu_seconds=self.meter.cpu_seconds["adapt"]
+            + sum(cost.encode_cpu_seconds for cost in self.asked.values()),
             truncated={key: int(sum(value)) for key, value in self.state.meta.items() if key.startswith("truncated")},
         )
 

@@ -17,6 +17,8 @@ class AskCost:
     """Key of the first query of the group."""
     encode_seconds: float = 0.0
     """To encode the patch that all of them share."""
+    encode_cpu_seconds: float = 0.0
+    """The same of the processor."""
     encode_peak_bytes: int = 0
     patch_bytes: int = 0
     held_bytes: int = 0
@@ -45,6 +47,8 @@ class Sample:
     metrics: dict[str, float]
     ask_ms: float
     """Its share of the batch it was answered in."""
+    ask_cpu_ms: float | None = None
+    """The same of the processor; None where it was not measured."""
     logprobs: list[float] = field(default_factory=list)
     """Summed log-probability of each option (`choose`), of the continuation (`score`) or of the gold answer
     (`generate`)."""
@@ -99,3 +103,5 @@ class EpisodeCost:
     ask_peak_bytes: int
     truncated: dict[str, int] = field(default_factory=dict)
     """What of the context the method could not take in, by its own counts ("truncated_tokens" ...)."""
+    adapt_cpu_seconds: float | None = None
+    """Of the processor, reading and encoding; None where it was not measured."""

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from ttabench.errors import UserError
 from ttabench.locks import LOCK_FILE, locked
-from ttabench.partial import PARTIAL_FILE, lines, typed
+from ttabench.meter import Spent
+from ttabench.partial import PARTIAL_FILE, lines, seconds, typed
 from ttabench.records import (
     RECORD_FILE,
     SAMPLES_FILE,
@@ -48,6 +49,7 @@ class RunFolder:
         self.path = out / run
         self.samples: list[Sample] = []
         self.costs: list[EpisodeCost] = []
+        self.spent = Spent()
         self.left_out = 0
         """Lines of the partial results that do not count."""
         self._answered: set[tuple[str, str]] = set()
@@ -66,6 +68,7 @@ class RunFolder:
     def locked(self, notify: Callable[[str], None]) -> Iterator[None]:
         """Hold the run's lock; `notify` gets one line if another process holds it and we wait."""
         with locked(self.path, lambda: notify(f"Another process is running {self.path.name}; waiting for it.")):
+            self.spent.begin()  # waiting was no work
             yield
 
     def stored(self) -> RunRecord | None:
@@ -99,6 +102,7 @@ class RunFolder:
         for line in found:
             try:
                 self._take(line["kind"], line["value"])
+                self.spent.add(*seconds(line))
             except ValueError:
                 self.left_out += 1
         return len(self.samples)
@@ -189,6 +193,7 @@ class RunFolder:
         self.costs.append(cost)
 
     def _write(self, found: Sequence[Mapping[str, Json]]) -> None:
+        found = [*({**line, "seconds": self.spent.lap()} for line in found[:1]), *found[1:]]
         text = "".join(json.dumps({"run": self.path.name, **line}, ensure_ascii=False) + "\n" for line in found)
         try:
             with (self.path / PARTIAL_FILE).open("a", encoding="utf-8") as file:

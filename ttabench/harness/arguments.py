@@ -12,6 +12,7 @@ import torch
 from ttabench.architectures import NANO
 from ttabench.batching import AUTO
 from ttabench.config import digest
+from ttabench.environment import use_threads
 from ttabench.errors import UnknownName, UserError
 from ttabench.evaluation import Bases
 from ttabench.harness.prompts import Prompts
@@ -20,10 +21,12 @@ from ttabench.states import load_state
 
 NAME = "ttabench"
 ARGUMENTS = (
-    "method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device", "bos",
+    "method", "model", "checkpoint", "preset", "task", "state", "random_weights", "dtype", "device", "threads", "bos",
     "base_checkpoint",
 )  # fmt: skip
 HERE = ("batch_size", "split", "delimiter")
+QUERIES = 32
+"""At once, where nobody says how many."""
 NOT_GIVEN = ("state", "preset")
 """Where `none`, which lm-eval reads as nothing, names nothing; elsewhere it is a name (method, checkpoint, split)."""
 
@@ -48,6 +51,7 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     given = {**{key: value for key, value in more.items() if value is not None}, **named}
     given.pop("max_batch_size", None)
     wanted = _wanted(given)
+    use_threads(_threads(given))
     resolved = adapter(wanted)
     lm = Bases().get(wanted)
     method = resolved.build(lm)
@@ -59,9 +63,19 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     prompts = Prompts(split=str(given.get("split", "auto")), delimiter=str(given.get("delimiter", "\n\n")))
     info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split}
     info["state"] = digest(wanted.state) if wanted.state is not None else ""
+    info["threads"] = torch.get_num_threads()
     return {
         "method": method, "start": start, "batch_size": wanted.batch_size, "prompts": prompts, "info": info,
     }  # fmt: skip
+
+
+def _threads(given: Mapping[str, Any]) -> int | None:
+    text = str(given.get("threads", ""))
+    if text.removeprefix("-").isdecimal():
+        return int(text)
+    if text:
+        raise UserError(f"threads={text} is no number.", "Give 1 or more.")
+    return None
 
 
 def _wanted(given: Mapping[str, Any]) -> Wanted:
@@ -77,7 +91,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     device = str(given.get("device", "auto"))
     if device == "cuda:0" and not torch.cuda.is_available():
         device = "auto"  # lm-eval's command line says so where nobody did
-    size = str(given.get("batch_size", 32))
+    size = str(given.get("batch_size", QUERIES))
     if size != "auto" and (not size.isdecimal() or size == "0"):
         raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more, or auto.")
     return Wanted(

@@ -10,7 +10,7 @@ import lm_eval
 from lm_eval.utils import simple_parse_args_string
 
 from ttabench.errors import UserError
-from ttabench.harness.arguments import NAME
+from ttabench.harness.arguments import NAME, QUERIES
 from ttabench.harness.model import AdaptedLM
 from ttabench.printable import printable
 
@@ -55,6 +55,7 @@ def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **opt
     manager = _KnowingManager(options.pop("task_manager", None) or TaskManager(), model)
     found = simple_evaluate(model=model, model_args=given, tasks=list(tasks), task_manager=manager, **options)
     assert found is not None, "one process has all results"
+    found["config"]["batch_size"] = model.batch_size  # lm-eval writes what it was given, which may be nothing
     return dict(found)
 
 
@@ -69,6 +70,8 @@ def main() -> int:
     try:
         cli = HarnessCLI()
         arguments = cli.parse_args()
+        if not {"batch_size", "config"} & {key for key, value in vars(arguments).items() if value}:
+            arguments.batch_size = str(QUERIES)  # lm-eval's command line says 1 where nobody said a number
         lm_eval.simple_evaluate = evaluate  # the name by which the command line finds it
         cli.execute(arguments)
     except (UserError, ValueError) as error:

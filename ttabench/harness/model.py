@@ -18,7 +18,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
-from ttabench.batching import BatchSize, in_batches
+from ttabench.batching import AUTO, BatchSize, in_batches
 from ttabench.errors import UserError
 from ttabench.generation import generate
 from ttabench.harness import arguments
@@ -59,6 +59,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     ) -> None:
         super().__init__()
         self.method, self.lm = method, method.lm
+        self.batch_size = "auto" if batch_size == AUTO else batch_size
+        """Queries at once, as asked for; lm-eval's results file has it beside `batch_sizes`."""
         self.size = BatchSize(batch_size, method.lm.device.type)
         self.tokenizer = self.lm.tokenizer
         self.prompts = prompts or Prompts()
@@ -101,6 +103,11 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         """Token ids; BOS is added where a text is scored, never here."""
         assert not add_special_tokens, "BOS is put where the window starts"
         return self.lm.encode(string)
+
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """Queries that go together by now: those asked for, or fewer where they did not fit into memory."""
+        return {0: self.size.rows}
 
     def get_model_info(self) -> dict[str, Any]:
         """Base model, method, settings, checkpoint and state, for lm-eval's results file."""

@@ -11,7 +11,7 @@ import typer
 
 from ttabench import options as o
 from ttabench.errors import UserError
-from ttabench.progress import no_word
+from ttabench.progress import loading, no_word
 
 if TYPE_CHECKING:
     from ttabench.profiling.driver import Outcome
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ttabench.render import Format
 
 MEASURING = (
-    "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "time_limit", "device", "plot",
-    "out", "force", "quiet",
+    "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "time_limit", "device", "threads",
+    "plot", "out", "force", "quiet",
 )  # fmt: skip
 """Options that decide how something is measured and stored: no part of a profile on paper."""
 ON_PAPER = ("queries",)
@@ -48,6 +48,7 @@ def profile(
     row_seconds: o.RowSeconds = 20.0,
     time_limit: o.TimeLimit = None,
     device: o.Device = "auto",
+    threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     plot: o.ProfilePlot = None,
     out: o.Out = o.DEFAULT_OUT,
@@ -61,11 +62,13 @@ def profile(
     Every method runs in a process of its own. The same command again goes on where it stopped, or shows what is stored.
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
+    if not (json or quiet or form != "table" or analytic):
+        loading(f"libraries and {Path(model).name or model}")
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic are three profiles.", "Give one of them.")
     typed = {"methods": methods, "preset": preset, "settings": tuple(set_ or ())}
     load = {"piece_tokens": piece_tokens, "generate": generate, "repeat": repeat, "row_seconds": row_seconds}
-    showing = Showing(form="json" if json else form, quiet=quiet, force=force)
+    showing = Showing(form="json" if json else form, quiet=quiet, force=force, threads=threads)
     if analytic:
         _refuse(context, MEASURING, "has no part in --analytic.")
         _on_paper({**typed, "model": model, "prefill": prefill}, load, {"dtype": dtype, "queries": queries}, showing)
@@ -81,11 +84,14 @@ def profile(
 
 @dataclass(frozen=True, kw_only=True)
 class Showing:
-    """How the profile is shown, and whether what is stored is measured again."""
+    """How the profile is run and shown."""
 
     form: str = "table"
     quiet: bool = False
     force: bool = False
+    """Measure what is stored again."""
+    threads: int | None = None
+    """Of the processor; None leaves torch's choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +146,7 @@ def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, A
 def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
     """Measure or find the profile, show it, and draw it last: what was measured is seen even where a picture fails."""
     from ttabench import render
+    from ttabench.environment import use_threads
     from ttabench.plots import check_path
     from ttabench.profiling.driver import Manner, execute
     from ttabench.profiling.picture import plot
@@ -148,9 +155,10 @@ def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
         check_path(picture)
     form = render.known_format(showing.form)
     talking = form == "table" and not showing.quiet
+    use_threads(showing.threads)
     with render.progress(talking) as tick:
         notify = render.remark if talking else no_word
-        outcome = execute(job, out, Manner(force=showing.force, tick=tick, notify=notify))
+        outcome = execute(job, out, Manner(force=showing.force, threads=showing.threads, tick=tick, notify=notify))
     if showing.quiet:
         render.print_line(str(outcome.folder))
     else:

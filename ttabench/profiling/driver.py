@@ -105,6 +105,8 @@ class Manner:
 
     force: bool = False
     """Measure again even if it is stored."""
+    threads: int | None = None
+    """Of the processor, for the processes that measure; None leaves torch's choice."""
     tick: Tick = no_tick
     notify: Callable[[str], None] = no_word
     launch: Callable[[Mapping[str, Json]], Lines] = field(default_factory=lambda: launch)
@@ -175,7 +177,7 @@ class _Run:
 
     def _listen(self, request: Mapping[str, Json]) -> End:
         """Take what a process finds; faults of the user are raised here."""
-        with closing(self.manner.launch(request)) as lines:
+        with closing(self.manner.launch({**request, "threads": self.manner.threads})) as lines:
             for line in lines:
                 if isinstance(line, End):
                     return line
@@ -186,7 +188,8 @@ class _Run:
         if kind == "fault":
             raise UserError(value["what"], value["mend"])
         if kind == "tick":
-            self.manner.tick(*value)
+            what, done, total = value
+            self._tell(f", {what} ({done} of {total})")
         elif kind == "at":
             self.at = value
         elif kind == "row":
@@ -194,14 +197,18 @@ class _Run:
         else:
             self.folder.append(kind, value)
 
+    def _tell(self, more: str = "") -> None:
+        """How many rows are done, and what is measured now."""
+        whole = len(self.job.chosen) * len(self.job.lengths)
+        self.manner.tick(f"rows{more}", len(self.folder.rows) + len(self.failed), whole)
+
     def _keep(self, row: Row) -> None:
         now = time.perf_counter()
         self.folder.append("row", row.model_dump(), now - self.clock)
         self.clock = now
         if row.status == "failed":
             self.failed[row.method, row.prefill] = row
-        whole = len(self.job.chosen) * len(self.job.lengths)
-        self.manner.tick("rows", len(self.folder.rows) + len(self.failed), whole)
+        self._tell()
         if row.status != "ok":
             self.manner.notify(f"{row.method} at {short(row.prefill)}: {row.status} ({row.detail})")
 

@@ -50,20 +50,20 @@ def machine_limits(device: torch.device, dtype: torch.dtype) -> Limits:
     for side in SIZES[kind]:
         a, b = (torch.full((side, side), 0.5, device=device, dtype=dtype) for _ in range(2))
         out = torch.empty_like(a)
-        rate = max(rate, 2 * side**3 / _fastest(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device))  # type: ignore[misc]
+        rate = max(rate, 2 * side**3 / fastest(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device))  # type: ignore[misc]
     count = TRIAD_BYTES[kind] // (3 * dtype.itemsize)
     b, c = (torch.ones(count, device=device, dtype=dtype) for _ in range(2))
     a = torch.zeros_like(b)
-    moved = 3 * count * dtype.itemsize / _fastest(lambda: torch.add(b, c, alpha=0.5, out=a), device)
+    moved = 3 * count * dtype.itemsize / fastest(lambda: torch.add(b, c, alpha=0.5, out=a), device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     told = str(dtype).removeprefix("torch.")
     return Limits(flops=rate, bytes=moved, dtype=told, device=name, threads=torch.get_num_threads())
 
 
-def _fastest(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the fastest of as many tries as fit, three at least."""
+def fastest(work: Callable[[], object], device: torch.device, seconds: float | None = None) -> float:
+    """Seconds of the fastest of as many tries as fit into `seconds` (default: `SECONDS`), three at least."""
     work()
-    best, tries, end = float("inf"), 0, time.perf_counter() + SECONDS
+    best, tries, end = float("inf"), 0, time.perf_counter() + (SECONDS if seconds is None else seconds)
     while tries < 3 or time.perf_counter() < end:
         if device.type == "cuda":
             torch.cuda.synchronize(device)

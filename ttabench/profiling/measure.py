@@ -51,6 +51,7 @@ class _Asked:
 
     first_seconds: float
     token_seconds: list[float]
+    cpu_seconds: float
     peak_bytes: int
     patch_bytes: int
 
@@ -97,6 +98,7 @@ class Measuring:
         single = self.expected(tokens) > load.row_seconds / 2
         counter = Counter(tensors=not single)
         seconds: list[float] = []
+        processor: list[float] = []
         peaks: list[int] = []
         self._tell(tokens, "warms up", 0)
         with nullcontext() if single else counter:
@@ -110,9 +112,11 @@ class Measuring:
             with counter if single else nullcontext():
                 state = self._adapt(read, meter)
             seconds.append(meter.seconds["adapt"])
+            processor.append(meter.cpu_seconds["adapt"])
             peaks.append(meter.peak_bytes["adapt"])
         self.passes[tokens] = median(seconds)
         figures = {"adapt_seconds": figure(seconds), "adapt_peak_bytes": exactly(max(peaks))}
+        figures["adapt_cpu_seconds"] = figure(processor)
         figures |= self._counted("adapt", counter, median(seconds))
         figures |= self._asked(state, ask, tokens)
         notes = () if not single else ("operations were counted while the one pass was timed",)
@@ -158,9 +162,12 @@ class Measuring:
                 token_B.tolist()
                 stamps.append(time.perf_counter())
         gaps = [after - before for before, after in pairwise(stamps)]
-        peak = max(meter.peak_bytes.values())
         return _Asked(
-            first_seconds=meter.seconds["first"], token_seconds=gaps, peak_bytes=peak, patch_bytes=patch.nbytes
+            first_seconds=meter.seconds["first"],
+            token_seconds=gaps,
+            cpu_seconds=sum(meter.cpu_seconds.values()),
+            peak_bytes=max(meter.peak_bytes.values()),
+            patch_bytes=patch.nbytes,
         )
 
     def _asked(self, state: State, ask: Ask, tokens: int) -> dict[str, Figure]:
@@ -175,6 +182,7 @@ class Measuring:
             "first_seconds": figure(firsts),
             "first_ms": figure([1000 * seconds for seconds in firsts]),
             "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
+            "ask_cpu_seconds": figure([run.cpu_seconds for run in runs]),
             "ask_peak_bytes": exactly(max(run.peak_bytes for run in runs)),
             "patch_bytes": exactly(runs[0].patch_bytes),
         }

@@ -41,7 +41,9 @@ class Row(BaseModel):
     detail: str = ""
     """Why it did not end well."""
     figures: dict[str, Figure] = {}
-    """By name; the name says the unit: _seconds, _ms, _bytes, _share (of the machine's limit) ..."""
+    """By name; the name says the unit: _seconds, _ms, _bytes, _share (of the machine's limit) ...
+
+    wall_seconds, cpu_seconds and load_average_start and _end are of the whole row, repetitions included."""
     notes: tuple[str, ...] = ()
 
     def value(self, name: str) -> float | None:

@@ -21,15 +21,16 @@ import torch
 
 from ttabench import lm as base
 from ttabench.batching import out_of_memory
-from ttabench.environment import quiet_libraries, seed_everything
+from ttabench.environment import quiet_libraries, seed_everything, use_threads
 from ttabench.errors import UserError
 from ttabench.layers.rotary import rotates
 from ttabench.lm import LM
+from ttabench.meter import Lap, load_average
 from ttabench.methods.base import BaseMethod
 from ttabench.profiling.job import Job
 from ttabench.profiling.machine import Limits, machine_limits
 from ttabench.profiling.measure import Measuring
-from ttabench.profiling.rows import Row, oom
+from ttabench.profiling.rows import Row, exactly, oom
 from ttabench.types import Json
 
 Emit: TypeAlias = Callable[[str, Json], None]
@@ -39,6 +40,7 @@ Emit: TypeAlias = Callable[[str, Json], None]
 def work(request: Mapping[str, Json], emit: Emit) -> None:
     """Do what a request asks."""
     job = Job.from_json(request["job"])
+    use_threads(request.get("threads"))
     quiet_libraries()
     seed_everything(0)
     try:
@@ -80,10 +82,20 @@ def _method(request: Mapping[str, Json], job: Job, lm: LM, emit: Emit) -> None:
     measure = measurer(job, lm, method, limits, dict(request.get("passes", ())), emit)
     for length in lengths:
         emit("at", length)
-        row = measure(length)
+        row = _timed(measure, length)
         emit("row", row.model_dump())
         if row.status == "oom":
             return  # what is left of it would be counted with the next length; a fresh process goes on
+
+
+def _timed(measure: Callable[[int], Row], length: int) -> Row:
+    """A row with what it took in all, and how busy the machine was before and after."""
+    loads, lap = {"load_average_start": load_average()}, Lap()
+    row = measure(length)
+    wall, cpu = lap.take()
+    told = {"wall_seconds": wall, "cpu_seconds": cpu, **loads, "load_average_end": load_average()}
+    figures = {name: exactly(value) for name, value in told.items() if value is not None}
+    return row.model_copy(update={"figures": row.figures | figures}) if row.status == "ok" else row
 
 
 SPARE = 512
