@@ -3,6 +3,7 @@
 by_option(records, "ratio", quality)   | task | method | 0.1 | 0.2 | ... |
 by_part(records)                       | method | boolq | cb | ... | hellaswag | ... | mean |
 by_length(records)                     | method | 16384 | 32768 | ... |
+by_state(records)                      | state of | value | from other | from none |
 """
 
 from __future__ import annotations
@@ -103,6 +104,26 @@ def by_length(runs: Sequence[RunRecord]) -> str:
         for line, found in cells.items()
     ]
     return table(("method", *(f"{length:,}" for length in columns)), shown, 1)
+
+
+def by_state(runs: Sequence[RunRecord]) -> str:
+    """A line a state that answered: the main metric, and how far it is from that under the other states, by seed."""
+    found: dict[str, dict[int, float]] = {}
+    for run in runs:
+        row = run.value(run.main_metric)
+        if row is not None:
+            found.setdefault(run.state_of, {})[row.seed] = row.value
+    shown = []
+    for state in (state for state in ("own", "other", "none") if state in found):
+        values = found[state]
+        apart = [
+            spread([100 * (values[seed] / found[beside][seed] - 1) for seed in sorted(values)], 2)
+            if beside in found and beside != state
+            else ""
+            for beside in ("other", "none")
+        ]
+        shown.append((state, spread(list(values.values()), 4), *apart))
+    return table(("state of", "value", "from other, per cent", "from none, per cent"), shown, 1)
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:

@@ -26,6 +26,7 @@ import grids
 from suites import (
     BY_LENGTH,
     BY_PART,
+    BY_STATE,
     FITS,
     LENGTHS,
     OPTION_VARIED,
@@ -123,6 +124,9 @@ def grid_of(suite: str, out: Path) -> str:
         return "\n".join(f"**{name}**\n\n{grids.by_option(runs, option, cell)}" for name, cell in cells.items()) + "\n"
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
+    if suite in BY_STATE:
+        head = f"{BY_STATE[suite]} Mean over seeds ± standard error over seeds; differences paired by seed."
+        return f"{head}\n\n{grids.by_state(grids.records(out / suite))}\n"
     if suite in BY_LENGTH:
         text = f"{suite}: perplexity by tokens of a book, mean over seeds ± standard error over seeds"
         return f"**{text}**\n\n{grids.by_length(grids.records(out / suite))}\n"

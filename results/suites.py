@@ -195,3 +195,7 @@ TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites of one table: what was learned by heart, and what is read."""
 BY_LENGTH = ("pg19", "books")
 """Suites with a grid by the length up to which a text was read."""
+BY_STATE = {
+    "swap": "What StreamAdapter's state holds of a book: the same strides under another book's state, and none."
+}
+"""Suites of one method with a grid by whose state answered, and what that shows."""

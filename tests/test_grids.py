@@ -67,6 +67,25 @@ def test_runs_of_one_method_are_told_apart_by_preset_and_ratio(
     }  # fmt: skip
 
 
+def test_a_grid_by_state_holds_differences_by_seed(
+    grids: ModuleType, ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    options = ["tokens=40", "window=24", "stride=16", "books=2"]
+    chosen = [word for setting in options for word in ("--task-set", setting)]
+    ran = ttabench("eval", "--method", "icl", "--task", "pg19", "--source", "mini", "--model", tiny_base,
+                   "--swap-state", *chosen, "--out", tmp_path, "--json")  # fmt: skip
+    own, other, none = (row["value"] for run in ran.json()["runs"] for row in run["rows"]
+                        if (row["metric"], row["part"]) == ("ppl", None))  # fmt: skip
+    assert len({own, other, none}) == 3
+    _, _, *lines = grids.by_state(grids.records(tmp_path)).splitlines()
+    shown = [cells(line) for line in lines]
+    assert [line[0] for line in shown] == ["own", "other", "none"]
+    assert float(shown[0][1].replace(",", "")) == pytest.approx(own, abs=0.51)
+    assert float(shown[0][2]) == pytest.approx(100 * (own / other - 1), abs=0.006)
+    assert float(shown[1][3]) == pytest.approx(100 * (other / none - 1), abs=0.006)
+    assert (shown[1][2], shown[2][3]) == ("", "")
+
+
 def test_a_grid_by_length_holds_the_perplexity_of_every_length(
     grids: ModuleType, ttabench: Command, tiny_base: Path, tmp_path: Path
 ) -> None:

@@ -285,11 +285,13 @@ def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypat
     found, entered = [], []
     kept = recompute._Kept.put
     monkeypatch.setattr(recompute._Kept, "put", lambda *given: entered.append(given[1]) or kept(*given))
-    for room in (2**40, 0):
+    for room, wanted in ((2**40, "auto"), (0, "no"), (0, "auto"), (2**40, "yes")):
         monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
-        found.append(read(TempLora(lm, replace(TINY, dropout=0.2)), *TEXTS[:2]).tensors["factors"])
-        assert bool(entered) == (room == 0)
-    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=0)
+        settings = replace(TINY, dropout=0.2, recompute=wanted)  # type: ignore[arg-type]
+        found.append(read(TempLora(lm, settings), *TEXTS[:2]).tensors["factors"])
+        assert bool(entered) == (len(found) > 2)
+    for other in found[1:]:
+        torch.testing.assert_close(found[0], other, atol=1e-5, rtol=0)
     assert not any("forward" in vars(block) for block in lm.blocks())
 
 

@@ -59,6 +59,8 @@ class TempLoraSettings(lora.LoraShape):
     """Weight decay."""
     clip: float = 1.0
     """Largest norm of the gradient."""
+    recompute: Literal["auto", "yes", "no"] = "auto"
+    """Whether a step computes its layers again to hold less, at a fourth more time; auto: where it would hold much."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,8 +125,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         self._apart |= self.settings.by == "epoch" and any(state.meta["tokens_read"])
         pieces = new_ids(self.lm, state, chunks)
         texts = ids_of(held, state.rows)
-        before = held["pieces"].tolist()
-        lessons = [list(self._lessons(*row)) for row in zip(texts, pieces, before, strict=True)]
+        lessons = [list(self._lessons(*row)) for row in zip(texts, pieces, held["pieces"].tolist(), strict=True)]
         order = sorted(range(state.rows), key=lambda row: -len(lessons[row]))
         places = torch.tensor(order, device=self.lm.device)
         trained = {name: held[name].index_select(0, places) for name in (*VECTORS, "steps")}
@@ -144,8 +145,6 @@ class TempLora(BaseMethod[TempLoraSettings]):
         if "factors" not in tensors:
             return window_of(newest)
         return replace(window_of(newest), deltas=lora.deltas(self._factors(tensors["factors"]), self.settings))
-
-    # training
 
     def _fresh(self, rows: int) -> dict[str, Tensor]:
         device = self.lm.device
@@ -209,7 +208,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         """Gradients of one item a row; which of them had a loss. Dropout depends on the row's seed alone."""
         s, device = self.settings, self.lm.device
         lengths = [self._length(item) for item in items]
-        again = step_bytes(self.lm, sum(lengths)) > self._room()
+        again = s.recompute == "yes" or (s.recompute == "auto" and step_bytes(self.lm, sum(lengths)) > self._room())
         zeros = RowDropout(s.dropout, seeds, lengths, device, again=again) if s.dropout else None
         with torch.enable_grad(), ExitStack() as inside:
             deltas = lora.deltas(factors.pairs(len(items)), s, zeros)
