@@ -49,7 +49,7 @@ def test_the_tree_names_every_module_and_no_other() -> None:
 
 
 def test_the_two_set_up_commands_are_one_line_each() -> None:
-    setup = README[README.index("## Set up") : README.index("## Use")]
+    setup = README[README.index("## Set up") : README.index("## A real model")]
     blocks = re.findall(r"```bash\n(.*?)```", setup, re.S)
     assert [block.count("\n") for block in blocks] == [1, 1]
     assert all("-c constraints.txt" in block for block in blocks)

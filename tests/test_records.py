@@ -37,7 +37,7 @@ def record(run: str = "0123456789ab", **changes: object) -> RunRecord:
 def sample(key: str, episode: str = "e", value: float = 1.0) -> Sample:
     return Sample(
         episode=episode, key=key, mode="generate", step=1, context_tokens=5, about="d", prompt="Who?", prediction="Ada",
-        answers=["Ada"], metrics={"f1": value}, ask_ms=2.0,
+        answers=["Ada"], metrics={"f1": value}, ask_ms=2.0, logprobs=[-1.5], tokens=[2],
     )  # fmt: skip
 
 

@@ -258,7 +258,7 @@ def damage(folder: Path, what: str) -> None:
         ("bad header", r"adapter\.json is damaged"),
         ("list header", r"adapter\.json is damaged"),
         ("nested header", r"adapter\.json is damaged"),
-        ("not finite", "is damaged: .* is not finite"),
+        ("not finite", "holds values that are not finite"),
         ("odd setting", "do not fit: .*colour"),
         ("missing", "does not fit its settings"),
         ("unknown", "does not fit its settings: more"),

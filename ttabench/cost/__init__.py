@@ -119,7 +119,9 @@ FORMULAS: Mapping[str, Formula] = {
         paper="2306.14048",
     ),
     "mac": Formula(cost=mac, settings=_MAC, presets=_MAC_PRESETS, paper="2403.04317"),
-    "lora": Formula(cost=lora, settings=_LORA, presets={"nano": {"rank": 43}}, paper="2106.09685"),
+    "lora": Formula(
+        cost=lora, settings=_LORA, presets={"nano": {"rank": 43}, "smollm2-135m": {"rank": 16}}, paper="2106.09685"
+    ),
     "templora": Formula(cost=templora, settings={**_LORA, "epochs": 2, "prefix": 512}, paper="2401.11504"),
     "streamadapter": Formula(
         cost=streamadapter, settings=_STREAMADAPTER, presets=_STREAMADAPTER_PRESETS, paper="2411.09289"
