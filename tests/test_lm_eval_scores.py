@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("lm_eval")
 
 import torch
+from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaForCausalLM
 
@@ -64,6 +65,7 @@ def merging() -> LM:
     """A random Llama under nano's byte-level BPE, which begins no text."""
     tokenizer = load_lm(device="cpu").tokenizer
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
+    tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)  # "\n\n" before a word: two tokens
     tokenizer.chat_template = TEMPLATE
     config = tiny_llama().config
     config.vocab_size, config.max_position_embeddings = len(tokenizer), 1024
