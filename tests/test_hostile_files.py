@@ -83,14 +83,14 @@ def test_a_card_names_nothing_outside_its_source(place: str, name: str) -> None:
         data["source"]["articles"]["files"] = [name]
     else:
         data["splits"]["test"][place] = [name]
-    with pytest.raises(ValueError, match="no name within the source"):
+    with pytest.raises(ValueError, match="is no path below the folder"):
         Card.model_validate_json(json.dumps(data), strict=True)
 
 
 def test_nor_do_its_parts() -> None:
     data = card_of("superglue")
     data["parts"]["boolq"]["folders"] = ["../BoolQ"]
-    with pytest.raises(ValueError, match="no name within the source"):
+    with pytest.raises(ValueError, match="is no path below the folder"):
         Card.model_validate_json(json.dumps(data), strict=True)
 
 
@@ -125,19 +125,19 @@ def test_a_cut_archive_with_bytes_that_are_no_text(
                   "ttabench.mini.qa:random", "ttabench.mini.figures:answering"]
 )  # fmt: skip
 def test_a_generator_that_is_none(tmp_path: Path, generator: str) -> None:
-    with pytest.raises(UserError, match="is no generator of the miniature world"):
+    with pytest.raises(UserError, match="there is no such function|it makes no rows from a split"):
         load(own_card(tmp_path, twin={"generator": generator}))
 
 
 @pytest.mark.parametrize("name", ["demonstrations:metaicl", "demonstrations:unseen", "profiles:lamp"])
 def test_a_generator_of_another_reader(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match=r"makes nothing for|refuses"):
+    with pytest.raises(UserError, match=r"it makes rows for another reader|does not fit this card"):
         load(own_card(tmp_path, twin={"generator": f"ttabench.mini.{name}"}))
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [({"questions": "many"}, "questions takes int, got 'many'"), ({"colour": 3}, "Unknown argument of ttabench.mini"),
+    [({"questions": "many"}, "questions takes int, got 'many'"), ({"colour": 3}, "is no argument of ttabench.mini"),
      ({"questions": None}, "questions takes int, got None")],
 )  # fmt: skip
 def test_arguments_of_a_card_are_checked(tmp_path: Path, arguments: dict[str, object], expected: str) -> None:
@@ -179,7 +179,7 @@ def test_a_long_cell_in_the_list_of_books(tmp_path: Path) -> None:
     put(tmp_path, "metadata.csv", f"1,{'x' * 131_073},1900,u\n")
     assert load("pg19", source=str(tmp_path)).describe()["books"] == 1
     put(tmp_path, "metadata.csv", '1,"open\nx",1900,u\n2,a\x00b,1900,u\n1,"' + "x" * 17_000_000)
-    assert "metadata.csv line" in refusal("pg19", tmp_path)
+    assert "metadata.csv" in refusal("pg19", tmp_path)
 
 
 @pytest.mark.parametrize("text", ["A(" * 2000, "A(" * 2000 + ")" * 2000, "A(" * 30 + "B" + ")" * 30])

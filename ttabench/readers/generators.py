@@ -6,14 +6,18 @@ generated(card, list, "test", 0, 16, questions=2)   ->  [{"text": ..., "question
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, get_type_hints
 
 from ttabench.errors import UserError
 from ttabench.readers.cards import Card
+from ttabench.readers.faults import brief
 
 T = TypeVar("T")
+MOST_ROWS, MOST_TOKENS = 10**6, 2**26
+"""What a twin makes at most: rows, or whatever its arguments count, multiplied; and tokens of running text."""
 
 
 def generator_of(card: Card) -> Callable[..., Any]:
@@ -54,9 +58,10 @@ def generated(card: Card, kind: type[T], *place: object, **arguments: object) ->
     function = generator_of(card)
     signature = inspect.signature(function)
     try:
-        signature.bind(*place, **arguments)
+        bound = signature.bind(*place, **arguments)
     except TypeError as error:
         raise _fault(card, f"it does not fit this card's reader ({error})") from None
+    check_size(card, bound.arguments)
     if place and list(signature.parameters)[:2] != ["split", "seed"]:
         raise _fault(card, "it does not fit this card's reader")
     try:
@@ -67,6 +72,19 @@ def generated(card: Card, kind: type[T], *place: object, **arguments: object) ->
     if not isinstance(made, kind):
         raise _fault(card, "it makes rows for another reader")
     return made
+
+
+def check_size(card: Card, arguments: Mapping[str, object]) -> None:
+    """Whether a twin may be asked for so much.
+
+    Raises:
+        UserError: more than a memory holds.
+    """
+    counts = {key: n for key, n in arguments.items() if key != "seed" and isinstance(n, int) and n > 0}
+    rows = math.prod(n for key, n in counts.items() if key != "tokens")
+    if rows > MOST_ROWS or rows * counts.get("tokens", 1) > MOST_TOKENS:
+        asked = ", ".join(f"{key}={brief(n, 20)}" for key, n in counts.items())
+        raise UserError(f"The twin of {card.name} would make too much with {asked}.", "Ask for less with --task-set.")
 
 
 def _fault(card: Card, why: str) -> UserError:
