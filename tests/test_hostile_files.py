@@ -125,7 +125,7 @@ def test_a_cut_archive_with_bytes_that_are_no_text(
                   "ttabench.mini.qa:random", "ttabench.mini.figures:answering"]
 )  # fmt: skip
 def test_a_generator_that_is_none(tmp_path: Path, generator: str) -> None:
-    with pytest.raises(UserError, match="there is no such function|it makes no rows from a split"):
+    with pytest.raises(UserError, match=r"there is no such function|it makes no rows from a split"):
         load(own_card(tmp_path, twin={"generator": generator}))
 
 
