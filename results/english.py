@@ -81,7 +81,7 @@ def ends() -> Iterator[tuple[str, tuple[str, ...]]]:
 def squad(model: str, documents: int) -> Iterator[Cell]:
     """Question streams of real paragraphs."""
     told = ("--task", "squad_seq", "--model", model, "--task-set", ASKED, "--task-set", f"documents={documents}")
-    learned = [("templora", ("templora", "--set", "lr=0.001"))]
+    learned = [("templora", ("templora",))]
     methods = [*ends(), *kept(documents * DOCUMENT_TOKENS), *pressed(), *learned]
     for line, words in methods:
         yield Cell(line, f"{documents} documents", ("--method", *words, *told))
@@ -122,7 +122,7 @@ def books() -> Iterator[Cell]:
     methods = (
         ("none", ("none",)),
         ("window", ("window", "--preset", "book")),
-        ("templora", ("templora", "--preset", MODEL)),
+        ("templora", ("templora", "--preset", "streamadapter-book")),
     )
     for line, words in methods:
         yield Cell(line, "", ("--method", *words, *told))
