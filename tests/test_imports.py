@@ -52,6 +52,7 @@ LEVELS = (
         "attention",
         "fused",
         "lean",
+        "packed",
         "slots",
         "head",
         "recompute",

@@ -18,18 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
-from torch.nn.functional import embedding, linear, scaled_dot_product_attention
+from torch.nn.functional import embedding, linear
 
-from ttabench.attention import Shared, attend_in_parts
-from ttabench.fused import across, behind, bias_of, in_two_parts, joined, summed
+from ttabench.fused import in_two_parts
 from ttabench.lm import LM
+from ttabench.packed import Text
 from ttabench.slots import Slots
 from ttabench.types import LowRank, Patch
 
@@ -40,7 +39,7 @@ STATIC = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary frequencies that do not change with the length of what is read."""
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, queries [X, N, D], keys and values [B, H, S, D]) to what they attend to [X, N, D]."""
+"""(layer, queries [X, N, D], keys and values [B, H, S, D]) to what they attend to [X, N, D] or [X, H, G, D]."""
 
 
 @dataclass(frozen=True)
@@ -71,76 +70,6 @@ class _Block:
     def maps(self) -> tuple[nn.Module, ...]:
         """Its linear maps."""
         return self.query, self.key, self.value, self.out, self.gate, self.up, self.down
-
-
-@dataclass(frozen=True)
-class Text:
-    """The tokens of one forward, in rows; padding stands in rows where attention needs it and is mapped nowhere."""
-
-    ids_BT: Tensor
-    positions_BT: Tensor
-    """[B or 1, T]"""
-    places_X: Tensor | None = None
-    """Which of the B T tokens, row after row, are no padding; None: all of them."""
-
-    def packed(self, rows_BT: Tensor) -> Tensor:
-        """[B, T, ...] without padding: [X, ...]."""
-        flat = rows_BT.flatten(0, 1)
-        return flat if self.places_X is None else flat.index_select(0, self.places_X)
-
-    def in_rows(self, packed_X: Tensor) -> Tensor:
-        """[X, ...] as [B, T, ...]; zeros stand for padding."""
-        rows, tokens = self.ids_BT.shape
-        if self.places_X is not None:
-            padded = packed_X.new_zeros(rows * tokens, *packed_X.shape[1:])
-            packed_X = padded.index_copy_(0, self.places_X, packed_X)
-        return packed_X.view(rows, tokens, *packed_X.shape[1:])
-
-
-@dataclass(frozen=True)
-class Attending:
-    """Attention of one forward: what all its layers have in common is made once."""
-
-    text: Text
-    scaling: float
-    shared: Sequence[Shared] | None = None
-    """What a window lends, one entry a layer."""
-    mask: Tensor | None = None
-    """bool [B or 1, 1, T, P + S] of shared and own slots; None: every token sees all slots up to its own."""
-
-    @cached_property
-    def _bias(self) -> Tensor | None:
-        """Of the own slots, where shared ones are attended to apart, else of all."""
-        if self.mask is None:
-            return None
-        lent = 0 if self.shared is None else self.shared[0].keys.shape[2]
-        return bias_of(self.mask[..., lent:], torch.float32)
-
-    def __call__(self, layer: int, query_XND: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """See `Attend`."""
-        shared = None if self.shared is None else self.shared[layer]
-        query = self.text.in_rows(query_XND).transpose(1, 2)
-        if shared is not None and shared.keys.shape[2]:
-            if not shared.all_seen:
-                return self.text.packed(attend_in_parts(query * self.scaling, (key, value), shared, self.mask))
-            part = summed(query, key, value, self.scaling, bias=self._bias, causal=self.mask is None)
-            of_own, sum_own = (self.text.packed(each.transpose(1, 2)) for each in part)
-            return joined(across(query_XND, shared.keys, shared.values, self.scaling), (of_own, sum_own))
-        return self.text.packed(self._to_own(query, key, value))
-
-    def _to_own(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        rows, count, tokens, size = query.shape
-        if tokens == 1:
-            packed = query.reshape(rows, key.shape[1], -1, size)
-            out = scaled_dot_product_attention(packed, key, value, self._bias, scale=self.scaling)
-            return out.view(rows, 1, count, size)
-        whole = self._bias is None
-        if whole and key.shape[2] > tokens:
-            return behind(query, key, value, self.scaling)
-        out = scaled_dot_product_attention(
-            query, key, value, self._bias, is_causal=whole, scale=self.scaling, enable_gqa=count != key.shape[1]
-        )
-        return out.transpose(1, 2)
 
 
 class Lean:
@@ -207,7 +136,7 @@ class Lean:
             turned_XND = _turned(both.view(len(both), -1, self._size), *turns)
             key_XHD = turned_XND[:, self._heads :]
             value_XHD = _mapped(y_XC, block.value).view(key_XHD.shape)
-            keys, values = held.update(*(text.in_rows(each).transpose(1, 2) for each in (key_XHD, value_XHD)))
+            keys, values = held.update(text.heads_first(key_XHD), text.heads_first(value_XHD))
             seen_XND = attend(number, turned_XND[:, : self._heads], keys, values)
             x_XC = x_XC + _mapped(seen_XND.flatten(1), block.out)
             y_XC = _normed(x_XC, block.after, self._epsilon)

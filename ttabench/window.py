@@ -19,8 +19,9 @@ from transformers.cache_utils import Cache
 
 from ttabench.attention import NAME, Shared, heads_blinded, is_watched, read_on, shared_prefix, watched
 from ttabench.fused import in_two_parts
-from ttabench.lean import Attending, Lean
+from ttabench.lean import Lean
 from ttabench.lm import LM
+from ttabench.packed import Attending
 from ttabench.slots import Slots, joined
 from ttabench.types import Eviction, Prefix
 
