@@ -119,12 +119,12 @@ def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluat
     accuracy = aggregate([sample.metrics[task.card.main_metric] for sample in kept.samples.values()]).mean
     seconds = time.perf_counter() - begin
     (episode,) = task.episodes()
-    shown = "".join(piece.text + piece.joiner for piece in episode.observes())
+    shown = "".join((piece.joiner if number else "") + piece.text for number, piece in enumerate(episode.observes()))
     asks = episode.asks()
     return Evaluated(
         seconds=seconds,
         accuracy=accuracy,
-        prompts=[[(shown + ask.prompt, option) for option in ask.options] for ask in asks],
+        prompts=[[(shown + ask.joiner + ask.prompt, option) for option in ask.options] for ask in asks],
         scores=[list(kept.samples[ask.key].logprobs) for ask in asks],
     )
 

@@ -1,44 +1,24 @@
 """The rows of the speed comparison: files that `ttabench` reads, and a task of lm-eval with the same demonstrations.
 
 `ttabench` draws its demonstrations from the training rows; lm-eval is given exactly those, in that order, and shows the
-first so many of them in front of every document. `ttabench` tokenises every piece apart, and many tokenizers have one
-token for two line breaks at the end of a piece but two before a word: here the breaks stand in front of the pieces and
-of the queries, so that the tokens too are those of lm-eval's whole prompts.
+first so many of them in front of every document.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ttabench.mini.demonstrations import superglue
 from ttabench.readers import load
 from ttabench.readers.demonstrations import Demonstrations
-from ttabench.types import Ask, Episode
 
 TEMPLATES = {"copa": "super_glue/copa/default.yaml", "sst2": "glue/sst2/default.yaml"}
 Rows = list[dict[str, Any]]
-
-
-class Leading(Demonstrations):
-    """The same texts, joiners moved from behind every piece to the front of the next piece or query."""
-
-    def episodes(self, count_tokens: Callable[[str], int] | None = None) -> Iterator[Episode]:
-        """See `readers.Task`."""
-        for episode in super().episodes(count_tokens):
-            before = ""
-            steps: list[Any] = []
-            for step in episode.steps:
-                if isinstance(step, Ask):
-                    steps.append(replace(step, prompt=before + step.prompt))
-                else:
-                    steps.append(replace(step, text=before + step.text, joiner=""))
-                    before = step.joiner
-            yield replace(episode, steps=tuple(steps))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +38,12 @@ class Source:
         """Of lm-eval's task."""
         return f"bench_{self.task}_{self.kind}"
 
-    def ours(self, shots: int) -> Leading:
+    def ours(self, shots: int) -> Demonstrations:
         """The task as `ttabench eval --task superglue --source FOLDER` binds it: files are read, prompts are made."""
         options = {"task": self.task, "shots": shots}
         bound = load("superglue", source=str(self.folder), seed=0, limit=self.limit, options=options)
         assert isinstance(bound, Demonstrations), "superglue is a task of demonstrations"
-        return Leading(**{each.name: getattr(bound, each.name) for each in fields(bound)})
+        return bound
 
 
 def published(task: str, folder: Path) -> dict[str, Rows]:

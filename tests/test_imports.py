@@ -41,6 +41,7 @@ LEVELS = (
     (
         "lm",
         "chat",
+        "texts",
         "hub",
         "loading",
         "gguf_files",

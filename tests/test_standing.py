@@ -16,6 +16,7 @@ from ttabench.lm import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.lora import Lora, LoraSettings
 from ttabench.patching import forward
+from ttabench.resolving import Wanted
 from ttabench.standing import stood_on
 from ttabench.types import Patch
 
@@ -76,3 +77,9 @@ def test_a_run_names_what_its_base_stands_on(ttabench: Command, common: list[obj
 def test_the_name_of_a_base_on_a_checkpoint() -> None:
     config = RunConfig(method="icl", model="smollm2-135m", base_checkpoint="shipped:qa")
     assert config.base == "smollm2-135m-qa"
+
+
+def test_what_to_type_next_names_the_base_and_how_it_is_read() -> None:
+    wanted = Wanted(method="icl", task="squad_seq", model="smollm2-135m-qa", bos="no", chat_template=False)
+    assert wanted.base_words == "--model smollm2-135m --base-checkpoint shipped:qa --bos no --no-chat-template"
+    assert Wanted(method="icl", task="squad_seq", model="my model").base_words == "--model 'my model'"

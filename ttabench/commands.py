@@ -161,7 +161,7 @@ def adapt(wanted: Wanted, reading: Reading, storing: Storing, showing: Showing) 
         result["peft"] = str(folder.path / "peft")
         if patch.tokens_BT is not None:
             result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
-    again = f"ttabench eval --method {quote(wanted.method)} --model {wanted.model} --state {folder.path} --ask-only"
+    again = f"ttabench eval --method {quote(wanted.method)} {wanted.base_words} --state {folder.path} --ask-only"
     show_result("adapted", result, showing, f"Ask it: {again}")
 
 

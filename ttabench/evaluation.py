@@ -76,17 +76,10 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         options=options,
     )
     record = task.describe()
-    inputs = {"rows": str(record["digest"]), "model": _model_digest(wanted)}
-    inputs["checkpoint"] = resolved.checkpoint_digest
-    if wanted.base_checkpoint:
-        inputs["base_checkpoint"] = digest(named(wanted.base_checkpoint, wanted.model))
-    if wanted.state is not None:
-        inputs["state"] = digest(wanted.state)
     if wanted.state_of != "own" and not task.n_observes:
         raise UserError(f"{card.name} shows nothing to adapt to here: there is no state to swap.", "Change --task-set.")
     if wanted.state_of == "other":
         record["others"] = task.describe_others()
-        inputs["others"] = str(record["others"]["digest"])
     config = RunConfig(
         method=wanted.method,
         task=task.card.name,
@@ -109,11 +102,24 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         bos=wanted.bos,
         base_checkpoint=wanted.base_checkpoint,
         chat_template=chat,
-        inputs={key: value for key, value in inputs.items() if value},
+        inputs=_inputs(wanted, resolved, record),
     )
     card = task.card
     metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance}
     return Plan(wanted=wanted, config=config, adapter=resolved, task=task, task_record={**record, **metrics})
+
+
+def _inputs(wanted: Wanted, resolved: Adapter, record: Mapping[str, Json]) -> dict[str, str]:
+    """Digests of what a run reads, by name."""
+    found = {
+        "rows": str(record["digest"]),
+        "model": _model_digest(wanted),
+        "checkpoint": resolved.checkpoint_digest,
+        "base_checkpoint": digest(named(wanted.base_checkpoint, wanted.model)) if wanted.base_checkpoint else "",
+        "state": digest(wanted.state) if wanted.state is not None else "",
+        "others": str(record["others"]["digest"]) if "others" in record else "",
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _check_model(wanted: Wanted) -> None:

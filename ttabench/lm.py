@@ -9,30 +9,27 @@ Weights never change: gradients are off, the model stays in evaluation mode. All
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from ttabench import attention, hub
 from ttabench.architectures import NANO
-from ttabench.chat import Chat, chat_of
 from ttabench.errors import UnknownName, UserError
+from ttabench.texts import Texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-ANCHOR = "a"
-"""Stands in front of a text that follows other text, while it is tokenised, where that makes a difference."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class LM:
-    """A frozen causal language model with its tokenizer.
+class LM(Texts):
+    """A frozen causal language model with its tokenizer, whose texts it reads as `Texts` says.
 
     Args:
         model: a transformers causal LM whose logits are `output_embeddings(decoder(ids))` (Llama-likes, GPT-2, OPT).
@@ -45,12 +42,8 @@ class LM:
     Attributes:
         max_positions: longest window; position ids run from 0 to this less one.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
-        bos_ids: what begins a text: one token for Llama-likes, () for GPT-2 and for SmolLM2.
-        eos_id: the token that ends a text; an answer may end with any of `eos_ids`.
-        eos_ids: the tokenizer's end of sequence, and those of the model's `generation_config`.
+        eos_ids: what may end an answer: the tokenizer's end of sequence, and those of the model's `generation_config`.
         stands_on: the checkpoint whose deltas were added to the weights, see `standing`; empty where none was.
-        chat: the chat template in use, see `use_chat_template`; None by default.
-        pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
         weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
     Raises:
@@ -67,13 +60,12 @@ class LM:
         tokenizer_name: str = "",
         bos: str = "auto",
     ) -> None:
+        super().__init__(tokenizer, tokenizer_name or name, bos)
         self.model = model.eval().requires_grad_(False)
         model.set_attn_implementation(attention.NAME)
-        self.tokenizer = tokenizer
         self.name = name
         self.random_weights = random_weights
         self.weights = ""
-        self.tokenizer_name = tokenizer_name or name
         config = self.config = model.config
         self.vocab_size: int = config.vocab_size
         self.max_positions: int = config.max_position_embeddings
@@ -82,17 +74,10 @@ class LM:
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
         self.head_dim: int = getattr(config, "head_dim", None) or self.hidden_size // self.heads
-        self.eos_id, self.pad_id = _special_ids(tokenizer, self.tokenizer_name)
-        self.bos_ids = _first_ids(tokenizer, bos, self.tokenizer_name)
         self.eos_ids = frozenset({self.eos_id, *_ends(model)})
         if len(tokenizer) > self.vocab_size:
             what = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
             raise UserError(what, "Give the tokenizer that belongs to the model.")
-        # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
-        self._texts = backend(tokenizer)
-        self._templates = backend(tokenizer, specials_are_text=False)
-        self._anchor_ids = _anchor(self._texts)
-        self.chat: Chat | None = None
         self.stands_on: Mapping[str, Any] = {}
 
     @property
@@ -160,62 +145,6 @@ class LM:
         self.stands_on = stands_on
         self.__dict__.pop("fingerprint", None)
 
-    @property
-    def start_ids(self) -> tuple[int, ...]:
-        """What stands in front of every text: what opens the user's turn of a chat template, else `bos_ids`."""
-        return self.bos_ids if self.chat is None else self.chat.start_ids
-
-    def use_chat_template(self) -> None:
-        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn.
-
-        Raises:
-            UserError: the tokenizer has no chat template, or one that leaves out what the user says.
-        """
-        self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
-
-    def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
-        """Token ids; "<|eos|>" in a document is text, not its end.
-
-        Args:
-            text: any text.
-            max_tokens: keep the first so many.
-            follows: the text goes on behind other text. Tokenizers that put a blank in front of every text
-                (SentencePiece) then put none.
-        """
-        ids: list[int] = self._texts.encode(self._behind(text, follows), add_special_tokens=False).ids
-        return self._own(ids, follows)[:max_tokens]
-
-    def _behind(self, text: str, follows: bool) -> str:
-        return ANCHOR + text if follows and self._anchor_ids else text
-
-    def _own(self, ids: list[int], follows: bool) -> list[int]:
-        """Without the anchor; a token that joins it and the text stays whole."""
-        skip = len(self._anchor_ids) if follows else 0
-        return ids[skip:] if skip and tuple(ids[:skip]) == self._anchor_ids else ids
-
-    def encode_template(self, text: str) -> list[int]:
-        """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
-        return self.encode_many([text], specials=True)[0]
-
-    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """Token ids without special tokens, and where in the text each token begins (in characters)."""
-        found = self._texts.encode(text, add_special_tokens=False)
-        return found.ids, [start for start, _ in found.offsets]
-
-    def encode_many(
-        self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
-    ) -> list[list[int]]:
-        """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
-        own = self._templates if specials else self._texts
-        rows = own.encode_batch([self._behind(text, follows) for text in texts], add_special_tokens=False)
-        return [self._own(row.ids, follows)[:max_tokens] for row in rows]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens left out."""
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
-
     def describe(self) -> dict[str, Any]:
         """What a run record says about the base model (JSON values)."""
         return {
@@ -235,57 +164,11 @@ class LM:
         }
 
 
-def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
-    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-    if eos is None:
-        raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in tokenizer_config.json.")
-    return int(eos), int(eos if pad is None else pad)
-
-
-def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:
-    """What begins a text. A BOS token that the tokenizer knows but does not add (SmolLM2, GPT-2) begins none."""
-    if bos == "no":
-        return ()
-    if bos == "yes":
-        if tokenizer.bos_token_id is None:
-            raise UserError(f"Tokenizer {name!r} has no BOS token.", "Leave --bos out.")
-        return (int(tokenizer.bos_token_id),)
-    bare = tokenizer.backend_tokenizer.encode("a", add_special_tokens=False).ids
-    whole = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
-    places = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
-    return tuple(whole[: places[0]]) if places else ()
-
-
 def _ends(model: PreTrainedModel) -> list[int]:
     """The tokens that the model's `generation_config` ends answers with."""
     config = getattr(model, "generation_config", None)
     ends = None if config is None else config.eos_token_id
     return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-
-
-def _anchor(texts: Tokenizer) -> tuple[int, ...]:
-    """The ids of `ANCHOR` where a text behind other text has other tokens than alone; else nothing."""
-
-    def ids(text: str) -> list[int]:
-        found: list[int] = texts.encode(text, add_special_tokens=False).ids
-        return found
-
-    first, continuations = ids(ANCHOR), ("\n\nb", " b", "\nb")
-    return () if all(first + ids(each) == ids(ANCHOR + each) for each in continuations) else tuple(first)
-
-
-def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
-    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes.
-
-    Args:
-        tokenizer: a fast tokenizer.
-        specials_are_text: whether "<|eos|>" in a text is text, as in a document, or a token, as in a template.
-    """
-    own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    own.no_truncation()
-    own.no_padding()
-    own.encode_special_tokens = specials_are_text
-    return own
 
 
 def load(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING, Any
 
 from ttabench import registry
@@ -66,6 +67,16 @@ class Wanted:
                 raise UserError(f"{self.model} stands on a checkpoint already.", "Leave --base-checkpoint out.")
             object.__setattr__(self, "base_checkpoint", STANDING[self.model][1])
             object.__setattr__(self, "model", STANDING[self.model][0])
+
+    @property
+    def base_words(self) -> str:
+        """The options that name this base model, as they are typed."""
+        words = ["--model", self.model]
+        words += ["--base-checkpoint", self.base_checkpoint] if self.base_checkpoint else []
+        words += ["--bos", self.bos] if self.bos != "auto" else []
+        if self.chat_template is not None:
+            words.append("--chat-template" if self.chat_template else "--no-chat-template")
+        return join(words)
 
     @property
     def base_name(self) -> str:

@@ -78,7 +78,7 @@ def train(
         record = train_method(method, batches, config, on_step, judged)
     result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     result |= {f"validation_{name}": value for name, value in (record.validation or [{}])[-1].items() if name != "step"}
-    again = f"ttabench eval --method {wanted.method} --task {wanted.task} --model {wanted.model} --checkpoint {out}"
+    again = f"ttabench eval --method {wanted.method} --task {wanted.task} {wanted.base_words} --checkpoint {out}"
     commands.show_result("trained", result, showing, f"Try it: {again}")
 
 

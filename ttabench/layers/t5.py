@@ -21,8 +21,8 @@ from transformers import AutoConfig, AutoTokenizer, T5Config, T5Model
 from ttabench.environment import offline_if_unreachable, quiet_loading
 from ttabench.errors import UnknownName, UserError
 from ttabench.finite import first_not_finite
-from ttabench.lm import backend
 from ttabench.stream import pad
+from ttabench.texts import backend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
