@@ -108,7 +108,7 @@ class Kept:
 
 def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluated:
     """One evaluation as `ttabench eval` makes it, from the files to the metric."""
-    from ttabench.metrics import aggregate
+    from ttabench.aggregation import aggregate
     from ttabench.progress import no_tick
     from ttabench.runner import Bench, run_episodes
 

@@ -3,9 +3,10 @@
     results/english/SUITE/RUN_ID/run.json     records; the answered queries hold others' texts and are not kept here
     results/english/SUITE.md                  a line a method, a column a size; floor (none) and ceiling (icl) first
 
-Data lie under DIR as published: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/. Choices (prompts,
-presses, rates) are made on articles 0 to 12 of SQuAD and on the validation books; tables ask articles 12 to 24, the
-published rows of the other tasks and the test books.
+Data lie under DIR as published: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/. Choices are made
+on other texts than tables ask: prompts on articles 0 to 12 of SQuAD; presses and TempLoRA's rate on articles 10 and 11,
+which the LoRA under `smollm2-135m-qa` has not seen either; TempLoRA's rate for books on training books. Tables ask
+articles 12 to 24, the published rows of the other tasks and the test books.
 """
 
 from __future__ import annotations
@@ -22,15 +23,21 @@ from ttabench.records import Row, RunRecord, load_record
 
 HERE = Path(__file__).resolve().parent / "english"
 MODEL, TUNED = "smollm2-135m", "smollm2-135m-qa"
-CHOSEN, ASKED = "articles=0:12", "articles=12:24"
+CHOSEN, HELD, ASKED = "articles=0:12", "articles=10:12", "articles=12:24"
 DOCUMENT_TOKENS = 190
 """Of a paragraph of SQuAD under SmolLM2's tokenizer, about: what `window` keeps is counted in tokens."""
 SHOT_TOKENS = {"superglue": 110, "arc_easy": 40, "arc_challenge": 45, "hellaswag": 115, "piqa": 45}
 """Of a demonstration, about."""
 SHARES = (0.1, 0.2, 0.5)
+TRIED = ("KnormPress", "RandomPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress", "ExpectedAttentionPress",
+         "LagKVPress", "NonCausalAttnPress", "LeverageScorePress", "CompactorPress", "PyramidKVPress", "CURPress",
+         "AdaKVPress(SnapKVPress)", "AdaKVPress(ExpectedAttentionPress)")  # fmt: skip
 PRESSES = ("TOVAPress", "KeyDiffPress", "ExpectedAttentionPress")
+"""The best three of suite `presses`."""
 PROMPTS = ("bare", "qa", "short", "instruction")
-BOOK = ("--task-set", "tokens=16k,64k")
+RATES = ("5e-5", "3e-4", "1e-3", "3e-3")
+DOCUMENT_RATE, BOOK_RATE = "1e-3", "1e-3"
+"""The best of suites `templora-documents` and `templora-books`."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ class Cell:
     line: str
     column: str
     words: tuple[str, ...]
+    state: str = "own"
+    """Whose, of a command that runs all of them."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +62,8 @@ class Suite:
     seeds: str = "0,1,2"
     quick: bool = False
     """Whether `--quick` runs it, with fewer queries of one draw."""
-    metric: str = ""
-    """Shown in place of the task's main metric."""
+    metrics: tuple[str, ...] = ("",)
+    """A table each; "" is the task's main metric."""
 
 
 def kept(tokens: float) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -66,9 +75,9 @@ def kept(tokens: float) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield f"h2o {told}", ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}")
 
 
-def pressed() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The presses of kvpress that did best on the validation articles at a fifth of the context."""
-    for press in PRESSES:
+def pressed(presses: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Presses of kvpress at a fifth of the context."""
+    for press in presses:
         yield f"kvpress {press} 20 %", (f"kvpress:{press}", "--set", "budget=0.2")
 
 
@@ -78,13 +87,49 @@ def ends() -> Iterator[tuple[str, tuple[str, ...]]]:
     yield "icl", ("icl",)
 
 
-def squad(model: str, documents: int) -> Iterator[Cell]:
+def told_squad(model: str, articles: str, documents: int) -> tuple[str, ...]:
+    """Words of the task."""
+    sizes = ("--task-set", articles, "--task-set", f"documents={documents}")
+    return ("--task", "squad_seq", "--model", model, *sizes)
+
+
+def squad_base() -> Iterator[Cell]:
+    """The model as it comes: how far its floor lies below its ceiling."""
+    for documents in (4, 8, 16, 32):
+        for line, words in ends():
+            yield Cell(line, f"{documents} documents", ("--method", *words, *told_squad(MODEL, ASKED, documents)))
+
+
+def squad_tuned() -> Iterator[Cell]:
     """Question streams of real paragraphs."""
-    told = ("--task", "squad_seq", "--model", model, "--task-set", ASKED, "--task-set", f"documents={documents}")
-    learned = [("templora", ("templora",))]
-    methods = [*ends(), *kept(documents * DOCUMENT_TOKENS), *pressed(), *learned]
-    for line, words in methods:
-        yield Cell(line, f"{documents} documents", ("--method", *words, *told))
+    for documents in (4, 8, 16, 32):
+        methods = [*ends(), *kept(documents * DOCUMENT_TOKENS), *pressed(PRESSES)]
+        for line, words in methods:
+            yield Cell(line, f"{documents} documents", ("--method", *words, *told_squad(TUNED, ASKED, documents)))
+        if documents <= 8:  # a paragraph takes about as long as 40 paragraphs that are only read
+            learned = ("templora", "--set", f"lr={DOCUMENT_RATE}", *told_squad(TUNED, ASKED, documents))
+            yield from swapped(f"{documents} documents", learned)
+
+
+def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iterator[Cell]:
+    """A method that adapts: its own state, another text's, and none."""
+    for state, line in (("own", name), ("other", f"{name}, another text's state"), ("none", f"{name}, empty state")):
+        yield Cell(line, column, ("--method", *words, "--swap-state"), state)
+
+
+def presses() -> Iterator[Cell]:
+    """All presses that read once, at a fifth of ten documents."""
+    for line, words in [*ends(), *pressed(TRIED)]:
+        yield Cell(line, "10 documents", ("--method", *words, *told_squad(TUNED, HELD, 10)))
+
+
+def document_rates() -> Iterator[Cell]:
+    """TempLoRA on five documents."""
+    told = told_squad(TUNED, HELD, 5)
+    for line, words in ends():
+        yield Cell(line, "5 documents", ("--method", *words, *told))
+    for rate in RATES:
+        yield Cell(f"templora, lr {rate}", "5 documents", ("--method", "templora", "--set", f"lr={rate}", *told))
 
 
 def prompts() -> Iterator[Cell]:
@@ -93,7 +138,7 @@ def prompts() -> Iterator[Cell]:
         for prompt in PROMPTS:
             for chat in ("--chat-template", "--no-chat-template"):
                 line = f"{prompt}, {examples} examples{', chat template' if chat == '--chat-template' else ''}"
-                told = ("--task", "squad_seq", "--model", MODEL, "--task-set", CHOSEN, "--task-set", "documents=8")
+                told = told_squad(MODEL, CHOSEN, 8)
                 asked = ("--task-set", f"prompt={prompt}", "--task-set", f"examples={examples}", chat, "--limit", "32")
                 for method in ("none", "icl"):
                     yield Cell(line, method, ("--method", method, *told, *asked))
@@ -101,7 +146,7 @@ def prompts() -> Iterator[Cell]:
 
 def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
     """Demonstrations of one task."""
-    told = ("--task", task, "--model", MODEL, "--limit", "250" if task == "superglue" else "100")
+    told = ("--task", task, "--model", MODEL, "--limit", {"superglue": "150", "hellaswag": "60"}.get(task, "100"))
     for count in counts:
         column = (*told, "--task-set", f"shots={count}")
         methods = [*ends(), *(kept(count * SHOT_TOKENS[task]) if count == max(counts) else ())]
@@ -111,43 +156,59 @@ def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
 
 def metaicl() -> Iterator[Cell]:
     """All test tasks that are there, asked after 1 to 16 demonstrations of one pass."""
-    told = ("--task", "metaicl", "--model", MODEL, "--limit", "1200")
+    told = ("--task", "metaicl", "--model", MODEL, "--limit", "400")
     for line, words in [*ends(), *kept(16 * 40)]:
         yield Cell(line, "1 to 16 shots", ("--method", *words, *told))
 
 
+def book_rates() -> Iterator[Cell]:
+    """TempLoRA on three training books of 4,096 tokens."""
+    told = ("--task", "pg19", "--model", MODEL, "--split", "train", "--task-set", "tokens=4k", "--task-set", "books=3")
+    yield Cell("window", "", ("--method", "window", "--preset", "book", *told))
+    for rate in RATES:
+        words = ("--method", "templora", "--preset", "streamadapter-book", "--set", f"lr={rate}")
+        yield Cell(f"templora, lr {rate}", "", (*words, *told))
+
+
 def books() -> Iterator[Cell]:
-    """Whole test books."""
-    told = ("--task", "pg19", "--model", MODEL, *BOOK)
-    methods = (
-        ("none", ("none",)),
-        ("window", ("window", "--preset", "book")),
-        ("templora", ("templora", "--preset", "streamadapter-book")),
-    )
-    for line, words in methods:
+    """Four test books."""
+    told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,8k,16k")
+    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
+        yield Cell(line, "", ("--method", *words, *told))
+    learned = ("templora", "--preset", "streamadapter-book", "--set")
+    yield from swapped("", (*learned, f"lr={BOOK_RATE}", *told), f"templora, lr {BOOK_RATE}")
+    yield Cell("templora, lr 5e-5 (the papers')", "", ("--method", *learned, "lr=5e-5", *told))
+
+
+def long_books() -> Iterator[Cell]:
+    """The same books, 64k tokens of each."""
+    told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,16k,64k")
+    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
         yield Cell(line, "", ("--method", *words, *told))
 
 
+TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
+SQUAD, READ = "squad/dev-v1.1.json", ("f1", "answer_nll")
 SUITES: Mapping[str, Suite] = {
-    "prompts": Suite("SQuAD by prompt, validation articles, 8 documents", "squad/dev-v1.1.json", tuple(prompts()), "0"),
-    **{
-        f"squad-{name}": Suite(
-            f"SQuAD paragraphs under {model}, F1",
-            "squad/dev-v1.1.json",
-            tuple(cell for documents in (4, 8, 16, 32) for cell in squad(model, documents)),
-            quick=name == "qa",
-        )
-        for name, model in (("base", MODEL), ("qa", TUNED))
-    },
-    "metaicl": Suite("MetaICL, accuracy over its test tasks", "metaicl", tuple(metaicl())),
+    "prompts": Suite("SQuAD by prompt, validation articles, 8 documents, 32 questions", SQUAD, tuple(prompts()), "0",
+                     metrics=READ),
+    "presses": Suite(f"Presses under {TUNED}, validation articles, 10 documents", SQUAD, tuple(presses()), "0",
+                     metrics=READ),
+    "templora-documents": Suite(f"TempLoRA's rate under {TUNED}, validation articles, 5 documents", SQUAD,
+                                tuple(document_rates()), "0", metrics=READ),
+    "templora-books": Suite("TempLoRA's rate, perplexity of three training books", "pg19", tuple(book_rates()), "0"),
+    "squad-base": Suite(f"SQuAD paragraphs under {MODEL}", SQUAD, tuple(squad_base()), metrics=READ),
+    "squad-qa": Suite(f"SQuAD paragraphs under {TUNED}", SQUAD, tuple(squad_tuned()), quick=True, metrics=READ),
+    "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl())),
     **{
         task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy")
         for task, source in (
-            ("superglue", "superglue"), ("arc_easy", "arc"), ("arc_challenge", "arc"), ("hellaswag", "hellaswag"),
+            ("superglue", "."), ("arc_easy", "arc"), ("arc_challenge", "arc"), ("hellaswag", "hellaswag"),
             ("piqa", "piqa"),
         )
     },
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
+    "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
 }  # fmt: skip
 
 
@@ -158,12 +219,13 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
         out.mkdir(parents=True, exist_ok=True)
         index: dict[str, dict[str, list[str]]] = {}
         for cell in suite.cells:
-            if quick and cell.column not in ("8 documents", "10 shots"):
+            if quick and (cell.column not in ("8 documents", "10 shots") or "--swap-state" in cell.words):
                 continue
             few = ["--limit", "40"] if quick else []
             seeds = "0" if quick else suite.seeds
             words = [*cell.words, "--source", str(data / suite.source), "--seeds", seeds, *few, "--out", str(out)]
-            index.setdefault(cell.line, {})[cell.column] = stored(words)
+            ids = [each for each in stored(words) if load_record(out / each).state_of == cell.state]
+            index.setdefault(cell.line, {})[cell.column] = ids
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
@@ -205,13 +267,17 @@ def written(name: str, folder: Path) -> str:
     columns = list(dict.fromkeys(column for _, column in runs))
     lengths = sorted({row.step for each in runs.values() for run in each for row in run.rows if row.step is not None})
     by_step = lengths if columns in ([""], ["1 to 16 shots"]) else []
-    shown = [
-        (line, *([figure(runs[line, columns[0]], suite.metric, step) for step in by_step] if by_step else
-                 [figure(runs.get((line, column), []), suite.metric) for column in columns]))
-        for line in index
-    ]  # fmt: skip
     head = ("", *(f"{step:,}" for step in by_step)) if by_step else ("", *columns)
-    return f"## {name}\n\n{suite.about}.\n\n{table(head, shown, 1)}\n{room(runs, columns)}"
+    told = [f"## {name}\n\n{suite.about}.\n"]
+    for metric in suite.metrics:
+        shown = [
+            (line, *([figure(runs[line, columns[0]], metric, step) for step in by_step] if by_step else
+                     [figure(runs.get((line, column), []), metric) for column in columns]))
+            for line in index
+        ]  # fmt: skip
+        shared = {metric or run.main_metric for each in runs.values() for run in each}
+        told.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{table(head, shown, 1)}")
+    return "\n".join([*told, room(runs, columns)])
 
 
 def figure(runs: Sequence[RunRecord], metric: str = "", step: int | None = None) -> str:

@@ -78,6 +78,13 @@ def test_super_glue_under_the_names_people_have(tmp_path: Path, top: str) -> Non
     assert not task.notes
 
 
+def test_archives_unpacked_into_folders_named_after_what_they_hold(tmp_path: Path) -> None:
+    archives.superglue(tmp_path, "superglue")
+    archives.sst2(tmp_path, "sst2")
+    task = load("superglue", source=str(tmp_path), options=SHOTS)
+    assert [episode.asks()[0].part for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
+
+
 def test_a_relative_folder_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(unpacked(tmp_path, "superglue") / "SuperGLUE" / "RTE")
     assert [episode.asks()[0].part for episode in load("superglue", source=".", options=SHOTS).episodes()] == ["rte"]

@@ -132,6 +132,20 @@ def test_text_in_the_window_stays_and_everything_else_goes(method: BaseMethod[An
     assert bool(expected) == (method.name != "window"), "all that a plain window knows stands in the window"
 
 
+def test_reading_for_the_window_alone_keeps_the_own_text_and_its_counts(method: BaseMethod[Any]) -> None:
+    first, second = ([[piece] for piece in observes(*texts)] for texts in (TEXTS, OTHERS))
+    whole, window = method.adapt_many(method.begin(1), first), method.adapt_window(method.begin(1), first)
+    if not method.reads_once:
+        whole, window = method.adapt_many(whole, second), method.adapt_window(window, second)
+    assert window.meta == whole.meta
+    assert window.nbytes == whole.nbytes
+    for name in method.own_tensors:
+        assert torch.equal(window.tensors[name], whole.tensors[name])
+    other = method.adapt_many(method.begin(1), second)
+    patches = [method.patch(replaced(method, own, other), [scored("a")]) for own in (whole, window)]
+    assert all(torch.equal(one, two) for one, two in zip(*map(tensors_of, patches), strict=True))
+
+
 def test_the_other_text_is_read_group_by_group(lm: LM, tmp_path: Path) -> None:
     """Every query is answered by as much of the other text as was read of its own; at its end the last state stays."""
     method = InContext(lm, InContextSettings())

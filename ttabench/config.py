@@ -28,8 +28,8 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
 STATES_OF = {
     "own": "",
-    "other": "the state of another context answered; seconds and bytes of reading are those of the own context",
-    "none": "an empty state answered; seconds and bytes of reading are those of the own context",
+    "other": "the state of another context answered; what reading cost stands in the run of the own state",
+    "none": "an empty state answered; what reading cost stands in the run of the own state",
 }
 """Whose state answers (see `swapping`), and what a record says of it."""
 SEEDS = 2**32

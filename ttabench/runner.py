@@ -70,7 +70,7 @@ class Bench:
     ask_only: bool = False
     """Leave all observations out."""
     state_of: str = "own"
-    """Whose state answers, see `swapping`; what reading cost is always that of the text's own."""
+    """Whose state answers, see `swapping`; only with "own" is all of the text read and its cost measured."""
 
     def of_one_query(self) -> list[str]:
         """The metrics that have a value for one query."""
@@ -136,9 +136,11 @@ class _EpisodeRun:
             raise UserError(what, "Ask after the last piece only (metaicl: --task-set steps=16), or use snapkv.")
 
     def _read(self, pieces: list[Observe]) -> None:
-        for block in blocks(self.bench.method, pieces, READ_AT_ONCE):
+        method = self.bench.method
+        read = method.adapt_many if self.replacement is None else method.adapt_window
+        for block in blocks(method, pieces, READ_AT_ONCE):
             with self.meter.phase("adapt"):
-                self.state = self.bench.method.adapt_many(self.state, [[piece] for piece in block])
+                self.state = read(self.state, [[piece] for piece in block])
             self.pieces += len(block)
             self.counts.read(len(block))
         if self.replacement is not None:

@@ -82,6 +82,13 @@ class BaseMethod(Generic[SettingsT]):
             state = self.adapt(state, chunk)
         return state
 
+    def adapt_window(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read what fills `own_tensors` and `meta` as `adapt_many` does; the other tensors may stay as they were.
+
+        For runs whose answers come from another state (`swapping`). Methods that can leave work out override this.
+        """
+        return self.adapt_many(state, chunks)
+
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The patch for these queries, see `ttabench.types.Method.patch`."""
         raise NotImplementedError

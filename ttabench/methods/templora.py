@@ -137,6 +137,13 @@ class TempLora(BaseMethod[TempLoraSettings]):
         read = [old + sum(map(len, row)) for old, row in zip(state.meta["tokens_read"], pieces, strict=True)]
         return State(state.rows, trained, {"tokens_read": read})
 
+    def adapt_window(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """The newest tokens, without a step of training."""
+        held = dict(state.tensors) or self._fresh(state.rows)
+        pieces = new_ids(self.lm, state, chunks)
+        read = [old + sum(map(len, row)) for old, row in zip(state.meta["tokens_read"], pieces, strict=True)]
+        return State(state.rows, held | self._newest(ids_of(held, state.rows), pieces), {"tokens_read": read})
+
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The factors as deltas, and the newest tokens in the window."""
         tensors = state.tensors

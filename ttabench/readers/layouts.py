@@ -137,7 +137,8 @@ def _holds(split: Split, name: str) -> bool:
 
 
 def folder_of(card: Card, name: str, base: Path, *, alone: bool) -> Path | None:
-    """The folder of a sub-task, whichever level of the published layout `base` is.
+    """The folder of a sub-task, whichever level of the published layout `base` is; an archive unpacked into a folder of
+    the sub-task's own name (sst2/SST-2) is found, too.
 
     Args:
         alone: no other sub-task is wanted, so that the files may stand in `base` itself.
@@ -146,6 +147,7 @@ def folder_of(card: Card, name: str, base: Path, *, alone: bool) -> Path | None:
     above = tops(base, card.source.folders)
     found = [top / folder for top in above for folder in part.folders if (top / folder).is_dir()]
     here = base.absolute().name
+    found += [place / folder for place in found for folder in part.folders if (place / folder).is_dir()]
     mine = _last_names(card, [name])
     if here in mine or (alone and here not in _last_names(card, card.parts)):
         found += above
