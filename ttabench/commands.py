@@ -9,9 +9,10 @@ from shlex import quote
 from typing import Any
 
 from ttabench import cost, render
+from ttabench.asking import manner
 from ttabench.config import STATES_OF
 from ttabench.errors import UserError
-from ttabench.evaluation import Bases, Outcome, Plan, Watching, chatting, execute, make_plan
+from ttabench.evaluation import Bases, Outcome, Plan, Watching, execute, make_plan
 from ttabench.options import DEFAULT_OUT
 from ttabench.progress import no_word
 from ttabench.reading import Reading, pieces_of, read
@@ -149,7 +150,7 @@ def adapt(wanted: Wanted, reading: Reading, storing: Storing, showing: Showing) 
     folder = StateFolder(storing.out, force=storing.force)
     with folder.held():
         seed_everything(0)
-        lm = Bases().get(wanted, chat_template=chatting(wanted)[1])
+        lm = Bases().get(wanted, chat_template=manner(wanted).chat)
         method = resolved.build(lm)
         with render.progress(showing.talking) as tick:
             state = read(method, pieces, tick)

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ttabench import registry
 from ttabench.architectures import ARCHITECTURES, NANO
-from ttabench.chat import has_template
+from ttabench.asking import manner
 from ttabench.config import STATES_OF, RunConfig, digest
 from ttabench.errors import UnknownName, UserError
 from ttabench.progress import Tick, no_tick, no_word
 from ttabench.readers import Task, load
-from ttabench.readers.cards import Card, load_card
 from ttabench.resolving import Adapter, Wanted, adapter, named
 from ttabench.types import Json, State
 
@@ -61,23 +59,21 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
     if wanted.state_of != "own" and wanted.state is not None:
         raise UserError("--swap-state reads every context anew.", "Leave --state out.")
     _check_model(wanted)
-    card, chat = chatting(wanted)
-    options = registry.assignments(wanted.task_options, "--task-set")
-    if chat and card.prompt.chat:
-        options.setdefault("prompt", card.prompt.chat)
+    asked = manner(wanted)
     source = wanted.source or ("mini" if wanted.model == NANO else "hub")
     resolved = adapter(wanted)
     task = load(
-        card,
+        asked.card,
         source=source,
         split=wanted.split,
         seed=seed,
         limit=wanted.limit,
-        options=options,
+        options=asked.options,
     )
     record = task.describe()
     if wanted.state_of != "own" and not task.n_observes:
-        raise UserError(f"{card.name} shows nothing to adapt to here: there is no state to swap.", "Change --task-set.")
+        what = f"{task.card.name} shows nothing to adapt to here: there is no state to swap."
+        raise UserError(what, "Change --task-set.")
     if wanted.state_of == "other":
         record["others"] = task.describe_others()
     config = RunConfig(
@@ -101,7 +97,7 @@ def make_plan(wanted: Wanted, seed: int) -> Plan:
         state_of=wanted.state_of,
         bos=wanted.bos,
         base_checkpoint=wanted.base_checkpoint,
-        chat_template=chat,
+        chat_template=asked.chat,
         inputs=_inputs(wanted, resolved, record),
     )
     card = task.card
@@ -130,20 +126,6 @@ def _check_model(wanted: Wanted) -> None:
         find_source(wanted.model)
     elif wanted.model not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", wanted.model, list(ARCHITECTURES))
-
-
-def chatting(wanted: Wanted) -> tuple[Card, bool]:
-    """The card of the task, and whether it is asked under the chat template of the model.
-
-    Raises:
-        UserError: the task reads no questions.
-    """
-    card = load_card(wanted.task)
-    if wanted.chat_template is None:
-        return card, bool(card.prompt.chat) and not wanted.random_weights and has_template(wanted.model)
-    if wanted.chat_template and card.reader == "book":
-        raise UserError(f"{card.name} reads a book: it asks nothing in turns.", "Leave --chat-template out.")
-    return card, wanted.chat_template
 
 
 def _model_digest(wanted: Wanted) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench import commands, registry, render
+from ttabench.asking import trained_with
 from ttabench.config import Recipe
 from ttabench.errors import UnknownName, UserError
 from ttabench.evaluation import Bases, Plan, make_plan
@@ -128,6 +129,7 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
     sizes = {key: said.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
     task = plan.task
     data = {"task": task.card.name, "source": task.source, "split": task.split, "options": list(options), **sizes}
+    data |= trained_with(plan.config.task_options, plan.config.chat_template)
     data["digest"] = plan.config.inputs.get("rows", "")
     try:
         return TrainConfig(**said, **asdict(training), out=out, fresh=plan.adapter.checkpoint is None, data=data)

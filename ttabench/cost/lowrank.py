@@ -88,8 +88,8 @@ def lora(settings: Settings, shape: Shape, work: Workload) -> Cost:
 
 def templora(settings: Settings, shape: Shape, work: Workload) -> Cost:
     """Temp-LoRA (arXiv 2401.11504, section 3): gradient steps of a LoRA on every piece, behind `prefix` tokens. The
-    state holds factors, two moments of Adam, the prefix, and three counts. Steps are counted as those that keep what they
-    compute: `recompute` adds a forward to each, about a fourth."""
+    state holds factors, two moments of Adam, the prefix, and three counts. Steps are counted as those that keep what
+    they compute: `recompute` adds a forward to each, about a fourth."""
     factors, bare = _Factors.of(settings, shape), closed_book(shape, work)
     if not work.pieces:
         return bare

@@ -82,6 +82,21 @@ class Split(_Part):
         return self
 
 
+class Manner(_Part):
+    """How questions are asked."""
+
+    prompt: str
+    """Name of a template."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """Worked examples in front of every question."""
+    turns: bool = True
+    """Context and question are a turn of the chat template."""
+
+    def options(self) -> dict[str, str]:
+        """As options of a task."""
+        return {"prompt": self.prompt, "examples": str(self.examples)}
+
+
 class Prompt(_Part):
     """Literal texts around the data."""
 
@@ -91,8 +106,8 @@ class Prompt(_Part):
     joiner: str = "\n\n"
     examples: tuple[tuple[str, str], ...] = ()
     """Questions with their answers that a prompt may show in front of its own (`examples=2`): no rows of the data."""
-    chat: str = ""
-    """The template for models with a chat template, where none is named; empty: they are asked like any other."""
+    chat: Manner | None = None
+    """How models with a chat template are asked where nothing is said; none: like any other."""
     stops: tuple[str, ...] = ()
     """Texts that end a generated answer."""
     leads: tuple[str, ...] = ()
@@ -103,8 +118,10 @@ class Prompt(_Part):
         for name, template in self.templates.items():
             if template.count("{question}") != 1:
                 raise ValueError(f"template {name!r} must hold {{question}} once, received {template!r}")
-        if self.chat and self.chat not in self.templates:
-            raise ValueError(f"chat must name one of the templates {list(self.templates)}, received {self.chat!r}")
+        if self.chat and self.chat.prompt not in self.templates:
+            raise ValueError(f"chat must name one of the templates {list(self.templates)}: {self.chat.prompt!r}")
+        if self.chat and self.chat.examples > len(self.examples):
+            raise ValueError(f"chat shows {self.chat.examples} examples, there are {len(self.examples)}")
         return self
 
 

@@ -1,0 +1,90 @@
+"""How a task is asked of a model where the user leaves it open."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ttabench.asking import TRAINED_WITH, manner, trained_with
+from ttabench.errors import UserError
+from ttabench.readers.cards import load_card
+from ttabench.resolving import Wanted
+
+CARD = {"prompt": "qa", "examples": "1"}
+
+
+def asked(model: Path, *options: str, chat: bool | None = None, base_checkpoint: str = "", **more: Any) -> Any:
+    wanted = Wanted(method="icl", task=more.pop("task", "squad_seq"), model=str(model), task_options=options,
+                    chat_template=chat, base_checkpoint=base_checkpoint, **more)  # fmt: skip
+    found = manner(wanted)
+    return found.chat, dict(found.options)
+
+
+@pytest.fixture
+def chatting(tmp_path: Path) -> Path:
+    """A folder of a model with a chat template; nothing else of it is looked at."""
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    return tmp_path
+
+
+def test_the_card_says_how_models_with_a_chat_template_are_asked(chatting: Path) -> None:
+    assert asked(chatting) == (False, CARD)
+    assert asked(chatting, "documents=4") == (False, {**CARD, "documents": "4"})
+    assert asked(chatting, "examples=3") == (False, {**CARD, "examples": "3"})
+    assert asked(chatting, "prompt=short") == (False, {"prompt": "short"}), "a prompt that is named stands alone"
+
+
+def test_turns_on_request(chatting: Path) -> None:
+    assert asked(chatting, chat=True) == (True, {"prompt": "qa"})
+    assert asked(chatting, chat=False) == (False, CARD)
+
+
+def test_a_model_without_a_template_is_asked_as_the_protocol_says(tmp_path: Path) -> None:
+    assert asked(tmp_path) == (False, {})
+    assert asked(tmp_path, task="superglue") == (False, {})
+
+
+def checkpoint(folder: Path, data: Any) -> str:
+    folder.mkdir()
+    (folder / "adapter.json").write_text(json.dumps({"training": {"config": {"data": data}}}), encoding="utf-8")
+    return str(folder)
+
+
+def test_a_checkpoint_under_the_model_is_asked_as_it_was_trained(chatting: Path) -> None:
+    told = trained_with({"prompt": "instruction", "examples": 0, "documents": 4}, chat=True)
+    under = checkpoint(chatting / "lora", told)
+    assert asked(chatting, base_checkpoint=under) == (True, {"prompt": "instruction", "examples": "0"})
+    assert asked(chatting, "prompt=bare", base_checkpoint=under) == (True, {"prompt": "bare"})
+    assert asked(chatting, base_checkpoint=under, task="superglue") == (False, {})
+
+
+@pytest.mark.parametrize(
+    "data", [{}, [], {TRAINED_WITH: {"prompt": "no such template"}}, {TRAINED_WITH: {"prompt": 1}}]
+)
+def test_a_checkpoint_that_tells_nothing_of_use_changes_nothing(chatting: Path, data: Any) -> None:
+    assert asked(chatting, base_checkpoint=checkpoint(chatting / "lora", data)) == (False, CARD)
+    assert asked(chatting, base_checkpoint=str(chatting / "nowhere")) == (False, CARD)
+
+
+def test_tasks_with_one_way_of_asking_tell_nothing() -> None:
+    assert trained_with({"shots": 5}, chat=False) == {}
+
+
+def test_a_book_has_no_turns(chatting: Path) -> None:
+    with pytest.raises(UserError, match="asks nothing in turns"):
+        asked(chatting, chat=True, task="pg19")
+
+
+@pytest.mark.parametrize(
+    ("chat", "told"), [({"prompt": "none"}, "chat must name one"), ({"prompt": "qa", "examples": 9}, "chat shows 9")]
+)
+def test_a_card_that_names_what_it_has_not_is_refused(tmp_path: Path, chat: Any, told: str) -> None:
+    card = load_card("squad_seq").model_dump(mode="json")
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        yaml.safe_dump({**card, "name": "mine", "prompt": {**card["prompt"], "chat": chat}}), encoding="utf-8"
+    )
+    with pytest.raises(UserError, match=told):
+        load_card(str(path))

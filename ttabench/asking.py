@@ -1,0 +1,82 @@
+"""How a task is asked of a model where the user leaves it open: in turns of a chat template or not, in which words.
+
+    found = manner(Wanted(method="icl", task="squad_seq", model="smollm2-135m"))
+    found.chat, found.options                   False, {"prompt": "qa", "examples": "1"}
+
+What was typed comes first, then what the checkpoint under the model was trained with, then what the task's card says
+for models that have a chat template. All others are asked as the card's protocol says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from ttabench import registry
+from ttabench.chat import has_template
+from ttabench.errors import UserError
+from ttabench.readers.cards import Card, Manner, load_card
+from ttabench.resolving import Wanted, named
+from ttabench.types import Json
+
+TRAINED_WITH = "asked"
+"""Where a checkpoint's record of its training says how it was asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How a task is asked."""
+
+    card: Card
+    chat: bool
+    """Context and question stand in the model's chat template."""
+    options: Mapping[str, str]
+    """Of the task: those that were typed, and those of the prompt that follow from the model."""
+
+
+def manner(wanted: Wanted) -> Asked:
+    """How the task of a request is asked of its model.
+
+    Raises:
+        UserError: the task asks nothing in turns, or an option cannot be read.
+    """
+    card, typed = load_card(wanted.task), registry.assignments(wanted.task_options, "--task-set")
+    if wanted.chat_template and card.reader == "book":
+        raise UserError(f"{card.name} reads a book: it asks nothing in turns.", "Leave --chat-template out.")
+    usual = _usual(wanted, card)
+    chat = wanted.chat_template if wanted.chat_template is not None else usual is not None and usual.turns
+    if "prompt" in typed:
+        return Asked(card=card, chat=chat, options=typed)
+    if usual is not None and chat == usual.turns:
+        return Asked(card=card, chat=chat, options={**usual.options(), **typed})
+    words = {"prompt": card.prompt.chat.prompt} if chat and card.prompt.chat else {}
+    return Asked(card=card, chat=chat, options={**words, **typed})
+
+
+def trained_with(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
+    """What a checkpoint tells of how it was asked, see `TRAINED_WITH`; nothing where its task has one way only."""
+    if "prompt" not in task_options:
+        return {}
+    return {TRAINED_WITH: {"prompt": task_options["prompt"], "examples": task_options["examples"], "turns": chat}}
+
+
+def _usual(wanted: Wanted, card: Card) -> Manner | None:
+    """How this model is asked where nothing is said; None where nothing speaks for one way."""
+    if not card.prompt.chat or wanted.random_weights or not has_template(wanted.model):
+        return None
+    return _under(wanted, card) or card.prompt.chat
+
+
+def _under(wanted: Wanted, card: Card) -> Manner | None:
+    """How the checkpoint under the model was asked, if these are words that the card knows."""
+    if not wanted.base_checkpoint:
+        return None
+    try:
+        header = json.loads((named(wanted.base_checkpoint, wanted.model) / "adapter.json").read_text(encoding="utf-8"))
+        found = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
+    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+        return None  # no such record, or no checkpoint: whoever loads it says so
+    return found if found.prompt in card.prompt.templates else None
