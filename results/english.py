@@ -147,12 +147,17 @@ def prompts() -> Iterator[Cell]:
 
 def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
     """Demonstrations of one task."""
-    told = ("--task", task, "--model", MODEL, "--limit", {"superglue": "150", "hellaswag": "60"}.get(task, "100"))
+    limit = {"superglue": "150", "hellaswag": "60"}.get(task, "100")
+    told = ("--task", task, "--model", MODEL, "--limit", limit)
     for count in counts:
         column = (*told, "--task-set", f"shots={count}")
-        methods = [*ends(), *(kept(count * SHOT_TOKENS[task]) if count == max(counts) else ())]
-        for line, words in methods if count else list(ends())[:1]:
+        for line, words in ends() if count else list(ends())[:1]:
             yield Cell(line, f"{count} shots", ("--method", *words, *column))
+        if count == max(counts):
+            for line, words in [*kept(count * SHOT_TOKENS[task]), *pressed(PRESSES)]:
+                yield Cell(line, f"{count} shots", ("--method", *words, *column))
+            learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DOCUMENT_RATE}", *column)
+            yield from swapped(f"{count} shots", learned)
 
 
 def metaicl() -> Iterator[Cell]:
@@ -176,9 +181,8 @@ def books() -> Iterator[Cell]:
     told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,8k,16k")
     for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
         yield Cell(line, "", ("--method", *words, *told))
-    learned = ("templora", "--preset", "streamadapter-book", "--set")
-    yield from swapped("", (*learned, f"lr={BOOK_RATE}", *told), f"templora, lr {BOOK_RATE}")
-    yield Cell("templora, lr 5e-5 (the papers')", "", ("--method", *learned, "lr=5e-5", *told))
+    learned = ("templora", "--preset", "streamadapter-book", "--set", "recompute=no", "--set", f"lr={BOOK_RATE}")
+    yield from swapped("", (*learned, *told))
 
 
 def long_books() -> Iterator[Cell]:
@@ -189,6 +193,8 @@ def long_books() -> Iterator[Cell]:
 
 
 TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
+FEW_SHOT = {"superglue": ".", "arc_easy": "arc", "arc_challenge": "arc", "hellaswag": "hellaswag", "piqa": "piqa"}
+"""Tasks of demonstrations, and where their files lie."""
 SQUAD, READ = "squad/dev-v1.1.json", ("f1", "answer_nll")
 SUITES: Mapping[str, Suite] = {
     "prompts": Suite("SQuAD by prompt, validation articles, 8 documents, 32 questions", SQUAD, tuple(prompts()), "0",
@@ -203,10 +209,7 @@ SUITES: Mapping[str, Suite] = {
     "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl())),
     **{
         task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy")
-        for task, source in (
-            ("superglue", "."), ("arc_easy", "arc"), ("arc_challenge", "arc"), ("hellaswag", "hellaswag"),
-            ("piqa", "piqa"),
-        )
+        for task, source in FEW_SHOT.items()
     },
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
     "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
@@ -292,6 +295,28 @@ def written(name: str, folder: Path) -> str:
     return "\n".join([*told, room(runs, columns)])
 
 
+def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
+    """The main metric of several suites in one column each, a line a method."""
+    cells: dict[str, dict[str, str]] = {}
+    for name in names:
+        for line, found in json.loads((folder / name / "index.json").read_text(encoding="utf-8")).items():
+            if column in found:
+                runs = [load_record(folder / name / each) for each in found[column]]
+                cells.setdefault(line, {})[name] = figure(runs)
+    shown = [(line, *(found.get(name, "") for name in names)) for line, found in cells.items()]
+    return table(("", *names), shown, 1)
+
+
+def shown_in_readme(folder: Path = HERE) -> str:
+    """What the README shows of these suites: those that were run."""
+    there = [name for name in SUITES if (folder / name / "index.json").is_file()]
+    told = [written(name, folder).replace("## ", "### ", 1) for name in ("squad-qa", "pg19") if name in there]
+    if few := [name for name in FEW_SHOT if name in there]:
+        head = "### Ten demonstrations\n\nPer cent right, mean over three draws ± standard error over draws."
+        told.append(f"{head}\n\n{side_by_side(few, '10 shots', folder)}")
+    return "\n".join(told)
+
+
 def figure(runs: Sequence[RunRecord], metric: str = "", step: int | None = None) -> str:
     """The figure of some runs: mean over draws with its error over draws; of one run, its own error."""
     rows = [row for run in runs if (row := value(run, metric or run.main_metric, step)) is not None]
@@ -305,9 +330,10 @@ def figure(runs: Sequence[RunRecord], metric: str = "", step: int | None = None)
 
 
 def value(run: RunRecord, metric: str, step: int | None = None) -> Row | None:
-    """The row of a metric, of the mean over sub-tasks where there are several."""
+    """The row of a metric: of the mean over sub-tasks where there are several, of all books together."""
     rows = [row for row in run.rows if row.metric == metric and row.step == step and row.part in (None, "mean")]
-    return max(rows, key=lambda row: row.part == "mean", default=None)
+    wanted = None if metric == "ppl" else "mean"
+    return max(rows, key=lambda row: row.part == wanted, default=None)
 
 
 def room(runs: Mapping[tuple[str, str], Sequence[RunRecord]], columns: Sequence[str]) -> str:

@@ -143,6 +143,16 @@ def write_suites(out: Path) -> dict[str, str]:
     return made
 
 
+def write_english() -> None:
+    """The README's part on real data."""
+    readme = HERE.parent / "README.md"
+    before, rest = readme.read_text(encoding="utf-8").split("<!-- english -->\n")
+    _, after = rest.split("<!-- /english -->")
+    readme.write_text(
+        f"{before}<!-- english -->\n{english.shown_in_readme()}<!-- /english -->{after}", encoding="utf-8"
+    )
+
+
 def write_readme(made: Mapping[str, str]) -> None:
     """The README's part between its markers."""
     readme = HERE.parent / "README.md"
@@ -206,6 +216,8 @@ def main() -> None:
         if not options.tables and (options.data is None or not options.data.is_dir()):
             parser.error("--english needs --data DIR, a folder with squad/, pg19/ ...")
         english.make(options.suites, options.data, quick=options.quick, only_tables=options.tables)
+        if not options.quick:
+            write_english()
         return
     if options.books:
         if not options.books.is_dir():
