@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, log
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -292,6 +293,7 @@ def written(name: str, folder: Path) -> str:
         ]  # fmt: skip
         shared = {metric or run.main_metric for each in runs.values() for run in each}
         told.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{table(head, shown, 1)}")
+    told.append(by_book({line: found for (line, _), found in runs.items()}))
     return "\n".join([*told, room(runs, columns)])
 
 
@@ -327,6 +329,24 @@ def figure(runs: Sequence[RunRecord], metric: str = "", step: int | None = None)
         return spread([scale * row.value for row in rows], 1 if scale == 100 else 3)
     error = "" if rows[0].stderr is None else f" ± {scale * rows[0].stderr:.{1 if scale == 100 else 3}f}"
     return f"{scale * rows[0].value:.{1 if scale == 100 else 3}f}{error}"
+
+
+def by_book(lines: Mapping[str, Sequence[RunRecord]], base: str = "window") -> str:
+    """Differences from a method book by book, which is what books leave to compare; empty for other tasks."""
+    books = {
+        line: {row.part: log(row.value) for run in runs for row in run.rows
+               if row.metric == "ppl" and row.step is None and row.part not in (None, "mean")}
+        for line, runs in lines.items()
+    }  # fmt: skip
+    if not books.get(base):
+        return ""
+    shown = []
+    for line, found in books.items():
+        changes = [100 * (exp(found[book] - nats) - 1) for book, nats in books[base].items() if book in found]
+        if line != base and changes:
+            shown.append((line, spread(changes, 2), f"{sum(each < 0 for each in changes)} of {len(changes)}"))
+    head = ("", f"perplexity from that of {base}, per cent", "books below it")
+    return f"Paired by book, mean ± standard error over books:\n\n{table(head, shown, 1)}"
 
 
 def value(run: RunRecord, metric: str, step: int | None = None) -> Row | None:
