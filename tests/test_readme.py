@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,10 +51,23 @@ def test_the_tree_names_every_module_and_no_other() -> None:
 
 
 def test_the_two_set_up_commands_are_one_line_each() -> None:
-    setup = README[README.index("## Set up") : README.index("## A real model")]
+    setup = README[README.index("## Set up") : README.index("## First lines")]
     blocks = re.findall(r"```bash\n(.*?)```", setup, re.S)
     assert [block.count("\n") for block in blocks] == [1, 1]
     assert all("-c constraints.txt" in block for block in blocks)
+
+
+def test_real_results_are_what_the_records_say() -> None:
+    block = README[README.index("<!-- english -->\n") : README.index("<!-- /english -->")]
+    sys.path.insert(0, str(ROOT / "results"))
+    try:
+        english = importlib.import_module("english")
+        assert block == f"<!-- english -->\n{english.shown_in_readme()}"
+        tables = (english.HERE / "README.md").read_text(encoding="utf-8")
+        there = [name for name in english.SUITES if (english.HERE / name).is_dir()]
+        assert [name for name in there if english.written(name, english.HERE) not in tables] == []
+    finally:
+        sys.path.remove(str(ROOT / "results"))
 
 
 def test_results_are_what_the_records_say(ttabench: Command) -> None:
