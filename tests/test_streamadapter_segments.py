@@ -68,6 +68,26 @@ def plainly(method: StreamAdapter, h: Tensor, ids: Tensor) -> tuple[Tensor, Tens
     return torch.cat(losses, dim=1), h
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_rehearsed_stretches_read_every_token_and_half_of_them_twice(count: int) -> None:
+    method = taught(tiny_llama(), rehearse=True)
+    texts = [book(17 * SEGMENT + 3), book(20 * SEGMENT, 1)]
+    rows = [segments.sequence_ids(method.lm, each) for each in texts]
+    read: list[list[int]] = [[row[0]] for row in rows]
+    for number, parts in enumerate(segments.parts_of(method.networks, texts, count)):
+        for part, row, so_far in zip(parts, rows, read, strict=True):
+            front, *ids = part.observes()[0].ids
+            assert front == row[part.start] == so_far[-1]
+            times = 2 if number % 2 else 1
+            once = ids[: len(ids) // times]
+            assert ids == times * once
+            assert len(once) % SEGMENT == 0
+            assert len(ids) <= max(times, count) * SEGMENT
+            so_far += once
+    whole = (min(map(len, rows)) - 1) // SEGMENT * SEGMENT
+    assert read == [row[: whole + 1] for row in rows]
+
+
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_gradients_are_those_of_the_whole_graph(make: type) -> None:
     lm = make()

@@ -16,13 +16,13 @@ from ttabench.methods.streamadapter_networks import StreamAdapterNetworks
 from ttabench.methods.streamadapter_segments import Seen, by_layer, parts_of, read_segment, state_after
 from ttabench.types import Episode
 
-JUDGED_SEGMENTS = 8
-"""Segments of each validation text."""
+JUDGED_TOKENS = 4096
+"""Of each validation text."""
 
 
 def validated(networks: StreamAdapterNetworks, episodes: Sequence[Episode]) -> dict[str, float]:
     """NLL a token of texts under their own state, another text's and none, see `judged` and `compared`."""
-    rows = next(parts_of(networks, episodes, JUDGED_SEGMENTS))
+    rows = next(parts_of(networks, episodes, max(2, JUDGED_TOKENS // networks.settings.stride)))
     ids_BT = torch.tensor([row.observes()[0].ids for row in rows], device=networks.lm.device)
     return compared(judged(networks, ids_BT, networks.settings.stride), networks.settings.stride)
 

@@ -59,6 +59,9 @@ class StreamAdapterSettings:
     `stride` tokens that see nothing of the text before them but the state, see `streamadapter_segments`."""
     step_segments: int = 4
     """Segments of a text that an optimiser step takes (`form=segments`); the state is carried on to the next."""
+    rehearse: bool = False
+    """With `form=segments` every other step takes half as many segments and reads them twice: of the second reading,
+    everything stands in the state, so that holding on to what was read is worth learning from the first step on."""
     seed: int = 0
     """Of initial weights."""
 

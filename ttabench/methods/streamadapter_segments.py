@@ -38,6 +38,8 @@ LOGITS_AT_ONCE = 128
 def parts_of(networks: StreamAdapterNetworks, episodes: Sequence[Episode], count: int) -> Iterator[list[Episode]]:
     """Texts cut into stretches of `count` segments, all texts at once, each as long as the shortest allows.
 
+    With `rehearse` every other stretch is half as many segments, twice.
+
     Args:
         networks: what reads them; a segment is as long as its stride.
         episodes: texts as a reader cut them for queries.
@@ -49,12 +51,21 @@ def parts_of(networks: StreamAdapterNetworks, episodes: Sequence[Episode], count
     segment = networks.settings.stride
     rows = [sequence_ids(networks.lm, episode) for episode in episodes]
     whole = (min(len(row) for row in rows) - 1) // segment
-    for first in range(0, whole, count):
-        begin, end = first * segment, min(first + count, whole) * segment
+    first = number = 0
+    while first < whole:
+        times = 2 if networks.settings.rehearse and number % 2 else 1
+        last = min(first + max(1, count // times), whole)
+        begin, end = first * segment, last * segment
         yield [
-            Episode(key=episode.key, start=begin, steps=(Observe(text="", joiner="", ids=tuple(row[begin : end + 1])),))
+            Episode(key=episode.key, start=begin, steps=(_repeated(row[begin : end + 1], times),))
             for episode, row in zip(episodes, rows, strict=True)
         ]
+        first, number = last, number + 1
+
+
+def _repeated(ids: list[int], times: int) -> Observe:
+    """One token in front, and the others so many times."""
+    return Observe(text="", joiner="", ids=(ids[0], *(times * ids[1:])))
 
 
 def sequence_ids(lm: LM, episode: Episode) -> list[int]:
