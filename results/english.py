@@ -3,10 +3,17 @@
     results/english/SUITE/RUN_ID/run.json     records; the answered queries hold others' texts and are not kept here
     results/english/SUITE.md                  a line a method, a column a size; floor (none) and ceiling (icl) first
 
-Data lie under DIR as published: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/. Choices are made
-on other texts than tables ask: prompts on articles 0 to 12 of SQuAD; presses and TempLoRA's rate on articles 10 and 11,
-which the LoRA under `smollm2-135m-qa` has not seen either; TempLoRA's rate for books on training books. Tables ask
-articles 12 to 24, the published rows of the other tasks and the test books.
+Data lie under DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/. What
+the committed tables were made of: squad/dev-v1.1.json is the second half of XQuAD's English part (24 articles of
+SQuAD's `dev`, five paragraphs each, 558 questions), so draws of 32 documents of twelve articles share about half of
+them; pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`; the others are slices of the
+published files (the records say how many rows); demonstrations of hellaswag and piqa come from slices of their
+validation files, too.
+
+Choices are made on other texts than tables ask: prompts on articles 0 to 12; presses and TempLoRA's rate on articles 10
+and 11, which the LoRA under `smollm2-135m-qa` has not seen either; TempLoRA's rates for demonstrations on validation
+rows of ARC-Easy, for books on training books. Tables ask articles 12 to 24, the published rows of the other tasks and
+the test books.
 """
 
 from __future__ import annotations
@@ -15,21 +22,15 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
 from pathlib import Path
-from statistics import fmean, stdev
 
-from grids import spread, table
-
-from ttabench.records import Row, RunRecord, load_record
+from ttabench.records import load_record
 
 HERE = Path(__file__).resolve().parent / "english"
 MODEL, TUNED = "smollm2-135m", "smollm2-135m-qa"
 CHOSEN, HELD, ASKED = "articles=0:12", "articles=10:12", "articles=12:24"
-DOCUMENT_TOKENS = 190
-"""Of a paragraph of SQuAD under SmolLM2's tokenizer, about: what `window` keeps is counted in tokens."""
-SHOT_TOKENS = {"superglue": 110, "arc_easy": 40, "arc_challenge": 45, "hellaswag": 115, "piqa": 45}
-"""Of a demonstration, about."""
+QUESTIONS = 558
+"""Of squad/dev-v1.1.json: of another file the articles would be others."""
 SHARES = (0.1, 0.2, 0.5)
 TRIED = ("KnormPress", "RandomPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress", "ExpectedAttentionPress",
          "LagKVPress", "NonCausalAttnPress", "LeverageScorePress", "CompactorPress", "PyramidKVPress", "CURPress",
@@ -38,8 +39,8 @@ PRESSES = ("CompactorPress", "ExpectedAttentionPress", "AdaKVPress(SnapKVPress)"
 """The best three of suite `presses` by F1, but StreamingLLMPress, which is `window`."""
 PROMPTS = ("bare", "qa", "short", "instruction")
 RATES = ("5e-5", "3e-4", "1e-3", "3e-3")
-DOCUMENT_RATE, BOOK_RATE = "3e-4", "3e-4"
-"""The best of suites `templora-documents` and `templora-books`."""
+DOCUMENT_RATE, SHOT_RATE, BOOK_RATE = "3e-4", "3e-4", "3e-4"
+"""The best of suites `templora-documents`, `templora-demonstrations` and `templora-books`."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,15 @@ class Suite:
     """Whether `--quick` runs it, with fewer queries of one draw."""
     metrics: tuple[str, ...] = ("",)
     """A table each; "" is the task's main metric."""
+    same_queries: bool = False
+    """Whether every draw asks the same queries, so that the error of asking no others comes on top of that of draws."""
 
 
-def kept(tokens: float) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Methods that keep a share of the context: (line, words); `tokens` is how long the context is, about."""
+def kept() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Methods that keep a share of what they read: (line, words)."""
     for share in SHARES:
         told = f"{share:.0%}".replace("%", " %")
-        yield f"window {told}", ("window", "--set", f"recent={max(8, round(share * tokens))}")
+        yield f"window {told}", ("window", "--set", "mode=postprefill", "--set", f"recent={share}")
         yield f"snapkv {told}", ("snapkv", "--set", f"budget={share}")
         yield f"h2o {told}", ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}")
 
@@ -105,7 +108,7 @@ def squad_base() -> Iterator[Cell]:
 def squad_tuned() -> Iterator[Cell]:
     """Question streams of real paragraphs."""
     for documents in (4, 8, 16, 32):
-        methods = [*ends(), *kept(documents * DOCUMENT_TOKENS), *pressed(PRESSES)]
+        methods = [*ends(), *kept(), *pressed(PRESSES)]
         for line, words in methods:
             yield Cell(line, f"{documents} documents", ("--method", *words, *told_squad(TUNED, ASKED, documents)))
         if documents <= 8:  # a paragraph takes about as long as 40 paragraphs that are only read
@@ -155,17 +158,38 @@ def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
         for line, words in ends() if count else list(ends())[:1]:
             yield Cell(line, f"{count} shots", ("--method", *words, *column))
         if count == max(counts):
-            for line, words in [*kept(count * SHOT_TOKENS[task]), *pressed(PRESSES)]:
+            for line, words in [*kept(), *pressed(PRESSES)]:
                 yield Cell(line, f"{count} shots", ("--method", *words, *column))
-            learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DOCUMENT_RATE}", *column)
+            learned = ("templora", "--preset", "streamadapter", "--set", f"lr={SHOT_RATE}", *column)
             yield from swapped(f"{count} shots", learned)
+
+
+STREAMED = (
+    ("window 128 tokens", ("window", "--set", "recent=128")),
+    *((f"snapkv {share:.0%}".replace("%", " %"), ("snapkv", "--set", f"budget={share}")) for share in SHARES),
+    *(
+        (f"h2o {share:.0%}".replace("%", " %"), ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}"))
+        for share in SHARES
+    ),
+)
+"""Where a task asks while it reads on: a window has no share of what is not read yet."""
 
 
 def metaicl() -> Iterator[Cell]:
     """All test tasks that are there, asked after 1 to 16 demonstrations of one pass."""
     told = ("--task", "metaicl", "--model", MODEL, "--limit", "400")
-    for line, words in [*ends(), *kept(16 * 40)]:
+    for line, words in [*ends(), *STREAMED]:
         yield Cell(line, "1 to 16 shots", ("--method", *words, *told))
+
+
+def shot_rates() -> Iterator[Cell]:
+    """TempLoRA on ten demonstrations, validation rows."""
+    told = ("--task", "arc_easy", "--model", MODEL, "--split", "validation", "--task-set", "shots=10", "--limit", "100")
+    for line, words in ends():
+        yield Cell(line, "10 shots", ("--method", *words, *told))
+    for rate in ("1e-5", *RATES):
+        words = ("--method", "templora", "--preset", "streamadapter", "--set", f"lr={rate}")
+        yield Cell(f"templora, lr {rate}", "10 shots", (*words, *told))
 
 
 def book_rates() -> Iterator[Cell]:
@@ -193,23 +217,27 @@ def long_books() -> Iterator[Cell]:
         yield Cell(line, "", ("--method", *words, *told))
 
 
-TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
 FEW_SHOT = {"superglue": ".", "arc_easy": "arc", "arc_challenge": "arc", "hellaswag": "hellaswag", "piqa": "piqa"}
 """Tasks of demonstrations, and where their files lie."""
 SQUAD, READ = "squad/dev-v1.1.json", ("f1", "answer_nll")
 SUITES: Mapping[str, Suite] = {
-    "prompts": Suite("SQuAD by prompt, validation articles, 8 documents, 32 questions", SQUAD, tuple(prompts()), "0",
+    "prompts": Suite("XQuAD by prompt, validation articles, 8 documents, 32 questions", SQUAD, tuple(prompts()), "0",
                      metrics=READ),
     "presses": Suite(f"Presses under {TUNED}, validation articles, 10 documents", SQUAD, tuple(presses()), "0",
                      metrics=READ),
     "templora-documents": Suite(f"TempLoRA's rate under {TUNED}, validation articles, 5 documents", SQUAD,
                                 tuple(document_rates()), "0", metrics=READ),
+    "templora-demonstrations": Suite("TempLoRA's rate, ARC-Easy's validation rows, accuracy", "arc",
+                                     tuple(shot_rates()), same_queries=True),
     "templora-books": Suite("TempLoRA's rate, perplexity of three training books", "pg19", tuple(book_rates()), "0"),
-    "squad-base": Suite(f"SQuAD paragraphs under {MODEL}", SQUAD, tuple(squad_base()), metrics=READ),
-    "squad-qa": Suite(f"SQuAD paragraphs under {TUNED}", SQUAD, tuple(squad_tuned()), quick=True, metrics=READ),
-    "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl())),
+    "squad-base": Suite(f"XQuAD's articles 12 to 24 under {MODEL}", SQUAD, tuple(squad_base()), metrics=READ),
+    "squad-qa": Suite(f"XQuAD's articles 12 to 24 under {TUNED}", SQUAD, tuple(squad_tuned()), quick=True,
+                      metrics=READ),
+    "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl()),
+                     same_queries=True),
     **{
-        task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy")
+        task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy",
+                    same_queries=True)
         for task, source in FEW_SHOT.items()
     },
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
@@ -226,6 +254,19 @@ def shelved(data: Path) -> str:
     place.symlink_to(data, target_is_directory=True)
     os.chdir(HERE.parent.parent)
     return str(place.relative_to(HERE.parent.parent))
+
+
+def check(data: Path) -> None:
+    """Whether articles mean what they meant in the committed tables.
+
+    Raises:
+        SystemExit: another file of SQuAD lies there.
+    """
+    path = data / SQUAD
+    found = json.loads(path.read_text(encoding="utf-8"))["data"] if path.is_file() else []
+    asked = sum(len(text["qas"]) for article in found for text in article["paragraphs"])
+    if asked not in (0, QUESTIONS):
+        raise SystemExit(f"{path} has {asked} questions, not {QUESTIONS}: its articles are others than tables name.")
 
 
 def run(names: Sequence[str], data: str, quick: bool) -> None:
@@ -245,17 +286,12 @@ def run(names: Sequence[str], data: str, quick: bool) -> None:
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
-def make(names: Sequence[str], data: Path, *, quick: bool, only_tables: bool) -> None:
-    """Run these suites, or all (`quick`: the few that a first look takes), and write `english.md`."""
+def make(names: Sequence[str], data: Path, *, quick: bool) -> Path:
+    """Run these suites, or all (`quick`: the few that a first look takes), and say where their records lie."""
     wanted = list(names) or [name for name, suite in SUITES.items() if suite.quick or not quick]
-    if not only_tables:
-        run(wanted, shelved(data.resolve()), quick)
-    folder = HERE / "quick" if quick else HERE
-    tables = [written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()]
-    head = (
-        "# Real English data under SmolLM2-135M\n\nMean over draws ± standard error over draws; of one run, its own.\n"
-    )
-    (folder / "README.md").write_text("\n".join([head, *tables]), encoding="utf-8")
+    check(data)
+    run(wanted, shelved(data.resolve()), quick)
+    return HERE / "quick" if quick else HERE
 
 
 def stored(words: Sequence[str]) -> list[str]:
@@ -272,102 +308,3 @@ def stored(words: Sequence[str]) -> list[str]:
     if code:
         raise SystemExit(f"ttabench eval {' '.join(words)} left with {code}")
     return [Path(line).name for line in printed.getvalue().splitlines() if line.strip()]
-
-
-def written(name: str, folder: Path) -> str:
-    """The table of a suite, from its records alone."""
-    suite, out = SUITES[name], folder / name
-    index = json.loads((out / "index.json").read_text(encoding="utf-8"))
-    runs = {(line, column): [load_record(out / each) for each in ids]
-            for line, cells in index.items() for column, ids in cells.items()}  # fmt: skip
-    columns = list(dict.fromkeys(column for _, column in runs))
-    lengths = sorted({row.step for each in runs.values() for run in each for row in run.rows if row.step is not None})
-    by_step = lengths if columns in ([""], ["1 to 16 shots"]) else []
-    head = ("", *(f"{step:,}" for step in by_step)) if by_step else ("", *columns)
-    told = [f"## {name}\n\n{suite.about}.\n"]
-    for metric in suite.metrics:
-        shown = [
-            (line, *([figure(runs[line, columns[0]], metric, step) for step in by_step] if by_step else
-                     [figure(runs.get((line, column), []), metric) for column in columns]))
-            for line in index
-        ]  # fmt: skip
-        shared = {metric or run.main_metric for each in runs.values() for run in each}
-        told.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{table(head, shown, 1)}")
-    told.append(by_book({line: found for (line, _), found in runs.items()}))
-    return "\n".join([*told, room(runs, columns)])
-
-
-def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
-    """The main metric of several suites in one column each, a line a method."""
-    cells: dict[str, dict[str, str]] = {}
-    for name in names:
-        for line, found in json.loads((folder / name / "index.json").read_text(encoding="utf-8")).items():
-            if column in found:
-                runs = [load_record(folder / name / each) for each in found[column]]
-                cells.setdefault(line, {})[name] = figure(runs)
-    shown = [(line, *(found.get(name, "") for name in names)) for line, found in cells.items()]
-    return table(("", *names), shown, 1)
-
-
-def shown_in_readme(folder: Path = HERE) -> str:
-    """What the README shows of these suites: those that were run."""
-    there = [name for name in SUITES if (folder / name / "index.json").is_file()]
-    told = [written(name, folder).replace("## ", "### ", 1) for name in ("squad-qa", "pg19") if name in there]
-    if few := [name for name in FEW_SHOT if name in there]:
-        head = "### Ten demonstrations\n\nPer cent right, mean over three draws ± standard error over draws."
-        told.append(f"{head}\n\n{side_by_side(few, '10 shots', folder)}")
-    return "\n".join(told)
-
-
-def figure(runs: Sequence[RunRecord], metric: str = "", step: int | None = None) -> str:
-    """The figure of some runs: mean over draws with its error over draws; of one run, its own error."""
-    rows = [row for run in runs if (row := value(run, metric or run.main_metric, step)) is not None]
-    if not rows:
-        return ""
-    scale = 1 if rows[0].metric.startswith(("ppl", "answer")) else 100
-    if len(rows) > 1:
-        return spread([scale * row.value for row in rows], 1 if scale == 100 else 3)
-    error = "" if rows[0].stderr is None else f" ± {scale * rows[0].stderr:.{1 if scale == 100 else 3}f}"
-    return f"{scale * rows[0].value:.{1 if scale == 100 else 3}f}{error}"
-
-
-def by_book(lines: Mapping[str, Sequence[RunRecord]], base: str = "window") -> str:
-    """Differences from a method book by book, which is what books leave to compare; empty for other tasks."""
-    books = {
-        line: {row.part: log(row.value) for run in runs for row in run.rows
-               if row.metric == "ppl" and row.step is None and row.part not in (None, "mean")}
-        for line, runs in lines.items()
-    }  # fmt: skip
-    if not books.get(base):
-        return ""
-    shown = []
-    for line, found in books.items():
-        changes = [100 * (exp(found[book] - nats) - 1) for book, nats in books[base].items() if book in found]
-        if line != base and changes:
-            shown.append((line, spread(changes, 2), f"{sum(each < 0 for each in changes)} of {len(changes)}"))
-    head = ("", f"perplexity from that of {base}, per cent", "books below it")
-    return f"Paired by book, mean ± standard error over books:\n\n{table(head, shown, 1)}"
-
-
-def value(run: RunRecord, metric: str, step: int | None = None) -> Row | None:
-    """The row of a metric: of the mean over sub-tasks where there are several, of all books together."""
-    rows = [row for row in run.rows if row.metric == metric and row.step == step and row.part in (None, "mean")]
-    wanted = None if metric == "ppl" else "mean"
-    return max(rows, key=lambda row: row.part == wanted, default=None)
-
-
-def room(runs: Mapping[tuple[str, str], Sequence[RunRecord]], columns: Sequence[str]) -> str:
-    """Where floor and ceiling lie so close that a method could show nothing between them."""
-    told = []
-    for column in columns:
-        floor, ceiling = (
-            [found.value for run in runs.get((line, column), []) if (found := value(run, run.main_metric))]
-            for line in ("none", "icl")
-        )
-        if len(floor) != len(ceiling) or len(floor) < 2:
-            continue
-        gains = [100 * (high - low) for low, high in zip(floor, ceiling, strict=True)]
-        mean, error = fmean(gains), stdev(gains) / len(gains) ** 0.5
-        if mean < max(2 * error, 0):
-            told.append(f"{column}: no room between floor and ceiling ({mean:.1f} ± {error:.1f} points).\n")
-    return "".join(told)

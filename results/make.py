@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import english
+import english_tables
 import grids
 from suites import (
     BY_LENGTH,
@@ -149,7 +150,7 @@ def write_english() -> None:
     before, rest = readme.read_text(encoding="utf-8").split("<!-- english -->\n")
     _, after = rest.split("<!-- /english -->")
     readme.write_text(
-        f"{before}<!-- english -->\n{english.shown_in_readme()}<!-- /english -->{after}", encoding="utf-8"
+        f"{before}<!-- english -->\n{english_tables.shown_in_readme()}<!-- /english -->{after}", encoding="utf-8"
     )
 
 
@@ -188,6 +189,22 @@ def shelve(folder: Path) -> None:
     place.symlink_to(folder.resolve(), target_is_directory=True)
 
 
+def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """`--english`."""
+    if options.out != HERE or options.seeds != SEEDS or options.limit is not None or options.books:
+        parser.error("--english knows no --out, --seeds, --limit and --books: give --quick for a first look")
+    if unknown := [name for name in options.suites if name not in english.SUITES]:
+        parser.error(f"--english has no suite {', '.join(unknown)}; it has {', '.join(english.SUITES)}")
+    folder = english.HERE / "quick" if options.quick else english.HERE
+    if not options.tables:
+        if options.data is None or not options.data.is_dir():
+            parser.error("--english needs --data DIR, a folder with squad/, pg19/ ...")
+        folder = english.make(options.suites, options.data, quick=options.quick)
+    english_tables.write(folder)
+    if not options.quick:
+        write_english()
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -213,12 +230,10 @@ def main() -> None:
         measure()
         return
     if options.english:
-        if not options.tables and (options.data is None or not options.data.is_dir()):
-            parser.error("--english needs --data DIR, a folder with squad/, pg19/ ...")
-        english.make(options.suites, options.data, quick=options.quick, only_tables=options.tables)
-        if not options.quick:
-            write_english()
+        real(options, parser)
         return
+    if unknown := [name for name in options.suites if name not in SUITES]:
+        parser.error(f"{', '.join(unknown)}: suites of real data, add --english")
     if options.books:
         if not options.books.is_dir():
             parser.error(f"{options.books} is no folder")

@@ -62,6 +62,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "window after": ("window", WindowSettings(n_sink=2, recent=10, chunk=20, evict="after", positions="original")),
     "window of all": ("window", WindowSettings(recent=400)),
     "window postprefill": ("window", WindowSettings(n_sink=2, recent=10, mode="postprefill")),
+    "window of a share": ("window", WindowSettings(n_sink=2, recent=0.3, mode="postprefill")),
     "window of strides": ("window", WindowSettings(mode="stride", n_sink=0, recent=21)),
     "snapkv": ("snapkv", SnapKVSettings(budget=12, window=4)),
     "snapkv in chunks": ("snapkv", SnapKVSettings(budget=12, window=4, chunk=20)),

@@ -219,6 +219,8 @@ def test_settings_are_checked() -> None:
         (SnapKVSettings, {"budget": 16, "window": 16}, "smaller than the budget 16, got 16"),
         (H2OSettings, {"heavy": 0}, "heavy: at least 1 token is needed, got 0"),
         (WindowSettings, {"n_sink": -1}, "got -1"),
+        (WindowSettings, {"recent": 0.2}, "a share needs mode=postprefill: .* got recent=0.2"),
+        (WindowSettings, {"recent": 1.2, "mode": "postprefill"}, "must lie in .* got 1.2"),
         (WindowSettings, {"mode": "postprefill", "positions": "cache"}, "got positions=cache"),
         (H2OSettings, {"chunk": 0}, "chunk must be at least 1, got 0"),
     ):

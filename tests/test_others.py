@@ -13,6 +13,7 @@ from tests.tiny import tiny_llama
 from ttabench.errors import UserError
 from ttabench.mini.world import categories_in, names_in
 from ttabench.readers import Task, load
+from ttabench.readers.other_demonstrations import OTHER_ROWS
 from ttabench.readers.others import with_pieces
 from ttabench.types import Ask, Episode, Observe
 
@@ -97,6 +98,25 @@ def qa_file(folder: Path, count: int) -> str:
     return str(write_csv(folder / "test.csv", rows))
 
 
+@pytest.mark.parametrize(("documents", "others"), [(2, True), (3, True), (7, False)])
+def test_documents_of_files_are_of_other_articles_where_there_are_any(
+    tmp_path: Path, documents: int, *, others: bool
+) -> None:
+    titles = {f"Text {i}.": "aaabbbcc"[i] for i in range(8)}
+    answers = {"text": ["Text"], "answer_start": [0]}
+    rows = [
+        {"id": f"q{i}", "title": title, "context": text, "question": f"Which {i}?", "answers": answers}
+        for i, (text, title) in enumerate(titles.items())
+    ]
+    source = str(write_jsonl(tmp_path / "squad_test.jsonl", rows))
+    task = load("squad_seq", source=source, options={"documents": documents, "order": "file"})
+    ((own, other),) = words(task)
+    alike = {titles[text] for text in texts(own)} & {titles[text] for text in texts(other)}
+    assert not texts(own) & texts(other)
+    assert bool(alike) != others
+    assert any("own articles" in note for note in task.describe_others()["notes"]) != others
+
+
 def test_documents_of_files_are_the_next_of_the_same_order(tmp_path: Path) -> None:
     source = qa_file(tmp_path, 7)
     order = load("streamingqa", source=source, options={"documents": "all"}, seed=3)
@@ -135,7 +155,7 @@ def test_demonstrations_of_files_are_the_next_of_the_same_draw(tmp_path: Path) -
     ((six, _),) = words(load("superglue", source=source, options={**options, "shots": 6}, seed=5))
     assert [piece.text for piece in six.observes()] == [piece.text for e in (own, other) for piece in e.observes()]
     few = load("superglue", source=source, options={**options, "shots": 5}, seed=5)
-    assert few.describe_others()["notes"] == ["demonstrations of another context: sst2 has 2, not 5"]
+    assert few.describe_others()["notes"] == ["demonstrations of another context: sst2 has 2, not 5", OTHER_ROWS]
     with pytest.raises(UserError, match="shown or asked"):
         load("superglue", source=source, options={**options, "shots": 7}).describe_others()
 

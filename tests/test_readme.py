@@ -61,7 +61,7 @@ def test_real_results_are_what_the_records_say() -> None:
     block = README[README.index("<!-- english -->\n") : README.index("<!-- /english -->")]
     sys.path.insert(0, str(ROOT / "results"))
     try:
-        english = importlib.import_module("english")
+        english = importlib.import_module("english_tables")
         assert block == f"<!-- english -->\n{english.shown_in_readme()}"
         tables = (english.HERE / "README.md").read_text(encoding="utf-8")
         there = [name for name in english.SUITES if (english.HERE / name).is_dir()]

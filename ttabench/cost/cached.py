@@ -187,11 +187,11 @@ def window(settings: Settings, shape: Shape, work: Workload) -> Cost:
         return closed_book(shape, work)
     if settings["mode"] == "stride":
         return _read_again(shape, work, min(settings["recent"] - 1, work.tokens))
-    kept = settings["n_sink"] + settings["recent"]
-    rule = _Eviction(budget=lambda _: kept, watching=lambda *_: 0, by_head=False)
+    sinks, recent = settings["n_sink"], settings["recent"]
+    rule = _Eviction(budget=lambda read: sinks + _amount(recent, read), watching=lambda *_: 0, by_head=False)
     if settings["mode"] == "postprefill":
         return _evicting(shape, work, _parts(settings, shape, work, settings["chunk"]), rule, False)
-    moved, chunk = _moved(settings, shape), settings["chunk"] or STREAM_BLOCK
+    kept, moved, chunk = sinks + recent, _moved(settings, shape), settings["chunk"] or STREAM_BLOCK
     if moved and shape.positions is not None:
         chunk = min(chunk, max(1, shape.positions - kept))
     turned = 2 * shape.layers * shape.width * settings["n_sink"] if moved else 0  # scores of sinks, from turned queries

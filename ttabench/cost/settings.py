@@ -13,7 +13,7 @@ from ttabench.errors import UnknownName, UserError
 from ttabench.registry import parse_value
 from ttabench.types import Json
 
-SHARES = {("snapkv", "budget"), ("snapkv", "window"), ("h2o", "heavy"), ("h2o", "recent")}
+SHARES = {("snapkv", "budget"), ("snapkv", "window"), ("h2o", "heavy"), ("h2o", "recent"), ("window", "recent")}
 """Settings that may be a share of the context."""
 CHOICES: Mapping[str, Any] = {
     "truncate": Literal["error", "left", "right"],
@@ -89,6 +89,8 @@ def _snapkv(settings: Settings) -> str:
 
 def _window(settings: Settings) -> str:
     mode, recent, positions = settings["mode"], settings["recent"], settings["positions"]
+    if isinstance(recent, float) and mode != "postprefill":
+        return f"a share needs mode=postprefill: a stream has no length yet, got recent={recent}"
     if mode == "stride" and recent < 2:
         return f"mode=stride keeps recent - 1 tokens, got recent={recent}"
     refused = {"stride": ("original", "cache"), "postprefill": ("cache",)}

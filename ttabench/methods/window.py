@@ -3,6 +3,7 @@
     --set n_sink=4 --set recent=512      StreamingLLM: 4 sinks and 512 recent tokens, however long the text
     --set n_sink=0                       a plain sliding window
     --set mode=postprefill               another method: read everything with full attention, then drop the middle
+                                         (recent=0.2: all but the newest fifth)
     --set mode=stride, --preset book     another one: the last tokens are read again, from position 0, for every query
 
 Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm). In a stream every token sees the sinks and the
@@ -29,7 +30,7 @@ from torch import Tensor
 from ttabench.attention import watched
 from ttabench.errors import UserError
 from ttabench.layers.band import Band
-from ttabench.layers.eviction import kept_slots, newest, oldest
+from ttabench.layers.eviction import Amount, check_amount, kept_slots, newest, oldest, tokens_of
 from ttabench.layers.kept import Kept, check_room, extended, joined, padding_first
 from ttabench.layers.newest import appended, window_of
 from ttabench.lm import LM
@@ -49,8 +50,8 @@ class WindowSettings(ReadingSettings):
 
     n_sink: int = 4
     """First tokens of the text that always stay, BOS included; 0 is a plain sliding window. None with mode=stride."""
-    recent: int = 512
-    """Last tokens that stay."""
+    recent: Amount = 512
+    """Last tokens that stay; with mode=postprefill also their share of the tokens read."""
     mode: Literal["stream", "postprefill", "stride"] = "stream"
     """Evict while reading; read everything with full attention and drop the middle afterwards; or read again what
     stays, from position 0."""
@@ -64,8 +65,9 @@ class WindowSettings(ReadingSettings):
         super().__post_init__()
         if self.n_sink < 0:
             raise ValueError(f"n_sink must not be negative, got {self.n_sink}")
-        if self.recent < 1:
-            raise ValueError(f"recent must be at least 1, got {self.recent}")
+        check_amount("recent", self.recent)
+        if isinstance(self.recent, float) and self.mode != "postprefill":
+            raise ValueError(f"a share needs mode=postprefill: a stream has no length yet, got recent={self.recent}")
         if self.mode == "postprefill" and self.positions == "cache":
             raise ValueError("mode=postprefill keeps original positions, got positions=cache")
         if self.mode == "stride" and self.recent < 2:
@@ -86,19 +88,21 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         super().__init__(lm, settings)
+        if isinstance(settings.recent, float):
+            self.growth = "linear"
+        else:
+            self.tokens = settings.recent
         if settings.mode == "stride":
             self.own_tensors = ("tokens", "lengths")
         if settings.mode != "stream":
             self.rotary = None
             return
-        self.width = settings.recent + (settings.evict == "after")
+        self.width = self.tokens + (settings.evict == "after")
         self.chunk = settings.chunk or BLOCK
         if self.rotary is not None:
-            room = lm.max_positions - settings.n_sink - settings.recent
+            room = lm.max_positions - settings.n_sink - self.tokens
             if room < 1:
-                what = (
-                    f"{settings.n_sink} sinks and {settings.recent} recent tokens fill all {lm.max_positions} positions"
-                )
+                what = f"{settings.n_sink} sinks and {self.tokens} recent tokens fill all {lm.max_positions} positions"
                 raise UserError(f"{what} of {lm.name}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, room)
 
@@ -108,7 +112,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             return super().adapt_many(state, chunks)
         new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         read = [before + len(row) for before, row in zip(tokens_read(state), new, strict=True)]
-        kept = appended(self.lm, state.tensors, new, self.settings.recent - 1)
+        kept = appended(self.lm, state.tensors, new, self.tokens - 1)
         return State(state.rows, kept, {"tokens_read": read})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
@@ -159,9 +163,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         order = padding_first(whole.valid)
         whole = whole if order is None else whole.take(order)
         valid_BS = whole.valid
-        budget_B = torch.full_like(whole.next, self.settings.n_sink + self.settings.recent)
-        stays_BS = oldest(valid_BS, self.settings.n_sink) | newest(
-            valid_BS, torch.full_like(whole.next, self.settings.recent)
-        )
+        recent_B = tokens_of(self.settings.recent, whole.next)
+        stays_BS = oldest(valid_BS, self.settings.n_sink) | newest(valid_BS, recent_B)
         scores_BS = torch.zeros(valid_BS.shape, device=valid_BS.device).masked_fill(~stays_BS, -math.inf)
-        return whole.take(kept_slots(scores_BS[None, :, None], budget_B))
+        return whole.take(kept_slots(scores_BS[None, :, None], self.settings.n_sink + recent_B))

@@ -121,8 +121,8 @@ class Demonstrations(Counted):
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
-        shots = self.settings.shots
-        return described(self.others(), notes_of({name: (shots, *found) for name, found in self._next.items()}))
+        found = {name: (self.settings.shots, *rows) for name, rows in self._next.items()}
+        return described(self.others(), notes_of(found, mini=self.source == "mini"))
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt

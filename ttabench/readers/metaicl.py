@@ -84,7 +84,7 @@ class MetaIcl(Counted):
         """See `readers.Task`."""
         pairs = zip(self.tasks, self._fits(None), strict=True)
         found = {task.name: (len(fits.shown), *next_rows(self, task, fits)) for task, fits in pairs}
-        return described(self.others(), notes_of(found))
+        return described(self.others(), notes_of(found, mini=self.source == "mini"))
 
     def _key(self, task: MetaTask) -> str:
         return f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"

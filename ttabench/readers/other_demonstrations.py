@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ttabench.readers.metaicl import MetaIcl
 
 T = TypeVar("T")
+OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"
 
 
 def next_items(task: Demonstrations, one: Drawn) -> tuple[tuple[Item, ...], bool]:
@@ -45,7 +46,7 @@ def next_items(task: Demonstrations, one: Drawn) -> tuple[tuple[Item, ...], bool
     if shots and not found:
         what = f"All rows of {part.name} in {task.source} are shown or asked: there is no other context."
         raise UserError(what, "Ask fewer (--limit N), or show fewer (--task-set shots=N).")
-    return found, True
+    return found, False
 
 
 def _told(items: Iterable[Item]) -> list[str]:
@@ -73,7 +74,7 @@ def next_rows(task: MetaIcl, meta: MetaTask, fits: Fitted) -> tuple[Sequence[Met
     if fits.shown and not found:
         what = f"{task.source} has no other draw of {meta.name} whose rows are not asked: there is no other context."
         raise UserError(what, "Give the folder with all published draws, and ask --split test.")
-    return found, True
+    return found, False
 
 
 def _inputs(rows: Iterable[MetaRow]) -> list[str]:
@@ -91,10 +92,12 @@ def _of_other_categories(own: Iterable[str], draws: Iterable[T], texts: Callable
     return first, False
 
 
-def notes_of(found: Mapping[str, tuple[int, Sized, bool]]) -> list[str]:
+def notes_of(found: Mapping[str, tuple[int, Sized, bool]], *, mini: bool) -> list[str]:
     """What a record must say of them, by sub-task: (how many are wanted, those found, whether of another rule)."""
     few = [f"{name} has {len(rows)}, not {shots}" for name, (shots, rows, _) in found.items() if len(rows) < shots]
     alike = [name for name, (*_, apart) in found.items() if not apart]
     notes = [f"demonstrations of another context: {', '.join(few)}"] if few else []
+    if not mini:
+        return [*notes, OTHER_ROWS]
     same = "no draw of other categories of words was found: the other demonstrations may follow the same rule"
     return notes + ([f"{same} ({', '.join(alike)})"] if alike else [])

@@ -5,7 +5,7 @@ next_documents(stream, stream.documents)    as many again, with none of their te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ttabench.errors import UserError
@@ -22,16 +22,25 @@ if TYPE_CHECKING:
 def next_documents(stream: QAStream, group: Sequence[Document]) -> list[Document]:
     """At most as many documents as the group has: of the next groups, and then those that are not read at all.
 
+    Those of the group's own articles (their titles) are left out, where there are others.
+
     Raises:
         UserError: there is none.
     """
     texts, place = {document.text for document in group}, stream.documents.index(group[0])
     behind = [*stream.documents[place + len(group) :], *stream.documents[:place], *stream.unread]
-    found = [document for document in behind if document.text not in texts][: len(group)]
+    fresh = [document for document in behind if document.text not in texts]
+    own = titles_of(group)
+    found = ([document for document in fresh if not titles_of([document]) & own] or fresh)[: len(group)]
     if not found:
         what = f"{stream.source} has no documents besides the {len(group)} that are read: there is no other context."
         raise UserError(what, f"Read fewer (--task-set documents={max(1, len(group) // 2)}).")
     return found
+
+
+def titles_of(documents: Iterable[Document]) -> set[str]:
+    """The articles that documents come from, as far as rows have titles."""
+    return {row.title for document in documents for row in document.rows if row.title}
 
 
 def unread(stream: QAStream) -> list[Document]:

@@ -25,7 +25,7 @@ from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.description import Counted, describe
 from ttabench.readers.options import resolve
-from ttabench.readers.other_documents import next_documents, unread
+from ttabench.readers.other_documents import next_documents, titles_of, unread
 from ttabench.readers.others import described, with_pieces
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of, of_articles
 from ttabench.readers.qa_rows import QARow, parse
@@ -114,9 +114,12 @@ class QAStream(Counted):
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
-        counts = {(len(next_documents(self, group)), len(group)) for _, group in self._with_documents(None)}
-        fewer = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
-        return described(self.others(), fewer)
+        pairs = [(next_documents(self, group), group) for _, group in self._with_documents(None)]
+        counts = {(len(other), len(group)) for other, group in pairs}
+        told = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
+        if any(titles_of(other) & titles_of(group) for other, group in pairs):
+            told.append("the other context has documents of the own articles: there are no others")
+        return described(self.others(), told)
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         texts = (document.text for document in self.documents)
