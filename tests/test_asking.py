@@ -16,9 +16,10 @@ CARD = {"prompt": "qa", "examples": "1"}
 
 
 def asked(model: Path, *options: str, chat: bool | None = None, base_checkpoint: str = "", **more: Any) -> Any:
-    wanted = Wanted(method="icl", task=more.pop("task", "squad_seq"), model=str(model), task_options=options,
-                    chat_template=chat, base_checkpoint=base_checkpoint, **more)  # fmt: skip
-    found = manner(wanted)
+    said = {"method": "icl", "task": "squad_seq", **more}
+    found = manner(
+        Wanted(model=str(model), task_options=options, chat_template=chat, base_checkpoint=base_checkpoint, **said)
+    )
     return found.chat, dict(found.options)
 
 
@@ -37,13 +38,18 @@ def test_the_card_says_how_models_with_a_chat_template_are_asked(chatting: Path)
 
 
 def test_turns_on_request(chatting: Path) -> None:
-    assert asked(chatting, chat=True) == (True, {"prompt": "qa"})
+    assert asked(chatting, chat=True) == (True, {"prompt": "qa", "examples": "0"})
     assert asked(chatting, chat=False) == (False, CARD)
 
 
 def test_a_model_without_a_template_is_asked_as_the_protocol_says(tmp_path: Path) -> None:
     assert asked(tmp_path) == (False, {})
     assert asked(tmp_path, task="superglue") == (False, {})
+
+
+def test_tuned_weights_without_a_template_are_asked_as_they_were_trained(tmp_path: Path) -> None:
+    under = checkpoint(tmp_path / "lora", trained_with({"prompt": "qa", "examples": 0}, chat=False))
+    assert asked(tmp_path, base_checkpoint=under) == (False, {"prompt": "qa", "examples": "0"})
 
 
 def checkpoint(folder: Path, data: Any) -> str:
@@ -56,7 +62,10 @@ def test_a_checkpoint_under_the_model_is_asked_as_it_was_trained(chatting: Path)
     told = trained_with({"prompt": "instruction", "examples": 0, "documents": 4}, chat=True)
     under = checkpoint(chatting / "lora", told)
     assert asked(chatting, base_checkpoint=under) == (True, {"prompt": "instruction", "examples": "0"})
+    assert asked(chatting, base_checkpoint=under, chat=False) == (False, {"prompt": "instruction", "examples": "0"})
     assert asked(chatting, "prompt=bare", base_checkpoint=under) == (True, {"prompt": "bare"})
+    assert asked(chatting, method="lora", checkpoint=under) == asked(chatting, base_checkpoint=under)
+    assert asked(chatting, method="mac", checkpoint=under) == (False, CARD)
     assert asked(chatting, base_checkpoint=under, task="superglue") == (False, {})
 
 

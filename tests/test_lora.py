@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.conftest import Command
 from tests.test_streamadapter import logits, taught
+from tests.test_texts import TEMPLATE as CHAT
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
 from ttabench import head, recompute
@@ -320,3 +321,24 @@ def test_a_frozen_head_gives_the_gradients_of_autograd(frozen: bool, monkeypatch
 
 def _plainly(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     return lm.logits(hidden_ND).log_softmax(-1)[torch.arange(len(targets_N)), targets_N]
+
+
+def test_demonstrations_of_a_chat_that_stand_alone_begin_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a sample of its own: none has the end of a turn before it that is not there."""
+    lm = tiny_llama()
+    lm.tokenizer.chat_template = CHAT
+    lm.use_chat_template()
+    assert lm.chat is not None
+    learned: list[Any] = []
+    method = TempLora(lm, replace(TINY, by="epoch", prefix=0, epochs=1))
+    plain = method._backward
+
+    def watched(factors: Any, items: list[Any], seeds: list[int]) -> list[bool]:
+        learned.extend(items)
+        return plain(factors, items, seeds)
+
+    monkeypatch.setattr(method, "_backward", watched)
+    turns = [Observe(text=f"q{i} a{i}", turns=(f"q{i}", f"a{i}")) for i in range(3)]
+    method.adapt_many(method.begin(1), [[turn] for turn in turns])
+    assert [target for _, target in learned] == [piece_ids(lm, turn, first=True) for turn in turns]
+    assert all(tuple(target[: len(lm.chat.next_ids)]) != lm.chat.next_ids for _, target in learned)

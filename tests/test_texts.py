@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,12 @@ def test_reading_in_two_calls_is_reading_in_one(nano: LM) -> None:
     assert torch.allclose(once.tensors["keys"], twice.tensors["keys"], atol=1e-5)
 
 
-def _sentencepiece() -> PreTrainedTokenizerFast:
+def _sentencepiece(merges: Sequence[tuple[str, str]] = (("\u2581", "a"), ("\u2581", "b"))) -> PreTrainedTokenizerFast:
     """A tokenizer that puts a blank in front of every text, as Llama 2's does."""
     letters = {letter: i + 3 for i, letter in enumerate("\u2581abcdefghijklmnopqrstuvwxyz\n.")}
-    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **letters, "\u2581a": 60, "\u2581b": 61}
-    backend = Tokenizer(models.BPE(vocab=vocab, merges=[("\u2581", "a"), ("\u2581", "b")], unk_token="<unk>"))
+    merged = {"".join(pair): i + 60 for i, pair in enumerate(merges)}
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, **letters, **merged}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=list(merges), unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     backend.pre_tokenizer = pre_tokenizers.Split("\u2581", "merged_with_next")
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
@@ -115,6 +117,16 @@ def test_a_text_behind_another_has_no_blank_of_the_tokenizers_in_front() -> None
     assert lm.encode("ab") + lm.encode("\nbc", follows=True) + lm.encode(" b", follows=True) == whole
     assert lm.encode("ab") + lm.encode("\nbc") != whole, "which is what the flag is for"
     assert lm.encode_many(["\nbc"], follows=True) == [lm.encode("\nbc", follows=True)]
+
+
+@pytest.mark.parametrize("text", ["b", "no", "ab c", "\nb", " b", ".b"])
+def test_a_text_that_would_merge_with_what_stands_in_front_keeps_its_own_letters(text: str) -> None:
+    merges = [("\u2581", "a"), ("\u2581", "b"), ("\u2581a", "n"), ("\u2581a", "b"), ("\n", "b"), (".", "b")]
+    lm = LM(tiny_llama().model, _sentencepiece(merges), "sentencepiece")
+    ids = lm.encode(text, follows=True)
+    pieces = [lm.tokenizer.convert_ids_to_tokens(each) for each in ids]
+    assert "".join(pieces).replace("\u2581", " ") == text
+    assert lm.encode_many([text, "no", text], follows=True) == [ids, lm.encode("no", follows=True), ids]
 
 
 def test_a_chat_template_stands_around_context_and_question() -> None:
@@ -181,6 +193,22 @@ def test_every_end_token_of_the_generation_config_ends_an_answer(monkeypatch: py
     found = _answers(lm, monkeypatch, [lm.encode("adb"), [*lm.encode("a"), 257, *lm.encode("b")], lm.encode("abc")])
     assert [each.prediction for each in found] == ["a", "a", "abc" + "x" * 13]
     assert [each.ended for each in found] == [True, True, False]
+
+
+def test_hub_ids_of_known_models_tell_as_their_names_do() -> None:
+    assert has_template("HuggingFaceTB/SmolLM2-135M-Instruct")
+    assert not has_template("openai-community/gpt2")
+    assert not has_template("nobody/nothing")
+
+
+def test_a_hub_id_in_the_hubs_cache_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}', encoding="utf-8")
+    there = {"me/mine": str(tmp_path / "tokenizer_config.json")}
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda repo, _: there.get(repo))
+    assert has_template("me/mine")
+    assert not has_template("me/other")
 
 
 def test_what_tells_a_chat_template_before_the_model_is_loaded(tmp_path: Path) -> None:

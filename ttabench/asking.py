@@ -3,8 +3,9 @@
     found = manner(Wanted(method="icl", task="squad_seq", model="smollm2-135m"))
     found.chat, found.options                   False, {"prompt": "qa", "examples": "1"}
 
-What was typed comes first, then what the checkpoint under the model was trained with, then what the task's card says
-for models that have a chat template. All others are asked as the card's protocol says.
+What was typed comes first. Then weights that were tuned are asked as they were trained: the checkpoint under the model,
+or that of `lora`. Then the task's card says how models with a chat template are asked. All others are asked as the
+card's protocol says.
 """
 
 from __future__ import annotations
@@ -46,13 +47,9 @@ def manner(wanted: Wanted) -> Asked:
     card, typed = load_card(wanted.task), registry.assignments(wanted.task_options, "--task-set")
     if wanted.chat_template and card.reader == "book":
         raise UserError(f"{card.name} reads a book: it asks nothing in turns.", "Leave --chat-template out.")
-    usual = _usual(wanted, card)
-    chat = wanted.chat_template if wanted.chat_template is not None else usual is not None and usual.turns
-    if "prompt" in typed:
-        return Asked(card=card, chat=chat, options=typed)
-    if usual is not None and chat == usual.turns:
-        return Asked(card=card, chat=chat, options={**usual.options(), **typed})
-    words = {"prompt": card.prompt.chat.prompt} if chat and card.prompt.chat else {}
+    usual = _trained(wanted, card) or _of_card(wanted, card)
+    chat = bool(usual and usual.turns) if wanted.chat_template is None else wanted.chat_template
+    words = {} if usual is None or "prompt" in typed else usual.options()
     return Asked(card=card, chat=chat, options={**words, **typed})
 
 
@@ -63,20 +60,24 @@ def trained_with(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json
     return {TRAINED_WITH: {"prompt": task_options["prompt"], "examples": task_options["examples"], "turns": chat}}
 
 
-def _usual(wanted: Wanted, card: Card) -> Manner | None:
-    """How this model is asked where nothing is said; None where nothing speaks for one way."""
-    if not card.prompt.chat or wanted.random_weights or not has_template(wanted.model):
+def _of_card(wanted: Wanted, card: Card) -> Manner | None:
+    """How the card has models with a chat template asked; in turns that were asked for, without worked examples."""
+    usual = card.prompt.chat
+    if usual is None or wanted.random_weights or not (wanted.chat_template or has_template(wanted.model)):
         return None
-    return _under(wanted, card) or card.prompt.chat
+    if wanted.chat_template and not usual.turns:
+        return Manner(prompt=usual.prompt)
+    return usual
 
 
-def _under(wanted: Wanted, card: Card) -> Manner | None:
-    """How the checkpoint under the model was asked, if these are words that the card knows."""
-    if not wanted.base_checkpoint:
+def _trained(wanted: Wanted, card: Card) -> Manner | None:
+    """How the tuned weights were asked in training, if these are words that the card knows."""
+    checkpoint = wanted.base_checkpoint or (wanted.checkpoint if wanted.method == "lora" else "")
+    if checkpoint in ("", "none"):
         return None
     try:
-        header = json.loads((named(wanted.base_checkpoint, wanted.model) / "adapter.json").read_text(encoding="utf-8"))
+        header = json.loads((named(checkpoint, wanted.model) / "adapter.json").read_text(encoding="utf-8"))
         found = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
-    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+    except (OSError, ValueError, KeyError, TypeError, ValidationError, UserError):
         return None  # no such record, or no checkpoint: whoever loads it says so
     return found if found.prompt in card.prompt.templates else None

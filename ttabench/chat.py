@@ -86,10 +86,11 @@ def _rendered(tokenizer: Any, name: str) -> str:
 
 
 def has_template(model: str) -> bool:
-    """Whether the model of that name, folder or GGUF file has a chat template, as far as its files here tell."""
-    path = Path(model).expanduser()
-    if model in ARCHITECTURES:
-        return ARCHITECTURES[model].chats
+    """Whether the model of that name, hub id, folder or GGUF file has a chat template, as far as files here tell."""
+    path = _cached(model) or Path(model).expanduser()
+    known = ARCHITECTURES.get(model) or next((each for each in ARCHITECTURES.values() if each.hub == model), None)
+    if known is not None:
+        return known.chats
     try:
         if path.suffix == ".gguf":
             with path.open("rb") as file:
@@ -100,3 +101,13 @@ def has_template(model: str) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(told, dict) and bool(told.get("chat_template"))
+
+
+def _cached(model: str) -> Path | None:
+    """The folder of a hub id's tokenizer in the hub's own cache."""
+    if model.count("/") != 1 or Path(model).exists():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "tokenizer_config.json")
+    return Path(found).parent if isinstance(found, str) else None

@@ -4,7 +4,8 @@
                                                                  copy.json  of which file, its quantisation, digests
 
 $TTABENCH_CACHE or $XDG_CACHE_HOME name another cache. A copy is written aside and renamed when it is whole, under a
-lock; one whose files have changed since is made anew. Where the cache cannot be written the file is read each time.
+lock; one whose files have changed since (their lengths, or the first or last 32 MiB) is made anew. Where the cache
+cannot be written the file is read each time.
 """
 
 from __future__ import annotations

@@ -19,8 +19,9 @@ from ttabench.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-ANCHOR = "a"
-"""Stands in front of a text that follows other text, while it is tokenised, where that makes a difference."""
+ANCHORS = ("a", "\n", ".", ")", "x")
+"""One of them stands in front of a text that follows other text, while it is tokenised, where that makes a difference:
+the first that shares no token with the text."""
 
 
 class Texts:
@@ -49,7 +50,7 @@ class Texts:
         # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
         self._texts = backend(tokenizer)
         self._templates = backend(tokenizer, specials_are_text=False)
-        self._anchor_ids = _anchor(self._texts)
+        self._anchors = _anchors(self._texts)
         self.chat: Chat | None = None
 
     @property
@@ -74,16 +75,25 @@ class Texts:
             follows: the text goes on behind other text. Tokenizers that put a blank in front of every text
                 (SentencePiece) then put none.
         """
-        ids: list[int] = self._texts.encode(self._behind(text, follows), add_special_tokens=False).ids
-        return self._own(ids, follows)[:max_tokens]
+        if follows and self._anchors:
+            return self._following(self._texts, [text])[0][:max_tokens]
+        ids: list[int] = self._texts.encode(text, add_special_tokens=False).ids
+        return ids[:max_tokens]
 
-    def _behind(self, text: str, follows: bool) -> str:
-        return ANCHOR + text if follows and self._anchor_ids else text
-
-    def _own(self, ids: list[int], follows: bool) -> list[int]:
-        """Without the anchor; a token that joins it and the text stays whole."""
-        skip = len(self._anchor_ids) if follows else 0
-        return ids[skip:] if skip and tuple(ids[:skip]) == self._anchor_ids else ids
+    def _following(self, own: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts behind other text: behind an anchor, without it."""
+        found: dict[int, list[int]] = {}
+        for anchor, known in self._anchors.items():
+            left = [number for number in range(len(texts)) if number not in found]
+            rows = own.encode_batch([anchor + texts[number] for number in left], add_special_tokens=False)
+            cut = {number: row.ids for number, row in zip(left, rows, strict=True)}
+            found |= {number: ids[len(known) :] for number, ids in cut.items() if tuple(ids[: len(known)]) == known}
+            if len(found) == len(texts):
+                break
+        alone = [number for number in range(len(texts)) if number not in found]
+        rows = own.encode_batch([texts[number] for number in alone], add_special_tokens=False)
+        found |= {number: row.ids for number, row in zip(alone, rows, strict=True)}
+        return [found[number] for number in range(len(texts))]
 
     def encode_template(self, text: str) -> list[int]:
         """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
@@ -99,8 +109,9 @@ class Texts:
     ) -> list[list[int]]:
         """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
         own = self._templates if specials else self._texts
-        rows = own.encode_batch([self._behind(text, follows) for text in texts], add_special_tokens=False)
-        return [self._own(row.ids, follows)[:max_tokens] for row in rows]
+        if follows and self._anchors:
+            return [ids[:max_tokens] for ids in self._following(own, texts)]
+        return [row.ids[:max_tokens] for row in own.encode_batch(list(texts), add_special_tokens=False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens left out."""
@@ -144,12 +155,13 @@ def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple
     return tuple(whole[: places[0]]) if places else ()
 
 
-def _anchor(texts: Tokenizer) -> tuple[int, ...]:
-    """The ids of `ANCHOR` where a text behind other text has other tokens than alone; else nothing."""
+def _anchors(texts: Tokenizer) -> dict[str, tuple[int, ...]]:
+    """The ids of `ANCHORS` where a text behind other text has other tokens than alone; else nothing."""
 
     def ids(text: str) -> list[int]:
         found: list[int] = texts.encode(text, add_special_tokens=False).ids
         return found
 
-    first, continuations = ids(ANCHOR), ("\n\nb", " b", "\nb")
-    return () if all(first + ids(each) == ids(ANCHOR + each) for each in continuations) else tuple(first)
+    first, continuations = ANCHORS[0], ("\n\nb", " b", "\nb")
+    alike = all(ids(first) + ids(each) == ids(first + each) for each in continuations)
+    return {} if alike else {anchor: tuple(ids(anchor)) for anchor in ANCHORS}

@@ -55,7 +55,7 @@ def train(
     from ttabench.training import lessons
     from ttabench.training import train as train_method
 
-    name = f"{wanted.method}-{Path(wanted.task).stem}-{Path(wanted.model).name}"
+    name = f"{wanted.method}-{Path(wanted.task).stem}-{Path(wanted.base_name).name}"
     out = storing.out or DEFAULT_OUT / "checkpoints" / name
     plan = make_plan(wanted, training.seed)
     recipe = recipe_of(plan.adapter.cls, registry.preset_for(plan.adapter.cls, wanted.preset, wanted.model), changes)
@@ -63,6 +63,7 @@ def train(
     check(out, resume=training.resume)
     seed_everything(training.seed)
     base = Bases().get(wanted, chat_template=plan.config.chat_template)
+    config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest") if base.stands_on})
     method = plan.adapter.build(base)
     streams = [
         (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base),

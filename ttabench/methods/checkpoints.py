@@ -138,9 +138,12 @@ def load(
             f"{folder} is a checkpoint of {found.method}, not of {cls.name}.", f"Use --method {found.method}."
         )
     if found.base_fingerprint != lm.fingerprint:
+        under = str(found.stands_on.get("name", ""))
+        theirs = f"{found.base_name} on {under}" if under else found.base_name
+        ours = f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
+        words = f"--model {found.base_name}" + (f" --base-checkpoint {under}" if under else "")
         raise UserError(
-            f"{folder} was trained on another base model ({found.base_name}) than {lm.name}.",
-            f"Use --model {found.base_name}, or train on {lm.name}.",
+            f"{folder} was trained on another base model ({theirs}) than {ours}.", f"Use {words}, or train on {ours}."
         )
     tensors = _read(folder / WEIGHTS, found.step)
     method = cls(lm, _settings(cls, found, settings or {}, folder))

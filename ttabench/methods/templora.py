@@ -30,7 +30,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.patching import check_fits
 from ttabench.recompute import layers_recomputed, step_bytes
 from ttabench.scoring import Item, target_logprobs
-from ttabench.stream import new_ids, pad
+from ttabench.stream import new_ids, pad, piece_ids
 from ttabench.types import Ask, Growth, Json, Observe, Patch, State
 
 
@@ -123,7 +123,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         """
         held = dict(state.tensors) or self._fresh(state.rows)
         self._apart |= self.settings.by == "epoch" and any(state.meta["tokens_read"])
-        pieces = new_ids(self.lm, state, chunks)
+        pieces = self._pieces(state, chunks)
         texts = ids_of(held, state.rows)
         lessons = [list(self._lessons(*row)) for row in zip(texts, pieces, held["pieces"].tolist(), strict=True)]
         order = sorted(range(state.rows), key=lambda row: -len(lessons[row]))
@@ -140,7 +140,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
     def adapt_window(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """The newest tokens, without a step of training."""
         held = dict(state.tensors) or self._fresh(state.rows)
-        pieces = new_ids(self.lm, state, chunks)
+        pieces = self._pieces(state, chunks)
         read = [old + sum(map(len, row)) for old, row in zip(state.meta["tokens_read"], pieces, strict=True)]
         return State(state.rows, held | self._newest(ids_of(held, state.rows), pieces), {"tokens_read": read})
 
@@ -152,6 +152,12 @@ class TempLora(BaseMethod[TempLoraSettings]):
         if "factors" not in tensors:
             return window_of(newest)
         return replace(window_of(newest), deltas=lora.deltas(self._factors(tensors["factors"]), self.settings))
+
+    def _pieces(self, state: State, chunks: Sequence[Sequence[Observe]]) -> list[list[list[int]]]:
+        """Ids of the pieces of every row; turns that nothing stands in front of begin a conversation of their own."""
+        if self.lm.chat is None or self.settings.prefix:
+            return new_ids(self.lm, state, chunks)
+        return [[piece_ids(self.lm, chunk[row], first=True) for chunk in chunks] for row in range(state.rows)]
 
     def _fresh(self, rows: int) -> dict[str, Tensor]:
         device = self.lm.device
