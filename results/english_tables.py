@@ -16,8 +16,6 @@ from ttabench.records import Row, RunRecord, load_record
 ERRORS = """Mean ± standard error: over draws of documents and their questions; where all draws ask the same questions
 (demonstrations), over draws and over questions; of a single run, over its questions or, of perplexities, its books."""
 TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
-T_95 = {2: 12.7, 3: 4.3}
-"""Two-sided 95 % quantiles of Student's t for so many draws."""
 
 
 def write(folder: Path) -> None:
@@ -118,7 +116,7 @@ def value(run: RunRecord, metric: str, step: int | None = None) -> Row | None:
 
 
 def room(runs: Mapping[tuple[str, str], Sequence[RunRecord]], columns: Sequence[str], same_queries: bool) -> str:
-    """Where floor and ceiling lie so close that a method could show nothing between them."""
+    """How far the ceiling lies above the floor, and where a method could show nothing between them."""
     told = []
     for column in columns:
         floor, ceiling = (
@@ -131,7 +129,6 @@ def room(runs: Mapping[tuple[str, str], Sequence[RunRecord]], columns: Sequence[
         error = stdev(gains) / len(gains) ** 0.5
         if same_queries:
             error = hypot(error, *(fmean(row.stderr or 0.0 for row in rows) for rows in (floor, ceiling)))
-        if fmean(gains) < (2 if same_queries else T_95[len(gains)]) * error:
-            mean = 100 * fmean(gains)
-            told.append(f"{column}: no room between floor and ceiling ({mean:.1f} ± {100 * error:.1f} points).\n")
-    return "".join(told)
+        nothing = ", so none to speak of" if fmean(gains) < 2 * error else ""
+        told.append(f"{column}: {100 * fmean(gains):.1f} ± {100 * error:.1f}{nothing}")
+    return f"Points from floor to ceiling: {'; '.join(told)}.\n" if told else ""
