@@ -145,6 +145,7 @@ def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
     assert config["data"] == {
         "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 2,
         "rounds": 1, "batch_documents": 64, "options": [], "digest": config["data"]["digest"],
+        "asked": {"prompt": "bare", "examples": 0, "turns": False},
     }  # fmt: skip
 
 

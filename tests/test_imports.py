@@ -74,7 +74,7 @@ LEVELS = (
         "standing",
         "state_folder",
     ),
-    ("resolving", "evaluation", "reading", "compare", "pairing", "harness"),
+    ("resolving", "asking", "evaluation", "reading", "compare", "pairing", "harness"),
     ("cli", "options", "commands", "train_command", "listing", "tables", "duration", "plots", "__main__"),
 )
 UPPER = {
