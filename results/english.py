@@ -1,7 +1,8 @@
 """The suites of real English data under SmolLM2-135M, and their tables; run by `results/make.py --english --data DIR`.
 
     results/english/SUITE/RUN_ID/run.json     records; the answered queries hold others' texts and are not kept here
-    results/english/SUITE.md                  a line a method, a column a size; floor (none) and ceiling (icl) first
+    results/english/SUITE/index.json          which runs stand in which line and column
+    results/english/README.md                 the tables (english_tables.py); floor (none) and ceiling (icl) first
 
 Data lie under DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/. What
 the committed tables were made of: squad/dev-v1.1.json is the second half of XQuAD's English part (24 articles of
@@ -19,7 +20,6 @@ the test books.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +71,18 @@ class Suite:
     """Whether every draw asks the same queries, so that the error of asking no others comes on top of that of draws."""
 
 
-def kept() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Methods that keep a share of what they read: (line, words)."""
+def kept(*, streamed: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Methods that keep a share of what they read: (line, words).
+
+    Args:
+        streamed: the task asks while it reads on, so a window has no share of what is not read yet.
+    """
+    if streamed:
+        yield "window 128 tokens", ("window", "--set", "recent=128")
     for share in SHARES:
-        told = f"{share:.0%}".replace("%", " %")
-        yield f"window {told}", ("window", "--set", "mode=postprefill", "--set", f"recent={share}")
+        told = f"{100 * share:.0f} %"
+        if not streamed:
+            yield f"window {told}", ("window", "--set", "mode=postprefill", "--set", f"recent={share}")
         yield f"snapkv {told}", ("snapkv", "--set", f"budget={share}")
         yield f"h2o {told}", ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}")
 
@@ -164,21 +171,10 @@ def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
             yield from swapped(f"{count} shots", learned)
 
 
-STREAMED = (
-    ("window 128 tokens", ("window", "--set", "recent=128")),
-    *((f"snapkv {share:.0%}".replace("%", " %"), ("snapkv", "--set", f"budget={share}")) for share in SHARES),
-    *(
-        (f"h2o {share:.0%}".replace("%", " %"), ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}"))
-        for share in SHARES
-    ),
-)
-"""Where a task asks while it reads on: a window has no share of what is not read yet."""
-
-
 def metaicl() -> Iterator[Cell]:
     """All test tasks that are there, asked after 1 to 16 demonstrations of one pass."""
     told = ("--task", "metaicl", "--model", MODEL, "--limit", "400")
-    for line, words in [*ends(), *STREAMED]:
+    for line, words in [*ends(), *kept(streamed=True)]:
         yield Cell(line, "1 to 16 shots", ("--method", *words, *told))
 
 
@@ -245,17 +241,6 @@ SUITES: Mapping[str, Suite] = {
 }  # fmt: skip
 
 
-def shelved(data: Path) -> str:
-    """A link to the data below the repository, relative to it, so that records do not hold anybody's paths."""
-    place = HERE.parent / "scratch" / "data"
-    place.parent.mkdir(exist_ok=True)
-    if place.is_symlink():
-        place.unlink()
-    place.symlink_to(data, target_is_directory=True)
-    os.chdir(HERE.parent.parent)
-    return str(place.relative_to(HERE.parent.parent))
-
-
 def check(data: Path) -> None:
     """Whether articles mean what they meant in the committed tables.
 
@@ -269,7 +254,7 @@ def check(data: Path) -> None:
         raise SystemExit(f"{path} has {asked} questions, not {QUESTIONS}: its articles are others than tables name.")
 
 
-def run(names: Sequence[str], data: str, quick: bool) -> None:
+def run(names: Sequence[str], data: Path, quick: bool) -> None:
     """Every run of these suites that is not stored yet, and an index of what belongs where."""
     for name in names:
         suite, out = SUITES[name], HERE / ("quick" if quick else "") / name
@@ -280,18 +265,23 @@ def run(names: Sequence[str], data: str, quick: bool) -> None:
                 continue
             few = ["--limit", "40"] if quick else []
             seeds = "0" if quick else suite.seeds
-            words = [*cell.words, "--source", f"{data}/{suite.source}", "--seeds", seeds, *few, "--out", str(out)]
+            words = [*cell.words, "--source", str(data / suite.source), "--seeds", seeds, *few, "--out", str(out)]
             ids = [each for each in stored(words) if load_record(out / each).state_of == cell.state]
             index.setdefault(cell.line, {})[cell.column] = ids
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
 
-def make(names: Sequence[str], data: Path, *, quick: bool) -> Path:
-    """Run these suites, or all (`quick`: the few that a first look takes), and say where their records lie."""
+def make(names: Sequence[str], data: Path, *, quick: bool) -> None:
+    """Run these suites, or all (`quick`: the few that a first look takes), from the repository's folder.
+
+    Args:
+        names: of suites.
+        data: where the data lie, relative to the repository, so that records do not hold anybody's paths.
+        quick: one draw and few queries.
+    """
     wanted = list(names) or [name for name, suite in SUITES.items() if suite.quick or not quick]
     check(data)
-    run(wanted, shelved(data.resolve()), quick)
-    return HERE / "quick" if quick else HERE
+    run(wanted, data, quick)
 
 
 def stored(words: Sequence[str]) -> list[str]:

@@ -14,7 +14,8 @@ from grids import spread, table
 from ttabench.records import Row, RunRecord, load_record
 
 ERRORS = """Mean ± standard error: over draws of documents and their questions; where all draws ask the same questions
-(demonstrations), over draws and over questions; of a single run, over its questions or, of perplexities, its books."""
+(demonstrations), over draws and over questions; of a single run, over its questions or, of perplexities, its books.
+Empty cells were not run."""
 TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
 
 

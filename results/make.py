@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -146,29 +147,22 @@ def write_suites(out: Path) -> dict[str, str]:
 
 def write_english() -> None:
     """The README's part on real data."""
-    readme = HERE.parent / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split("<!-- english -->\n")
-    _, after = rest.split("<!-- /english -->")
-    readme.write_text(
-        f"{before}<!-- english -->\n{english_tables.shown_in_readme()}<!-- /english -->{after}", encoding="utf-8"
-    )
+    put_in_readme("english", english_tables.shown_in_readme())
 
 
 def write_readme(made: Mapping[str, str]) -> None:
-    """The README's part between its markers."""
-    readme = HERE.parent / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split("<!-- results -->\n")
-    _, after = rest.split("<!-- /results -->")
+    """The README's part on the miniature world."""
     details = [f"### {suite}\n\n{made[suite]}" for suite in IN_README if suite in made]
-    shown = "\n".join(
-        [
-            overview(),
-            demonstrated(),
-            *(grid_of(suite, HERE) for suite in BY_LENGTH if suite in TWINS and has_runs(suite)),
-            *details,
-        ]
-    )
-    readme.write_text(f"{before}<!-- results -->\n{shown}<!-- /results -->{after}", encoding="utf-8")
+    grids_of_books = [grid_of(suite, HERE) for suite in BY_LENGTH if suite in TWINS and has_runs(suite)]
+    put_in_readme("results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
+
+
+def put_in_readme(marker: str, text: str) -> None:
+    """Replace what stands between the markers of that name."""
+    readme = HERE.parent / "README.md"
+    before, rest = readme.read_text(encoding="utf-8").split(f"<!-- {marker} -->\n")
+    _, after = rest.split(f"<!-- /{marker} -->")
+    readme.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
 
 
 def measure() -> None:
@@ -180,9 +174,8 @@ def measure() -> None:
         (HERE / f"{name}.md").write_text(f"{head}{text}", encoding="utf-8")
 
 
-def shelve(folder: Path) -> None:
-    """Let the suite `books` find PG-19's folder where its commands look, so that records do not hold its path."""
-    place = HERE.parent / PUBLISHED
+def shelve(folder: Path, place: Path) -> None:
+    """Link a folder of data to where commands look, below the repository, so that records do not hold its path."""
     place.parent.mkdir(exist_ok=True)
     if place.is_symlink():
         place.unlink()
@@ -199,7 +192,10 @@ def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     if not options.tables:
         if options.data is None or not options.data.is_dir():
             parser.error("--english needs --data DIR, a folder with squad/, pg19/ ...")
-        folder = english.make(options.suites, options.data, quick=options.quick)
+        place = HERE / "scratch" / "data"
+        shelve(options.data, place)
+        os.chdir(HERE.parent)
+        english.make(options.suites, place.relative_to(HERE.parent), quick=options.quick)
     english_tables.write(folder)
     if not options.quick:
         write_english()
@@ -242,7 +238,7 @@ def main() -> None:
     if ((options.seeds != SEEDS and not options.books) or options.limit is not None) and not trial:
         parser.error("other seeds or a limit make a trial: give --out as well")
     if options.books:
-        shelve(options.books)
+        shelve(options.books, HERE.parent / PUBLISHED)
     if not options.tables:
         for suite in options.suites or [name for name in SUITES if name != "books"]:
             run(suite, options.out, options.seeds, options.limit)

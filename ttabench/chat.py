@@ -87,10 +87,10 @@ def _rendered(tokenizer: Any, name: str) -> str:
 
 def has_template(model: str) -> bool:
     """Whether the model of that name, hub id, folder or GGUF file has a chat template, as far as files here tell."""
-    path = _cached(model) or Path(model).expanduser()
     known = ARCHITECTURES.get(model) or next((each for each in ARCHITECTURES.values() if each.hub == model), None)
     if known is not None:
         return known.chats
+    path = _cached(model) or Path(model).expanduser()
     try:
         if path.suffix == ".gguf":
             with path.open("rb") as file:

@@ -147,10 +147,8 @@ def train(
         "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
         "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay, "rounds": rounds,
     }  # fmt: skip
-    training = train_command.Training(
-        seed=seed, save_every=save_every, dtype=stored, resume=not force, accumulate=accumulate,
-        validate_every=validate_every,
-    )  # fmt: skip
+    how = {"seed": seed, "save_every": save_every, "accumulate": accumulate, "validate_every": validate_every}
+    training = train_command.Training(dtype=stored, resume=not force, **how)
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
     use_threads(threads)
     train_command.train(wanted, changes, training, storing, showing)

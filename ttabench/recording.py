@@ -58,12 +58,12 @@ def notes(plan: Plan, lm: LM) -> list[str]:
     found = plan.notes()
     if lm.random_weights:
         found.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
-    elif unasked(plan, lm):
+    elif _told_too_late(plan, lm):
         found.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
     return found
 
 
-def unasked(plan: Plan, lm: LM) -> bool:
+def _told_too_late(plan: Plan, lm: LM) -> bool:
     """Whether only the loaded model has told of a chat template, too late for the prompt that its task's card names."""
     has = bool(getattr(lm.tokenizer, "chat_template", None))
     return has and plan.task.card.prompt.chat is not None and not has_template(plan.wanted.model)

@@ -75,10 +75,7 @@ class Texts:
             follows: the text goes on behind other text. Tokenizers that put a blank in front of every text
                 (SentencePiece) then put none.
         """
-        if follows and self._anchors:
-            return self._following(self._texts, [text])[0][:max_tokens]
-        ids: list[int] = self._texts.encode(text, add_special_tokens=False).ids
-        return ids[:max_tokens]
+        return self.encode_many([text], max_tokens, follows=follows)[0]
 
     def _following(self, own: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         """Ids of texts behind other text: behind an anchor, without it."""

@@ -63,7 +63,8 @@ def train(
     check(out, resume=training.resume)
     seed_everything(training.seed)
     base = Bases().get(wanted, chat_template=plan.config.chat_template)
-    config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest") if base.stands_on})
+    if base.stands_on:
+        config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest")})
     method = plan.adapter.build(base)
     streams = [
         (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base),

@@ -2,8 +2,8 @@
 
     --set n_sink=4 --set recent=512      StreamingLLM: 4 sinks and 512 recent tokens, however long the text
     --set n_sink=0                       a plain sliding window
-    --set mode=postprefill               another method: read everything with full attention, then drop the middle
-                                         (recent=0.2: all but the newest fifth)
+    --set mode=postprefill               another method: read everything with full attention, then drop the middle;
+                                         recent=0.2 keeps the sinks and the newest fifth
     --set mode=stride, --preset book     another one: the last tokens are read again, from position 0, for every query
 
 Xiao et al., arXiv 2309.17453 (released code: mit-han-lab/streaming-llm). In a stream every token sees the sinks and the
@@ -88,23 +88,25 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         super().__init__(lm, settings)
-        if isinstance(settings.recent, float):
-            self.growth = "linear"
-        else:
-            self.tokens = settings.recent
+        self.growth = "linear" if isinstance(settings.recent, float) else "constant"
         if settings.mode == "stride":
             self.own_tensors = ("tokens", "lengths")
         if settings.mode != "stream":
             self.rotary = None
             return
-        self.width = self.tokens + (settings.evict == "after")
+        self.width = self._recent + (settings.evict == "after")
         self.chunk = settings.chunk or BLOCK
         if self.rotary is not None:
-            room = lm.max_positions - settings.n_sink - self.tokens
+            room = lm.max_positions - settings.n_sink - self._recent
             if room < 1:
-                what = f"{settings.n_sink} sinks and {self.tokens} recent tokens fill all {lm.max_positions} positions"
+                what = f"{settings.n_sink} sinks and {self._recent} recent tokens fill all {lm.max_positions} positions"
                 raise UserError(f"{what} of {lm.name}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, room)
+
+    @property
+    def _recent(self) -> int:
+        assert isinstance(self.settings.recent, int), "a share is refused but with mode=postprefill"
+        return self.settings.recent
 
     def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Read pieces, see `EvictingMethod.adapt_many`; with mode=stride only their last ids stay."""
@@ -112,7 +114,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             return super().adapt_many(state, chunks)
         new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         read = [before + len(row) for before, row in zip(tokens_read(state), new, strict=True)]
-        kept = appended(self.lm, state.tensors, new, self.tokens - 1)
+        kept = appended(self.lm, state.tensors, new, self._recent - 1)
         return State(state.rows, kept, {"tokens_read": read})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
