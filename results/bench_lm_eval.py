@@ -108,13 +108,13 @@ class Kept:
 
 def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluated:
     """One evaluation as `ttabench eval` makes it, from the files to the metric."""
-    from ttabench.aggregation import aggregate
-    from ttabench.progress import no_tick
-    from ttabench.runner import Bench, run_episodes
+    from ttabench.core.progress import no_tick
+    from ttabench.run.runner import RunContext, run_episodes
+    from ttabench.stats.aggregation import aggregate
 
     begin = time.perf_counter()
     task, kept = source.ours(shots), Kept()
-    bench = Bench(lm=method.lm, method=method, metrics=task.card.metrics, batch_size=batch_size)
+    bench = RunContext(lm=method.lm, method=method, metrics=task.card.metrics, batch_size=batch_size)
     run_episodes(bench, task, kept, no_tick)
     accuracy = aggregate([sample.metrics[task.card.main_metric] for sample in kept.samples.values()]).mean
     seconds = time.perf_counter() - begin
@@ -217,7 +217,7 @@ def main() -> int:
         from lm_eval.models.huggingface import HFLM
 
         from ttabench.harness import AdaptedLM
-        from ttabench.hub import NANO_FOLDER
+        from ttabench.lm.hub import NANO_FOLDER
 
         torch.set_num_threads(options.threads)
         ours = AdaptedLM.create_from_arg_obj(

@@ -19,10 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from ttabench import runner
-from ttabench.evaluation import Bases, execute, make_plan
-from ttabench.meter import Meter
-from ttabench.resolving import Wanted
+from ttabench.core.meter import Meter
+from ttabench.run import runner
+from ttabench.run.evaluation import ModelCache, execute
+from ttabench.run.plan import make_plan
+from ttabench.run.resolve import RunRequest
 
 AIM = 0.02
 
@@ -46,12 +47,12 @@ class Blind:
         yield
 
 
-def evaluation(wanted: Wanted, bases: Bases, meter: type[Meter] | type[Blind]) -> tuple[float, float]:
+def evaluation(request: RunRequest, models: ModelCache, meter: type[Meter] | type[Blind]) -> tuple[float, float]:
     """Wall and processor seconds of one evaluation under a meter."""
     runner.Meter = meter  # type: ignore[assignment, misc]  # the one thing that differs
     with tempfile.TemporaryDirectory() as folder:
         wall, processor = time.perf_counter(), time.process_time()
-        execute(make_plan(wanted, 0), bases, Path(folder))
+        execute(make_plan(request, 0), models, Path(folder))
         return time.perf_counter() - wall, time.process_time() - processor
 
 
@@ -73,13 +74,13 @@ def main() -> None:
     parser.add_argument("--task", default="streamingqa")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    wanted, bases = Wanted(method=options.method, task=options.task), Bases()
-    evaluation(wanted, bases, Blind)
+    request, models = RunRequest(method=options.method, task=options.task), ModelCache()
+    evaluation(request, models, Blind)
     Blind.phases = 0
     blind, seen = [], []
     for _ in range(options.repeat):
-        blind.append(evaluation(wanted, bases, Blind))
-        seen.append(evaluation(wanted, bases, Meter))
+        blind.append(evaluation(request, models, Blind))
+        seen.append(evaluation(request, models, Meter))
     phases, each, wall = Blind.phases // options.repeat, empty_phase(), min(seconds for seconds, _ in seen)
     with_meter, without = (median(processor for _, processor in runs) for runs in (seen, blind))
     print(f"{options.method} on {options.task}: {wall:.2f} s, {phases} phases of {1e6 * each:.0f} us.")

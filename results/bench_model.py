@@ -24,12 +24,13 @@ from typing import Any
 
 import torch
 
-from ttabench.generation import generate, greedy_tokens
-from ttabench.hub import NANO_FOLDER
-from ttabench.lm import LM, load
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.patching import read
-from ttabench.types import Observe, Patch
+from ttabench.core.types import Observe
+from ttabench.lm.generation import generate, greedy_tokens
+from ttabench.lm.hub import NANO_FOLDER
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import read
+from ttabench.methods.icl.method import InContext, InContextSettings
 
 HERE = Path(__file__).parent
 Work = Callable[[], object]
@@ -98,7 +99,7 @@ class Bench:
         piece, start = Observe(text="", ids=tuple(ids), joiner=""), method.begin(1)
         whole = torch.tensor([[*self.lm.bos_ids, *ids]])
         return self.pair(
-            f"prefill of {tokens} tokens", lambda: method.adapt_many(start, [[piece]]), lambda: self.plain.model(whole),
+            f"prefill of {tokens} tokens", lambda: method.adapt(start, [[piece]]), lambda: self.plain.model(whole),
             "transformers' bare forward", "0.95 times or more",
         )  # fmt: skip
 
@@ -183,7 +184,7 @@ def measured(options: argparse.Namespace) -> Iterator[Row]:
 
 def main() -> None:
     """Measure, print and write."""
-    from ttabench.environment import hardware
+    from ttabench.core.environment import hardware
 
     options = arguments()
     with torch.no_grad():

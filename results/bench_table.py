@@ -57,7 +57,7 @@ def write(found: Sequence[Measured], options: argparse.Namespace) -> None:
     import lm_eval
     import torch
 
-    from ttabench.environment import hardware
+    from ttabench.core.environment import hardware
 
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "bench_lm_eval.csv").open("w", encoding="utf-8", newline="") as file:

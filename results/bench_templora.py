@@ -23,9 +23,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = """
 import json, sys, time, torch
-from ttabench.lm import load
-from ttabench.methods.templora import TempLora, TempLoraSettings
-from ttabench.types import Observe
+from ttabench.core.types import Observe
+from ttabench.lm.model import load
+from ttabench.methods.templora.method import TempLora, TempLoraSettings
 model, rank, unit, prefix, rows = sys.argv[1], *map(int, sys.argv[2:])
 torch.set_num_threads(1)
 lm = load(model)
@@ -36,7 +36,7 @@ texts = [[Observe(text="", ids=tuple(row)) for row in piece] for piece in ids]
 def read(of):
     state = method.begin(len(of))
     for piece in texts:
-        state = method.adapt(state, [piece[row] for row in of])
+        state = method.adapt(state, [[piece[row] for row in of]])
     return state.tensors["factors"]
 def timed(groups):
     start, cpu = time.perf_counter(), time.process_time()

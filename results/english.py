@@ -1,4 +1,4 @@
-"""The suites of real English data under SmolLM2-135M, and their tables; run by `results/make.py --english --data DIR`.
+"""The suites of real English data under SmolLM2-135M, and their tables; run by `english_run.py`.
 
     results/english/SUITE/RUN_ID/run.json     records; the answered queries hold others' texts and are not kept here
     results/english/SUITE/index.json          which runs stand in which line and column
@@ -13,24 +13,19 @@ validation files, too.
 
 Choices are made on other texts than tables ask: prompts on articles 0 to 12; presses and TempLoRA's rate on articles 10
 and 11, which the LoRA under `smollm2-135m-qa` has not seen either; TempLoRA's rates for demonstrations on validation
-rows of ARC-Easy, for books on training books. Tables ask articles 12 to 24, the published rows of the other tasks and
-the test books.
+rows of ARC-Easy, for books on training books; the StreamAdapter that ships was judged on validation books. Tables ask
+articles 12 to 24, the published rows of the other tasks and the test books.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttabench.records import load_record
-
 HERE = Path(__file__).resolve().parent / "english"
 MODEL, TUNED = "smollm2-135m", "smollm2-135m-qa"
 CHOSEN, HELD, ASKED = "articles=0:12", "articles=10:12", "articles=12:24"
-QUESTIONS = 558
-"""Of squad/dev-v1.1.json: of another file the articles would be others."""
 SHARES = (0.1, 0.2, 0.5)
 TRIED = ("KnormPress", "RandomPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress", "ExpectedAttentionPress",
          "LagKVPress", "NonCausalAttnPress", "LeverageScorePress", "CompactorPress", "PyramidKVPress", "CURPress",
@@ -113,11 +108,13 @@ def squad_base() -> Iterator[Cell]:
 
 
 def squad_tuned() -> Iterator[Cell]:
-    """Question streams of real paragraphs."""
+    """Question streams of real paragraphs; of 32 of them, 40 questions a draw."""
     for documents in (4, 8, 16, 32):
+        few = ("--limit", "40") if documents == 32 else ()
         methods = [*ends(), *kept(), *pressed(PRESSES)]
         for line, words in methods:
-            yield Cell(line, f"{documents} documents", ("--method", *words, *told_squad(TUNED, ASKED, documents)))
+            told = (*words, *told_squad(TUNED, ASKED, documents), *few)
+            yield Cell(line, f"{documents} documents", ("--method", *told))
         if documents <= 8:  # a paragraph takes about as long as 40 paragraphs that are only read
             learned = ("templora", "--set", f"lr={DOCUMENT_RATE}", *told_squad(TUNED, ASKED, documents))
             yield from swapped(f"{documents} documents", learned)
@@ -158,7 +155,7 @@ def prompts() -> Iterator[Cell]:
 
 def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
     """Demonstrations of one task."""
-    limit = {"superglue": "150", "hellaswag": "60"}.get(task, "100")
+    limit = "60" if task == "hellaswag" else "100"
     told = ("--task", task, "--model", MODEL, "--limit", limit)
     for count in counts:
         column = (*told, "--task-set", f"shots={count}")
@@ -206,6 +203,15 @@ def books() -> Iterator[Cell]:
     yield from swapped("", (*learned, *told))
 
 
+def short_windows() -> Iterator[Cell]:
+    """The same books through a window of 256 tokens, which the shipped StreamAdapter was trained with."""
+    sizes = ("tokens=2k", "window=256", "stride=128")
+    told = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
+    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book", "--set", "recent=256"))):
+        yield Cell(line, "", ("--method", *words, *told))
+    yield from swapped("", ("streamadapter", *told), "streamadapter")
+
+
 def long_books() -> Iterator[Cell]:
     """The same books, 64k tokens of each."""
     told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,16k,64k")
@@ -237,64 +243,7 @@ SUITES: Mapping[str, Suite] = {
         for task, source in FEW_SHOT.items()
     },
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
+    "pg19-256": Suite("PG-19 through a window of 256 tokens, perplexity of four test books", "pg19",
+                      tuple(short_windows()), "0"),
     "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
 }  # fmt: skip
-
-
-def check(data: Path) -> None:
-    """Whether articles mean what they meant in the committed tables.
-
-    Raises:
-        SystemExit: another file of SQuAD lies there.
-    """
-    path = data / SQUAD
-    found = json.loads(path.read_text(encoding="utf-8"))["data"] if path.is_file() else []
-    asked = sum(len(text["qas"]) for article in found for text in article["paragraphs"])
-    if asked not in (0, QUESTIONS):
-        raise SystemExit(f"{path} has {asked} questions, not {QUESTIONS}: its articles are others than tables name.")
-
-
-def run(names: Sequence[str], data: Path, quick: bool) -> None:
-    """Every run of these suites that is not stored yet, and an index of what belongs where."""
-    for name in names:
-        suite, out = SUITES[name], HERE / ("quick" if quick else "") / name
-        out.mkdir(parents=True, exist_ok=True)
-        index: dict[str, dict[str, list[str]]] = {}
-        for cell in suite.cells:
-            if quick and (cell.column not in ("8 documents", "10 shots") or "--swap-state" in cell.words):
-                continue
-            few = ["--limit", "40"] if quick else []
-            seeds = "0" if quick else suite.seeds
-            words = [*cell.words, "--source", str(data / suite.source), "--seeds", seeds, *few, "--out", str(out)]
-            ids = [each for each in stored(words) if load_record(out / each).state_of == cell.state]
-            index.setdefault(cell.line, {})[cell.column] = ids
-            (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-
-
-def make(names: Sequence[str], data: Path, *, quick: bool) -> None:
-    """Run these suites, or all (`quick`: the few that a first look takes), from the repository's folder.
-
-    Args:
-        names: of suites.
-        data: where the data lie, relative to the repository, so that records do not hold anybody's paths.
-        quick: one draw and few queries.
-    """
-    wanted = list(names) or [name for name, suite in SUITES.items() if suite.quick or not quick]
-    check(data)
-    run(wanted, data, quick)
-
-
-def stored(words: Sequence[str]) -> list[str]:
-    """Ids of the runs of a command, which are run where they are not stored."""
-    import contextlib
-    import io
-
-    from ttabench import cli
-
-    print("ttabench eval", *words, flush=True)
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        code = cli.run(["eval", *words, "--quiet"])
-    if code:
-        raise SystemExit(f"ttabench eval {' '.join(words)} left with {code}")
-    return [Path(line).name for line in printed.getvalue().splitlines() if line.strip()]

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from english import FEW_SHOT, HERE, SUITES
 from grids import spread, table
 
-from ttabench.records import Row, RunRecord, load_record
+from ttabench.records.schema import Row, RunRecord, load_record
 
 ERRORS = """Mean ± standard error: over draws of documents and their questions; where all draws ask the same questions
 (demonstrations), over draws and over questions; of a single run, over its questions or, of perplexities, its books.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from ttabench.compare import pooled
-from ttabench.finding import runs_in
-from ttabench.records import Row, RunRecord, load_record
-from ttabench.render import size
+from ttabench.core.render import size
+from ttabench.records.schema import Row, RunRecord, load_record
+from ttabench.report.compare import pooled
+from ttabench.report.finding import runs_in
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
 """Their order in a table; others follow."""

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import english
+import english_run
 import english_tables
 import grids
 from suites import (
@@ -195,7 +196,7 @@ def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         place = HERE / "scratch" / "data"
         shelve(options.data, place)
         os.chdir(HERE.parent)
-        english.make(options.suites, place.relative_to(HERE.parent), quick=options.quick)
+        english_run.make(options.suites, place.relative_to(HERE.parent), quick=options.quick)
     english_tables.write(folder)
     if not options.quick:
         write_english()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from ttabench import cli
-from ttabench.hub import find_source
-from ttabench.lm import LM, load
+from ttabench.cli import app as cli
+from ttabench.lm.hub import find_source
+from ttabench.lm.model import LM, load
 from ttabench.profiling import rates
 
 SMOLLM2 = "smollm2-135m"

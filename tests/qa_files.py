@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers import Task, load
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttabench.aggregation import RATIOS, Unit, aggregate, groups, interval_of_mean, of_units, pooled, wilson
-from ttabench.bootstrap import paired_bootstrap, paired_ratios
+from ttabench.stats.aggregation import RATIOS, Unit, aggregate, groups, interval_of_mean, of_units, pooled, wilson
+from ttabench.stats.bootstrap import paired_bootstrap, paired_ratios
 
 units = st.builds(
     lambda text, mean, tokens, words: Unit(text, mean * tokens, tokens, words),

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tests.tiny import tiny_llama
 from ttabench import cost
-from ttabench.analytic import AnalyticLoad, crossing, table
-from ttabench.architectures import names
+from ttabench.core.architectures import names
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.registry import METHODS, resolve
 from ttabench.cost import Cost
-from ttabench.errors import UnknownName, UserError
-from ttabench.registry import METHODS, resolve
+from ttabench.cost.table import AnalyticLoad, break_even, table
 
 LENGTHS = (1, 100, 1024, 65_536)
 ALL = list(cost.FORMULAS)
@@ -163,7 +163,7 @@ amounts = st.integers(0, 40)
 def test_a_break_even_is_one(adapt: int, ask: int, full_adapt: int, full_ask: int) -> None:
     spent = Cost(parameters=0, adapt_flops=adapt, ask_flops=ask)
     full = Cost(parameters=0, adapt_flops=full_adapt, ask_flops=full_ask)
-    queries, cheaper = crossing(spent, full)
+    queries, cheaper = break_even(spent, full)
     better = [adapt + q * ask <= full_adapt + q * full_ask for q in range(100)]
     if cheaper == "always":
         assert all(better)
@@ -181,7 +181,7 @@ def test_a_break_even_is_one(adapt: int, ask: int, full_adapt: int, full_ask: in
 
 def test_a_table_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom ttabench.analytic import AnalyticLoad, table\nfrom ttabench.cost import FORMULAS\n"
+        "import sys\nfrom ttabench.cost.table import AnalyticLoad, table\nfrom ttabench.cost import FORMULAS\n"
         "assert len(table('llama-2-7b', list(FORMULAS), [1024, 65536], AnalyticLoad())) == 2 * len(FORMULAS)\n"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ttabench.asking import TRAINED_WITH, manner, trained_with
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers.cards import load_card
-from ttabench.resolving import Wanted
+from ttabench.run.asking import TRAINED_WITH, manner, trained_with
+from ttabench.run.resolve import RunRequest
 
 CARD = {"prompt": "qa", "examples": "1"}
 
@@ -18,7 +18,7 @@ CARD = {"prompt": "qa", "examples": "1"}
 def asked(model: Path, *options: str, chat: bool | None = None, base_checkpoint: str = "", **more: Any) -> Any:
     said = {"method": "icl", "task": "squad_seq", **more}
     found = manner(
-        Wanted(model=str(model), task_options=options, chat_template=chat, base_checkpoint=base_checkpoint, **said)
+        RunRequest(model=str(model), task_options=options, chat_template=chat, base_checkpoint=base_checkpoint, **said)
     )
     return found.chat, dict(found.options)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers import load, qa_rows
 from ttabench.readers.formats import rows
 

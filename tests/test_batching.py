@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ttabench.batching import AUTO, START, BatchSize, in_batches, out_of_memory
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
+from ttabench.lm.batching import AUTO, START, BatchSize, in_batches, out_of_memory
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.qa_files import refusal, shared, write_csv, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
-from ttabench.lm import load as load_lm
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import load as load_lm
 from ttabench.readers import load
 from ttabench.readers.book_pieces import CutText, spans, steps, up_to
 from ttabench.readers.book_protocol import Settings
-from ttabench.types import Ask, Episode, Observe
 
 LM = tiny_llama()
 SMALL = {"tokens": "100", "window": 20, "stride": 8}

@@ -13,19 +13,21 @@ from tests.conftest import Command, one_line
 from tests.test_book import SMALL, put
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes, tiny_method
-from ttabench.errors import UserError
-from ttabench.lm import LM
-from ttabench.methods.base import BaseMethod, training_item
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.methods.none import NoContext
-from ttabench.methods.window import SlidingWindow, WindowSettings
-from ttabench.patching import encoded, forward
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import encoded, forward
+from ttabench.lm.scoring import rolling, token_logprobs
+from ttabench.lm.tokens import gold_ids, piece_ids
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
+from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.none.method import NoContext
+from ttabench.methods.trainable import answer_loss, training_item
 from ttabench.readers import load
-from ttabench.runner import Bench, run_episodes
-from ttabench.scoring import rolling, token_logprobs
-from ttabench.store import RunFolder, Sample
-from ttabench.stream import gold_ids, piece_ids
-from ttabench.types import Ask, Episode, Observe, Patch
+from ttabench.records.store import RunFolder, Sample
+from ttabench.run.runner import RunContext, run_episodes
 
 TEXT = "".join(chr(97 + (i * i * 7 + i // 3) % 26) for i in range(90))
 WINDOW, STRIDE = 20, 8
@@ -47,7 +49,7 @@ def logprobs(method: BaseMethod[Any], episode: Episode) -> torch.Tensor:
     state, found = method.begin(1), []
     for step in episode.steps:
         if isinstance(step, Observe):
-            state = method.adapt(state, [step])
+            state = method.adapt(state, [[step]])
         else:
             found += token_logprobs(method.lm, method.patch(state, [step]), [training_item(method.lm, step)])
     return torch.cat(found)
@@ -56,7 +58,7 @@ def logprobs(method: BaseMethod[Any], episode: Episode) -> torch.Tensor:
 def run(lm: LM, method: BaseMethod[Any], path: Path, out: Path, **options: Any) -> list[Sample]:
     task = load("pg19", source=str(path), options={**SMALL, **options})
     folder = RunFolder(out, method.name)
-    run_episodes(Bench(lm=lm, method=method, metrics=task.card.metrics), task, folder, lambda *_: None)
+    run_episodes(RunContext(lm=lm, method=method, metrics=task.card.metrics), task, folder, lambda *_: None)
     return folder.samples
 
 
@@ -129,16 +131,16 @@ def test_the_stride_window_reads_rows_apart_in_constant_memory() -> None:
     sizes = []
     state = method.begin(1)
     for text in TEXTS:
-        state = method.adapt(state, observes(text))
+        state = method.adapt(state, [observes(text)])
         sizes.append(state.nbytes)
     assert set(sizes) == {8 * (WINDOW - STRIDE - 1 + 1)}
     first, second = ["Hm.", "Then he left."], ["So", "."]
-    both = method.adapt_many(method.begin(2), [observes(*pair) for pair in zip(first, second, strict=True)])
+    both = method.adapt(method.begin(2), [observes(*pair) for pair in zip(first, second, strict=True)])
     ids = torch.tensor([method.lm.encode("Who?")] * 2)
     with torch.no_grad():
         together = forward(method.lm, encoded(method.lm, method.patch(both, asks("a", "b"))), ids)[0]
         for row, texts in enumerate((first, second)):
-            alone = method.adapt_many(method.begin(1), [[piece] for piece in observes(*texts)])
+            alone = method.adapt(method.begin(1), [[piece] for piece in observes(*texts)])
             single = forward(method.lm, method.patch(alone, asks("a")), ids[:1])[0]
             torch.testing.assert_close(together[row : row + 1], single, **NOISE)
     assert both.meta["tokens_read"] == [len("Hm.Then he left.") + 2, len("So.") + 2]
@@ -259,5 +261,5 @@ def test_training_episodes_have_a_loss(tmp_path: Path) -> None:
     task = load("pg19", split="train", options={**SMALL, "sequence_tokens": 50})
     episode = next(task.training(0, 1, tokens=lm))
     method = sliding(lm)
-    loss = method.loss_parts([episode])["answer"]
+    loss = answer_loss(method, [episode])
     assert float(loss) == pytest.approx(-float(logprobs(method, episode).mean()), rel=1e-4)

@@ -11,14 +11,15 @@ import torch
 from tests.conftest import Command, one_line
 from tests.qa_files import write_jsonl
 from tests.tiny import tiny_llama
-from ttabench.answering import answer
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.metrics import METRICS
-from ttabench.patching import encoded
+from ttabench.core.types import Ask
+from ttabench.lm.answering import answer
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import encoded
+from ttabench.methods.icl.method import InContext, InContextSettings
 from ttabench.readers import load
-from ttabench.runner import Bench, run_episodes
-from ttabench.store import RunFolder
-from ttabench.types import Ask, Patch
+from ttabench.records.store import RunFolder
+from ttabench.run.runner import RunContext, run_episodes
+from ttabench.stats.metrics import METRICS
 
 SMALL = {"demonstrations": 6, "queries": 4, "shots": 3}
 
@@ -29,8 +30,8 @@ def test_under_full_context_every_ratio_gives_the_same_numbers(tmp_path: Path) -
     for ratio in (1.0, 0.6, 0.0):
         task = load("superglue", options={**SMALL, "task": "sst2", "shots": 2, "ratio": ratio, "queries": 3})
         sink = RunFolder(tmp_path, f"ratio{ratio}")
-        bench = Bench(lm=lm, method=InContext(lm, InContextSettings()), metrics=("acc", "acc_norm", "acc_mean"))
-        run_episodes(bench, task, sink, lambda *_: None)
+        context = RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=("acc", "acc_norm", "acc_mean"))
+        run_episodes(context, task, sink, lambda *_: None)
         found.append({sample.key: sample.logprobs for sample in sink.samples})
         assert all(sample.part == "sst2" and min(sample.tokens) > 0 for sample in sink.samples)
     for other in found[1:]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MAC, Command, one_line
-from ttabench import evaluation
-from ttabench.config import Recipe
-from ttabench.methods.mac import Mac
-from ttabench.records import load_record, read_samples
-from ttabench.store import RunFolder, Sample
-from ttabench.train_command import recipe_of
+from ttabench.cli.train import recipe_of
+from ttabench.methods.mac.method import Mac
+from ttabench.methods.recipe import Recipe
+from ttabench.records.schema import load_record, read_samples
+from ttabench.records.store import RunFolder, Sample
+from ttabench.run import evaluation
 
 
 def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_the_same_eval_again_returns_what_is_stored(
     def refuse(*arguments: object) -> None:
         raise AssertionError("a stored run needs no model")
 
-    monkeypatch.setattr(evaluation.Bases, "get", refuse)
+    monkeypatch.setattr(evaluation.ModelCache, "get", refuse)
     again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
     assert again == first | {"how": "stored"}
     shown = ttabench("eval", "--method", "none", *common)
@@ -104,7 +104,7 @@ def test_seeds_quiet_compare_and_list(ttabench: Command, common: list[object], t
 def test_dry_run_loads_nothing_and_writes_nothing(
     ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(evaluation.Bases, "get")
+    monkeypatch.delattr(evaluation.ModelCache, "get")
     for method in ("none", "icl"):
         ran = ttabench("eval", "--method", method, *common, "--dry-run")
         assert ran.code == 0

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tests.conftest import Command, one_line
-from ttabench import cli, environment
-from ttabench.records import load_record
+from ttabench.cli import app as cli
+from ttabench.core import environment
+from ttabench.records.schema import load_record
 
 
 def test_a_checkpoint_of_another_base_is_refused(
@@ -216,7 +217,7 @@ def test_random_weights_are_said(
     ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.tiny import tiny_gpt2
-    from ttabench import hub
+    from ttabench.lm import hub
 
     tiny = tiny_gpt2()
     monkeypatch.setattr(hub, "random", lambda *_given: (tiny.model, tiny.tokenizer, "nano (stand-in)"))
@@ -241,6 +242,6 @@ def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None
     def broken(*arguments: object) -> None:
         raise AssertionError("our own bug")
 
-    monkeypatch.setattr("ttabench.listing.show", broken)
+    monkeypatch.setattr("ttabench.report.listing.show", broken)
     with pytest.raises(AssertionError, match="our own bug"):
         cli.run(["list", "models"])

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests.test_records import record, sample
-from ttabench.aggregation import aggregate
-from ttabench.bootstrap import paired_bootstrap
-from ttabench.compare import compare
-from ttabench.errors import UnknownName, UserError
-from ttabench.records import SAMPLES_FILE, Row, load_record, save_record, write_samples
-from ttabench.render import as_markdown
-from ttabench.tables import comparison_tables
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.render import as_markdown
+from ttabench.records.schema import SAMPLES_FILE, Row, load_record, save_record, write_samples
+from ttabench.report.compare import compare
+from ttabench.report.tables import comparison_tables
+from ttabench.stats.aggregation import aggregate
+from ttabench.stats.bootstrap import paired_bootstrap
 
 
 def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object) -> Path:
@@ -57,7 +57,7 @@ def test_bootstrap_of_no_difference() -> None:
 def test_bootstrap_in_small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = np.random.default_rng(2).normal(0.0, 1.0, size=300)
     whole = paired_bootstrap(apart, 3000)
-    monkeypatch.setattr("ttabench.bootstrap.DRAWS_AT_ONCE", 1000)
+    monkeypatch.setattr("ttabench.stats.bootstrap.DRAWS_AT_ONCE", 1000)
     assert paired_bootstrap(apart, 3000) == pytest.approx(whole, abs=0.02)
 
 
@@ -189,7 +189,7 @@ def test_one_query_or_text_shows_no_interval(tmp_path: Path) -> None:
 
 
 def test_every_format_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from ttabench.render import show
+    from ttabench.core.render import show
 
     folders = [
         stored(tmp_path, "r1", {"a": 1.0, "b": 0.0}),

@@ -19,27 +19,27 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt, tinyllama_shaped
 from tests.tiny_methods import TEXTS, TINY_MAC, asks, observes
-from ttabench import cost, runner
-from ttabench.answering import answer
-from ttabench.architectures import NANO
-from ttabench.architectures import names as architectures
-from ttabench.cost import Cost, Shape, Workload, shape_from, streamed
-from ttabench.errors import UserError
-from ttabench.lm import LM, load
+from ttabench import cost
+from ttabench.core.architectures import NANO
+from ttabench.core.architectures import names as architectures
+from ttabench.core.errors import UserError
+from ttabench.core.registry import METHODS, resolve
+from ttabench.cost import Cost, Shape, Workload, shape_from
+from ttabench.lm.answering import answer
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import State
+from ttabench.lm.patching import encoded, follows_text
+from ttabench.lm.tokens import piece_ids, prompt_ids
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.h2o import H2OSettings
-from ttabench.methods.icl import InContextSettings
-from ttabench.methods.lora import LoraSettings
-from ttabench.methods.mac_presets import PRESETS
-from ttabench.methods.snapkv import SnapKVSettings
-from ttabench.methods.streamadapter_presets import StreamAdapterSettings
-from ttabench.methods.templora import TempLoraSettings
-from ttabench.methods.window import WindowSettings
-from ttabench.patching import encoded, follows_text
+from ttabench.methods.eviction.h2o import H2OSettings
+from ttabench.methods.eviction.snapkv import SnapKVSettings
+from ttabench.methods.eviction.window import WindowSettings
+from ttabench.methods.icl.method import InContextSettings
+from ttabench.methods.lora.method import LoraSettings
+from ttabench.methods.mac.settings import PRESETS
+from ttabench.methods.streamadapter.settings import StreamAdapterSettings
+from ttabench.methods.templora.method import TempLoraSettings
 from ttabench.profiling.typed import STREAM
-from ttabench.registry import METHODS, resolve
-from ttabench.stream import piece_ids, prompt_ids
-from ttabench.types import State
 
 QUESTION = asks("Where does Ada live?")
 BASES: dict[str, Callable[[], LM]] = {
@@ -138,7 +138,7 @@ class Measured:
             settings["pad_to"] = max(lengths)  # MAC's documents are padded to the longest of their batch
         state = self.method.begin(1)
         if pieces:
-            state = self.method.adapt_many(state, [[piece] for piece in observes(*TEXTS[:pieces])])
+            state = self.method.adapt(state, [[piece] for piece in observes(*TEXTS[:pieces])])
         follows = follows_text(self.method.patch(state, QUESTION))
         asked = len(prompt_ids(self.lm, QUESTION[0], follows=follows))
         work = Workload(pieces=lengths, prompt_tokens=asked, new_tokens=QUICK)
@@ -164,14 +164,14 @@ def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
     method = cls(lm, cls.Settings() if settings is None else settings)
     method.modules().requires_grad_(False)  # or torch's module tracker looks for a gradient function
     if base not in COUNTED:
-        state = method.adapt_many(method.begin(1), [[piece] for piece in observes(*TEXTS[:pieces])])
+        state = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS[:pieces])])
         return Measured(lm, method, state, 0, 0)
     with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(lm, "eos_ids", frozenset())  # no token ends an answer, so that all of it is written
         with FlopCounterMode(display=False) as adapting:
             state = method.begin(1)
             if pieces:
-                state = method.adapt_many(state, [[piece] for piece in observes(*TEXTS[:pieces])])
+                state = method.adapt(state, [[piece] for piece in observes(*TEXTS[:pieces])])
             shared = None if method.looks_at_question else encoded(lm, method.patch(state, QUESTION))
         with FlopCounterMode(display=False) as asking:
             patch = method.patch(state, QUESTION) if shared is None else shared
@@ -260,30 +260,6 @@ def test_a_linear_map_that_is_not_there_has_no_cost(name: str, settings: dict[st
     with pytest.raises(UserError) as told:
         cost.estimate(name, settings, shape(lm), work)
     assert str(told.value) == str(refused.value).replace(lm.name, "The base")
-
-
-def test_more_pieces_than_the_runner_hands_over_at_once_are_texts_of_their_own() -> None:
-    """StreamAdapter without a cache: a token of a later text does not see the earlier one, but the state goes on."""
-    assert streamed.TOGETHER == runner.READ_AT_ONCE
-    lm, count = built("tinyllama"), runner.READ_AT_ONCE + 40
-    method = resolve("streamadapter")(lm, STREAMADAPTER)
-    method.modules().requires_grad_(False)
-    pieces = [[replace(piece, joiner="")] for piece in observes(*"x" * count)]
-    with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), FlopCounterMode(display=False) as adapting:
-        state = method.begin(1)
-        for begin in range(0, count, runner.READ_AT_ONCE):
-            state = method.adapt_many(state, pieces[begin : begin + runner.READ_AT_ONCE])
-        method.patch(state, QUESTION)
-    work, sizes = Workload(pieces=(1,) * count, prompt_tokens=4, new_tokens=1), replace(shape(lm), dense=True)
-    apart, one = (
-        cost.estimate("streamadapter", {**asdict(STREAMADAPTER), "keep_cache": keeps}, sizes, work)
-        for keeps in (False, True)
-    )
-    assert apart is not None
-    assert one is not None
-    assert apart.adapt_flops == pytest.approx(adapting.get_total_flops(), rel=1e-5)
-    assert apart.adapt_flops < 0.99 * one.adapt_flops
-    assert (apart.state_bytes, apart.positions) == (state.nbytes, 1 + runner.READ_AT_ONCE)
 
 
 @pytest.mark.parametrize(("tokens", "context", "band"), [(7, 0, None), (7, 5, None), (9, 2, 4), (3, 9, 4), (9, 0, 20)])

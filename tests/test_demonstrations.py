@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.qa_files import refusal, shared, write_jsonl, write_parquet
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers import choices, load
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import RawRow, rows

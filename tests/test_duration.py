@@ -13,12 +13,12 @@ import pytest
 
 from tests.conftest import Command
 from ttabench import cost
-from ttabench.duration import CALLS_A_LAYER, ELEMENTS, Estimate, Paper, estimate
-from ttabench.evaluation import Plan, make_plan
+from ttabench.cli.duration import CALLS_A_LAYER, ELEMENTS, Estimate, Paper, estimate
+from ttabench.core.progress import in_words
 from ttabench.profiling import rates
 from ttabench.profiling.rates import ROWS, WIDTHS, Rates, Setting, rates_of
-from ttabench.progress import in_words
-from ttabench.resolving import Wanted
+from ttabench.run.plan import Plan, make_plan
+from ttabench.run.resolve import RunRequest
 
 PRODUCTS = Rates(table=((1e9,) * len(WIDTHS),) * len(ROWS), call_seconds=1e-30, element_seconds=1e-30)
 """A machine on which only products of matrices take time, whatever their size."""
@@ -78,7 +78,7 @@ def paper(plan: Plan) -> tuple[Paper, float, float]:
     shape, first = cost.shape_of("nano"), next(iter(plan.task.episodes()))
     work = cost.workload(first, "auto")
     assert shape is not None
-    found = cost.estimate(plan.wanted.method, plan.config.settings, shape, work)
+    found = cost.estimate(plan.request.method, plan.config.settings, shape, work)
     assert found is not None
     episodes = plan.task.n_observes / len(first.observes())
     return Paper(shape, work, found), episodes * found.adapt_flops, plan.task.n_asks * found.ask_flops
@@ -92,7 +92,7 @@ def seconds_of(plans: list[Plan], known: Paper, setting: Setting | None = None) 
 
 @pytest.mark.parametrize("task", ["streamingqa", "superglue", "metaicl"])
 def test_an_estimate_is_operations_over_rates(task: str, cache: Path, machine: list[Setting]) -> None:
-    plans = [make_plan(Wanted(method="icl", task=task), seed) for seed in (0, 1)]
+    plans = [make_plan(RunRequest(method="icl", task=task), seed) for seed in (0, 1)]
     known, reading, asking = paper(plans[0])
     assert reading > 0
     assert asking > 0
@@ -103,7 +103,7 @@ def test_an_estimate_is_operations_over_rates(task: str, cache: Path, machine: l
 
 
 def test_what_is_not_read_takes_no_time(cache: Path, machine: list[Setting], tmp_path: Path) -> None:
-    plan = make_plan(Wanted(method="icl", task="streamingqa"), 0)
+    plan = make_plan(RunRequest(method="icl", task="streamingqa"), 0)
     known, reading, asking = paper(plan)
     silent = replace(plan, config=replace(plan.config, ask_only=True))
     assert seconds_of([silent], known).seconds == pytest.approx(asking / 1e9)
@@ -113,7 +113,7 @@ def test_what_is_not_read_takes_no_time(cache: Path, machine: list[Setting], tmp
 def test_calls_and_what_stands_between_products_take_time(
     cache: Path, machine: list[Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make_plan(Wanted(method="none", task="streamingqa"), 0)
+    plan = make_plan(RunRequest(method="none", task="streamingqa"), 0)
     known, _, asking = paper(plan)
     first = next(iter(plan.task.episodes()))
     shape, whole = known.shape, asking / 1e9
@@ -201,7 +201,7 @@ def test_kept_rates_are_read_without_torch(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(rates, "measured", lambda _: PRODUCTS)
     rates_of(Setting(threads=1))
     code = (
-        "import sys\nfrom ttabench import duration\nfrom ttabench.profiling.rates import Setting, rates_of\n"
+        "import sys\nfrom ttabench.cli import duration\nfrom ttabench.profiling.rates import Setting, rates_of\n"
         "assert rates_of(Setting(threads=1)).table[0][0] == 1e9\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )

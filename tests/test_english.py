@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.choice_files import FOLDERS
 from tests.conftest import SMOLLM2
 from tests.test_lm_eval_scores import TEMPLATES, check, files, real_files
-from ttabench import gguf_copies
-from ttabench.chat import chat_of
-from ttabench.config import digest
-from ttabench.generation import generate
-from ttabench.hub import digest_of, find_source
-from ttabench.lm import LM, load
-from ttabench.types import Patch
+from ttabench.core.digests import digest
+from ttabench.lm import gguf_copies
+from ttabench.lm.chat import chat_of
+from ttabench.lm.generation import generate
+from ttabench.lm.hub import digest_of, find_source
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import Patch
 
 pytestmark = pytest.mark.english
 

@@ -13,19 +13,20 @@ from torch import Tensor
 from tests.test_eviction import call, dense_sums, fixture, needs_fixtures
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
+from ttabench.core.types import Observe
 from ttabench.cost import Workload, estimate, shape_from
-from ttabench.generation import generate
-from ttabench.layers.eviction import ColumnSums, grouped
-from ttabench.layers.kept import Kept
-from ttabench.layers.rotary import rotates
-from ttabench.lm import LM
-from ttabench.methods.h2o import H2O, H2OSettings, HeavyHitters, evicted
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.patching import encoded, select_rows
-from ttabench.scoring import choose, nll, score_options, token_logprobs
-from ttabench.stream import piece_ids
-from ttabench.types import Observe, Patch, Prefix
-from ttabench.window import Window
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, Prefix
+from ttabench.lm.patching import encoded, select_rows
+from ttabench.lm.scoring import choose, nll, score_options, token_logprobs
+from ttabench.lm.tokens import piece_ids
+from ttabench.lm.window import Window
+from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.eviction.h2o import H2O, H2OSettings, HeavyHitters, evicted
+from ttabench.methods.eviction.rotary import rotates
+from ttabench.methods.eviction.scores import ColumnSums, grouped
+from ttabench.methods.icl.method import InContext, InContextSettings
 
 SMALL = H2OSettings(heavy=6, recent=6)
 ITEMS = [([65, 66, 67], [[68, 69, 70], [71]]), ([70], [[73, 74]]), ([72, 73, 74, 75, 76, 77], [[78], [79, 80, 81, 82]])]
@@ -37,7 +38,7 @@ def method(lm: LM, settings: H2OSettings = SMALL, **changes: Any) -> H2O:
 
 
 def patch_of(made: Any, *texts: str) -> Patch:
-    state = made.adapt_many(made.begin(1), [[observe] for observe in observes(*(texts or TEXTS))])
+    state = made.adapt(made.begin(1), [[observe] for observe in observes(*(texts or TEXTS))])
     found: Patch = made.patch(state, asks("?"))
     return found
 
@@ -122,7 +123,7 @@ def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
     places = torch.arange(first, dtype=torch.int32).expand(1, rows, spec["kv_heads"], -1)
     sums = grouped(dense_sums(t["q"][:, :, :first], t["k"][:, :, :first]), spec["kv_heads"], "sum")
     keys = t["k"][None, :, :, :first]
-    read = Kept(keys, keys, places, torch.full((rows,), first), sums[None])
+    read = EvictedCache(keys, keys, places, torch.full((rows,), first), sums[None])
     heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
     rule = HeavyHitters(evicted(read, heavy, recent), None, (spec["hh_size"], spec["recent_size"]))
     for number in range(first, spec["tokens"]):
@@ -143,7 +144,7 @@ def test_rows_of_a_batch_are_as_if_alone(settings: H2OSettings, own_rows: bool) 
     lm = tiny_llama()
     made = method(lm, settings)
     if own_rows:
-        state = made.adapt_many(made.begin(3), [observes(TEXTS[0], TEXTS[1] * 2, "So."), observes(*TEXTS[1:])])
+        state = made.adapt(made.begin(3), [observes(TEXTS[0], TEXTS[1] * 2, "So."), observes(*TEXTS[1:])])
         patch = made.patch(state, asks("?") * 3)
     else:
         patch = patch_of(made)

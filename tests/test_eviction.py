@@ -12,13 +12,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.attention import Call
-from ttabench.errors import UserError
-from ttabench.layers.eviction import check_amount, column_sums, grouped, kept_slots, newest, pooled, tokens_of
-from ttabench.layers.kept import Kept
-from ttabench.layers.rotary import Rotary
-from ttabench.methods.h2o import evicted
-from ttabench.methods.snapkv import SnapKVSettings, ranked
+from ttabench.core.errors import UserError
+from ttabench.lm.attention import Call
+from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.eviction.h2o import evicted
+from ttabench.methods.eviction.rotary import Rotary
+from ttabench.methods.eviction.scores import check_amount, column_sums, grouped, kept_slots, newest, pooled, tokens_of
+from ttabench.methods.eviction.snapkv import SnapKVSettings, ranked
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "fixtures"
 needs_fixtures = pytest.mark.skipif(
@@ -36,10 +36,10 @@ def call(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Call:
     return Call(0, query, key, key, mask, query.shape[-1] ** -0.5)
 
 
-def whole(key_BHSD: Tensor) -> Kept:
+def whole(key_BHSD: Tensor) -> EvictedCache:
     """A cache of one layer that has evicted nothing."""
     index = torch.arange(key_BHSD.shape[2], dtype=torch.int32).expand(1, len(key_BHSD), 1, -1)
-    return Kept(key_BHSD[None], key_BHSD[None], index, torch.full((len(key_BHSD),), key_BHSD.shape[2]))
+    return EvictedCache(key_BHSD[None], key_BHSD[None], index, torch.full((len(key_BHSD),), key_BHSD.shape[2]))
 
 
 def dense_sums(query: Tensor, key: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ def test_h2o_keeps_what_the_published_rule_keeps_at_every_step(case: str) -> Non
         counted = torch.ones(rows, end - begin, dtype=torch.bool)
         sums = column_sums(call(t["q"][:, :, begin:end], keys[0]), counted)
         scores = scores + grouped(sums, spec["kv_heads"], "sum")
-        kept = evicted(Kept(keys, keys, index, torch.full((rows,), end), scores), heavy, recent)
+        kept = evicted(EvictedCache(keys, keys, index, torch.full((rows,), end), scores), heavy, recent)
         expected = t["kept_after_step"][:, step]
         assert torch.equal(kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1))
     assert kept is not None

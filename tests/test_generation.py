@@ -7,11 +7,11 @@ import torch
 
 from tests.test_patching import IDS, MODELS, full_patch
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.errors import UserError
-from ttabench.generation import generate
-from ttabench.lm import LM
-from ttabench.patching import encoded, forward, select_rows, text_start
-from ttabench.types import Dense, Patch
+from ttabench.core.errors import UserError
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Dense, Patch
+from ttabench.lm.patching import encoded, forward, select_rows, text_start
 
 PROMPTS = [[65, 66, 67], [70], [72, 73, 74, 75, 76, 77], [81, 82]]
 

@@ -14,12 +14,12 @@ import torch
 
 from tests import gguf_file
 from tests.conftest import Command, one_line
-from ttabench import gguf_copies, hub
-from ttabench.config import RunConfig
-from ttabench.errors import UserError
-from ttabench.gguf_header import read_header
-from ttabench.hub import digest_of
-from ttabench.lm import load
+from ttabench.core.errors import UserError
+from ttabench.lm import gguf_copies, hub
+from ttabench.lm.gguf_header import read_header
+from ttabench.lm.hub import digest_of
+from ttabench.lm.model import load
+from ttabench.run.config import RunConfig
 
 ROOT = Path(__file__).parent.parent
 
@@ -68,7 +68,7 @@ def test_digits_stand_apart_where_the_file_says_so(tmp_path: Path) -> None:
 
 
 def test_nothing_is_printed_but_one_line(file: Path) -> None:
-    code = "import sys\nfrom ttabench.lm import load\nload(sys.argv[1])\nload(sys.argv[1])"
+    code = "import sys\nfrom ttabench.lm.model import load\nload(sys.argv[1])\nload(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", code, str(file)], cwd=ROOT, text=True, capture_output=True, timeout=120
     )
@@ -122,8 +122,8 @@ def test_one_file_has_one_identity_wherever_it_lies(file: Path, tmp_path: Path) 
 
 KILLED = """
 import os, signal, sys
-from ttabench import gguf_copies
-from ttabench.lm import load
+from ttabench.lm import gguf_copies
+from ttabench.lm.model import load
 
 def half_written(*_):
     parts = list(gguf_copies.cache_folder().glob(".*.part"))
@@ -146,7 +146,7 @@ def test_what_a_killed_process_left_half_written_is_not_used(file: Path, cache: 
 
 
 def test_processes_at_once_make_one_copy(file: Path, cache: Path) -> None:
-    code = "import sys\nfrom ttabench.lm import load\nprint(load(sys.argv[1], device='cpu').fingerprint)"
+    code = "import sys\nfrom ttabench.lm.model import load\nprint(load(sys.argv[1], device='cpu').fingerprint)"
     started = [
         subprocess.Popen(
             [sys.executable, "-c", code, str(file)],
@@ -179,7 +179,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 
 FULL = """
 import resource, sys
-from ttabench.cli import run
+from ttabench.cli.app import run
 
 # No file may grow beyond 100 kB: the weights do, as on a full disk.
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -246,7 +246,7 @@ def test_a_missing_tensor_is_named(file: Path) -> None:
 
 
 def test_without_the_package_gguf_the_command_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ttabench import gguf_files
+    from ttabench.lm import gguf_files
 
     monkeypatch.setattr(gguf_files, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="Install it: pip install gguf"):

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.conftest import Command
-from ttabench.compare import pooled
+from ttabench.report.compare import pooled
 
 
 @pytest.fixture(scope="module")

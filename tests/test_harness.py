@@ -24,14 +24,14 @@ from lm_eval.tasks import TaskManager
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
-from ttabench.batching import AUTO, START, BatchSize
-from ttabench.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.harness import AdaptedLM, command, evaluate
 from ttabench.harness import model as model_module
 from ttabench.harness.prompts import Prompts
 from ttabench.harness.splitting import Encode, common_cut, pieces, seam
-from ttabench.hub import NANO_FOLDER
-from ttabench.lm import LM, load
+from ttabench.lm.batching import AUTO, START, BatchSize
+from ttabench.lm.hub import NANO_FOLDER
+from ttabench.lm.model import LM, load
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 MODELS: dict[str, Callable[[], LM]] = {"llama-gqa": tiny_llama, "gpt2": tiny_gpt2}

@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import Command, one_line
 from tests.test_bad_sources import put, refusal
 from tests.test_readers import own_card
-from ttabench.errors import UserError
-from ttabench.methods.kvpress_names import parse
+from ttabench.core.errors import UserError
+from ttabench.methods.kvpress.names import parse
 from ttabench.readers import load
 from ttabench.readers.cards import Card, cards_folder, load_card
 

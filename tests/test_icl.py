@@ -9,13 +9,13 @@ import torch
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
-from ttabench.errors import UserError
-from ttabench.lm import LM
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.patching import encoded
-from ttabench.scoring import token_logprobs
-from ttabench.stream import piece_ids
-from ttabench.types import Patch, State
+from ttabench.core.errors import UserError
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import encoded
+from ttabench.lm.scoring import token_logprobs
+from ttabench.lm.tokens import piece_ids
+from ttabench.methods.icl.method import InContext, InContextSettings
 
 QUESTION = asks("Where does Ada live?")
 
@@ -29,7 +29,7 @@ def lm(request: pytest.FixtureRequest) -> LM:
 def read(method: InContext, *texts: str) -> State:
     state = method.begin(1)
     for observe in observes(*texts):
-        state = method.adapt(state, [observe])
+        state = method.adapt(state, [[observe]])
     return state
 
 
@@ -57,7 +57,7 @@ def test_truncation_keeps_one_end_and_counts_the_rest(lm: LM, truncate: str) -> 
     patch = method.patch(state, QUESTION)
     torch.testing.assert_close(scores(lm, patch), scores(lm, Patch(), kept), atol=2e-5, rtol=1e-4)
     assert state.meta == {"tokens_read": [len(ids)], "truncated_tokens": [len(ids) - 40]}
-    at_once = method.adapt_many(method.begin(1), [[observe] for observe in observes(*TEXTS)])
+    at_once = method.adapt(method.begin(1), [[observe] for observe in observes(*TEXTS)])
     assert at_once.meta == state.meta
     assert at_once.nbytes == state.nbytes
 
@@ -65,7 +65,7 @@ def test_truncation_keeps_one_end_and_counts_the_rest(lm: LM, truncate: str) -> 
 def test_truncated_rows_of_unequal_length(lm: LM) -> None:
     """Each row keeps its own newest tokens; a short row is not cut."""
     method = InContext(lm, InContextSettings(truncate="left", max_tokens=40))
-    state = method.adapt(method.begin(2), observes(TEXTS[0] + TEXTS[1], "Short."))
+    state = method.adapt(method.begin(2), [observes(TEXTS[0] + TEXTS[1], "Short.")])
     alone = read(method, "Short.")
     both = method.patch(state, QUESTION * 2)
     items = [(lm.encode(QUESTION[0].prompt), lm.encode(" Port Ansel"))] * 2

@@ -15,20 +15,20 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from tests.test_eviction import FIXTURES, fixture, needs_fixtures
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
+from ttabench.core.errors import UserError
+from ttabench.core.registry import parse_value
 from ttabench.cost import Workload, estimate, shape_from
-from ttabench.errors import UserError
-from ttabench.layers.eviction import kept_slots
-from ttabench.layers.kept import Kept
-from ttabench.layers.rotary import rotates
-from ttabench.lm import LM
-from ttabench.methods.evicting import EvictingMethod
-from ttabench.methods.h2o import H2O, H2OSettings
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.methods.snapkv import SnapKV, SnapKVSettings
-from ttabench.methods.window import SlidingWindow, WindowSettings
-from ttabench.patching import forward
-from ttabench.registry import parse_value
-from ttabench.types import State
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+from ttabench.lm.patching import forward
+from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.eviction.evicting import EvictingMethod
+from ttabench.methods.eviction.h2o import H2O, H2OSettings
+from ttabench.methods.eviction.rotary import rotates
+from ttabench.methods.eviction.scores import kept_slots
+from ttabench.methods.eviction.snapkv import SnapKV, SnapKVSettings
+from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
+from ttabench.methods.icl.method import InContext, InContextSettings
 
 CLASSES: dict[str, Any] = {"snapkv": SnapKV, "h2o": H2O, "window": SlidingWindow}
 FULL: dict[str, Any] = {
@@ -53,7 +53,7 @@ def make(name: str, settings: Any, lm: LM) -> EvictingMethod[Any]:
 
 
 def read(method: Any, *texts: str) -> State:
-    state: State = method.adapt_many(method.begin(1), [[observe] for observe in observes(*texts)])
+    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
     return state
 
 
@@ -80,7 +80,7 @@ def test_eviction_is_felt(name: str) -> None:
     full = InContext(lm, InContextSettings())
     method = make(name, SMALL[name], lm)
     state = read(method, *TEXTS)
-    kept = Kept.of(state)
+    kept = EvictedCache.of(state)
     assert kept is not None
     assert kept.index.shape[-1] == 12 < 0.1 * int(kept.next) + 1
     assert (logits(method, state) - logits(full, read(full, *TEXTS))).abs().max() > 1e-2
@@ -94,14 +94,14 @@ def test_rows_of_unequal_length_are_as_if_alone(name: str, positions: str, chunk
         pytest.skip("refused, see test_settings_are_checked")
     method = make(name, replace(SMALL[name], positions=positions, chunk=chunk), tiny_llama())
     first, second = [TEXTS[0], "Hm."], ["So.", TEXTS[1] + TEXTS[2]]
-    state = method.adapt_many(method.begin(2), [observes(*first), observes(*second)])
-    state = method.adapt(state, observes("And.", "Then he left for good."))
+    state = method.adapt(method.begin(2), [observes(*first), observes(*second)])
+    state = method.adapt(state, [observes("And.", "Then he left for good.")])
     patch, ids = method.patch(state, QUESTION * 2), torch.tensor([method.lm.encode(QUESTION[0].prompt)] * 2)
     with torch.no_grad():
         both = forward(method.lm, patch, ids)[0]
     for row, last in enumerate(["And.", "Then he left for good."]):
-        alone = method.adapt_many(method.begin(1), [observes(first[row]), observes(second[row])])
-        torch.testing.assert_close(both[row : row + 1], logits(method, method.adapt(alone, observes(last))), **NOISE)
+        alone = method.adapt(method.begin(1), [observes(first[row]), observes(second[row])])
+        torch.testing.assert_close(both[row : row + 1], logits(method, method.adapt(alone, [observes(last)])), **NOISE)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -111,7 +111,7 @@ def test_positions_go_on_where_the_text_stopped_whatever_was_evicted(name: str) 
     prefix = method.patch(state, QUESTION).prefix
     assert prefix is not None
     assert prefix.next_position_B.tolist() == state.tensors["next"].tolist() == [state.meta["tokens_read"][0] + 1]
-    kept = Kept.of(state)
+    kept = EvictedCache.of(state)
     assert kept is not None
     assert (kept.index[..., 1:] > kept.index[..., :-1]).all()
 
@@ -157,7 +157,7 @@ def test_evicted_keys_have_no_influence() -> None:
     index, scores = torch.arange(9, dtype=torch.int32).expand(2, 1, 2, -1), torch.rand(2, 1, 2, 9, generator=generator)
     slots = kept_slots(scores, torch.tensor([4]))
     gone = torch.ones(scores.shape, dtype=torch.bool).scatter(-1, slots, False)[..., None]
-    one, other = (Kept(k, values, index, torch.tensor([9])).take(slots) for k in (keys, keys + 100 * gone))
+    one, other = (EvictedCache(k, values, index, torch.tensor([9])).take(slots) for k in (keys, keys + 100 * gone))
     assert gone.sum() == 5 * 4
     assert torch.equal(one.keys, other.keys)
     assert torch.equal(one.index.long(), slots)

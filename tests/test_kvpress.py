@@ -15,18 +15,18 @@ from tests import fake_kvpress
 from tests.conftest import Command, one_line
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
-from ttabench.errors import UserError
-from ttabench.generation import generate
-from ttabench.lm import LM
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.methods.kvpress_names import INSTALL, Press, parse
-from ttabench.methods.kvpress_plugin import KvPressSettings, removed_share
-from ttabench.methods.window import SlidingWindow, WindowSettings
-from ttabench.patching import encoded, forward, select_rows
-from ttabench.records import load_record
-from ttabench.registry import resolve
-from ttabench.states import load_state, save_state
-from ttabench.types import Patch, State
+from ttabench.core.errors import UserError
+from ttabench.core.registry import resolve
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import encoded, forward, select_rows
+from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
+from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.kvpress.method import KvPressSettings, removed_share
+from ttabench.methods.kvpress.names import INSTALL, Press, parse
+from ttabench.methods.states import load_state, save_state
+from ttabench.records.schema import load_record
 
 ROOT = Path(__file__).parent.parent
 QUESTION = asks("Where does Ada live?")
@@ -45,7 +45,7 @@ def make(name: str, budget: int | float | None = None, lm: LM | None = None) -> 
 
 
 def read(method: Any, *texts: str) -> State:
-    state: State = method.adapt_many(method.begin(1), [[observe] for observe in observes(*texts)])
+    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
     return state
 
 
@@ -129,12 +129,11 @@ def test_the_state_says_what_stayed_and_goes_on_behind_what_was_read(presses: No
         ("kvpress:KeyRerotationPress", "constant", 12, 12, {"cache_reduced": True, "needs_eager": False}),
     ):
         method = make(name, 12)
-        assert method.labels() == {}
         state = read(method, *TEXTS)
-        assert (method.name, method.growth, method.labels()) == (name, growth, labels)
+        assert (method.name, method.growth, state.labels) == (name, growth, labels)
         assert state.tensors["keys"].shape == (2, 1, 2, slots, 8)
         assert state.tensors["next"].tolist() == [following]
-        assert state.meta == {"tokens_read": [122]}
+        assert state.meta["tokens_read"] == [122]
     assert make("kvpress:LastPress", 0.5).growth == "linear"
     assert make("kvpress:BothPress(LastPress?compression_ratio=0.9,LastPress)").budget is None
     state = read(make("kvpress:BothPress(LastPress?compression_ratio=0.9,LastPress)"), *TEXTS)
@@ -144,7 +143,7 @@ def test_the_state_says_what_stayed_and_goes_on_behind_what_was_read(presses: No
 @pytest.mark.parametrize("name", ["kvpress:LastPress", ADA])
 def test_rows_of_unequal_length_are_as_if_alone(presses: None, name: str) -> None:
     method = make(name, 0.2)
-    state = method.adapt_many(method.begin(2), [observes(TEXTS[0], TEXTS[1] + TEXTS[2]), observes("Hm.", "So.")])
+    state = method.adapt(method.begin(2), [observes(TEXTS[0], TEXTS[1] + TEXTS[2]), observes("Hm.", "So.")])
     together = logits(method.lm, method.patch(state, QUESTION * 2), rows=2)
     for row, texts in enumerate([(TEXTS[0], "Hm."), (TEXTS[1] + TEXTS[2], "So.")]):
         torch.testing.assert_close(together[row : row + 1], asked(method, *texts), **NOISE)
@@ -188,7 +187,7 @@ def test_what_is_hidden_from_a_head_has_no_influence_on_it(presses: None) -> Non
 
 def test_a_state_on_disk_gives_the_same_patch(presses: None, tmp_path: Path) -> None:
     method = make(ADA, 0.2)
-    state = method.adapt_many(method.begin(2), [observes(TEXTS[0], "Hm.")])
+    state = method.adapt(method.begin(2), [observes(TEXTS[0], "Hm.")])
     belongs = {"method": ADA, "settings": {}, "model": "tiny", "fingerprint": "f", "checkpoint": ""}
     loaded = load_state(save_state(tmp_path, state, belongs), belongs)
     first, second = (logits(method.lm, method.patch(each, QUESTION * 2), 2) for each in (state, loaded))
@@ -217,10 +216,10 @@ def test_the_model_is_left_as_it_was(presses: None) -> None:
 
 def test_a_text_is_compressed_once(presses: None) -> None:
     method = make("kvpress:LastPress", 12)
-    assert method.patch(method.adapt_many(method.begin(1), []), QUESTION) == Patch()
+    assert method.patch(method.adapt(method.begin(1), []), QUESTION) == Patch()
     state = read(method, *TEXTS)
     with pytest.raises(UserError, match=r"122 tokens are compressed\. It cannot read on"):
-        method.adapt(state, observes("More."))
+        method.adapt(state, [observes("More.")])
     with pytest.raises(UserError, match=f"exceeds the {POSITIONS} positions"):
         read(method, *TEXTS * 5)
     with pytest.raises(UserError, match=r"not that of tiny-gpt2-0 \(gpt2\)"):

@@ -18,13 +18,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from tests.test_kvpress import NOISE, QUESTION, asked, make, read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS
-from ttabench.errors import UserError
-from ttabench.lm import LM
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.methods.kvpress_names import INSTALL
-from ttabench.methods.snapkv import SnapKV, SnapKVSettings
-from ttabench.methods.window import SlidingWindow, WindowSettings
-from ttabench.types import State
+from ttabench.core.errors import UserError
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+from ttabench.methods.eviction.snapkv import SnapKV, SnapKVSettings
+from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
+from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.kvpress.names import INSTALL
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("kvpress", "cachetools", "fire", "termcolor")),
@@ -121,7 +121,7 @@ def test_presses_keep_their_budget(lm: LM, name: str, reduced: bool) -> None:
     state = read(method, *TEXTS)
     assert state.tensors["keys"].shape[3] == (40 if reduced else 123)
     assert state.tensors["next"].tolist() == [40 if name.startswith("KeyRerotation") else 123]
-    assert method.labels() == {"cache_reduced": reduced, "needs_eager": name.startswith("Observed")}
+    assert state.labels == {"cache_reduced": reduced, "needs_eager": name.startswith("Observed")}
     assert asked(method, *TEXTS).isfinite().all()
 
 
@@ -157,8 +157,8 @@ from tests.test_kvpress import QUESTION, logits, read
 from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, tiny_method
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from ttabench.attention import NAME, forward
-from ttabench.registry import resolve
+from ttabench.lm.attention import NAME, forward
+from ttabench.core.registry import resolve
 
 lm = tiny_llama()
 methods = [tiny_method(name, lm) for name in ("icl", "snapkv", "h2o", "window", "mac")]

@@ -13,15 +13,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from tests.test_patching import close, full_patch, low_rank, random_prefix, text
 from tests.tiny import POSITIONS, byte_tokenizer, tiny_gpt2, tiny_llama, tiny_opt
-from ttabench import lean
-from ttabench.attention import Call, watched
-from ttabench.generation import generate
-from ttabench.lean import Lean
-from ttabench.lm import LM
-from ttabench.patching import deltas_applied, encoded
-from ttabench.scoring import choose
-from ttabench.types import Dense, Patch, Prefix
-from ttabench.window import Window
+from ttabench.lm import lean
+from ttabench.lm.attention import Call, watched
+from ttabench.lm.generation import generate
+from ttabench.lm.lean import Lean
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Dense, Patch, Prefix
+from ttabench.lm.patching import deltas_applied, encoded
+from ttabench.lm.scoring import choose
+from ttabench.lm.window import Window
 
 
 def made(model: type[Any], config: type[Any], **more: Any) -> LM:

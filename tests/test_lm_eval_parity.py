@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.choice_files import TRICKY, shared_rows
+from ttabench.core.types import Ask
 from ttabench.mini.demonstrations import superglue, unseen
 from ttabench.readers import choices
 from ttabench.readers.cards import SubTask, load_card
 from ttabench.readers.formats import RawRow
 from ttabench.readers.sources import Table
-from ttabench.types import Ask
 
 FILES = {
     "boolq": "super_glue/boolq/default", "cb": "super_glue/cb/default", "copa": "super_glue/copa/default",

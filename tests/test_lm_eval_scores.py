@@ -25,14 +25,14 @@ from tests.qa_files import write_jsonl
 from tests.test_harness import hf
 from tests.test_texts import TEMPLATE
 from tests.tiny import byte_tokenizer, tiny_llama
-from ttabench.lm import LM
-from ttabench.lm import load as load_lm
-from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.lm.model import LM
+from ttabench.lm.model import load as load_lm
+from ttabench.methods.icl.method import InContext, InContextSettings
 from ttabench.mini.demonstrations import superglue, unseen
 from ttabench.readers import load
 from ttabench.readers.cards import SubTask, load_card
-from ttabench.runner import Bench, run_episodes
-from ttabench.store import RunFolder, Sample
+from ttabench.records.store import RunFolder, Sample
+from ttabench.run.runner import RunContext, run_episodes
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 TEMPLATES = {
@@ -134,8 +134,8 @@ def ours(lm: LM, held: Files, scratch: Path, shots: int) -> tuple[list[str], lis
     task = load(held.card, source=str(held.folder), seed=SEED, options={"task": held.part, "shots": shots})
     (episode,) = task.episodes()
     sink = RunFolder(scratch, "ours")
-    bench = Bench(lm=lm, method=InContext(lm, InContextSettings()), metrics=task.card.metrics, batch_size=4)
-    run_episodes(bench, task, sink, lambda *_: None)
+    context = RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=task.card.metrics, batch_size=4)
+    run_episodes(context, task, sink, lambda *_: None)
     found = {sample.key: sample for sample in sink.samples}
     return [piece.key for piece in episode.observes()], [found[ask.key] for ask in episode.asks()]
 

@@ -19,13 +19,12 @@ from torch import Tensor
 
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
-from ttabench import states
-from ttabench.errors import UserError
-from ttabench.finite import first_not_finite
-from ttabench.lm import LM, load
-from ttabench.methods import checkpoints
-from ttabench.registry import resolve
-from ttabench.types import State
+from ttabench.core.errors import UserError
+from ttabench.core.registry import resolve
+from ttabench.lm.finite import first_not_finite
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import State
+from ttabench.methods import checkpoints, states
 
 Tensors = dict[str, Tensor]
 WEIGHTS = "model.safetensors"

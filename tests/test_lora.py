@@ -15,19 +15,20 @@ from tests.test_streamadapter import logits, taught
 from tests.test_texts import TEMPLATE as CHAT
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
-from ttabench import head, recompute
-from ttabench.errors import UserError
-from ttabench.layers import lora
-from ttabench.lm import LM
-from ttabench.methods import templora
-from ttabench.methods.lora import Lora, LoraSettings
-from ttabench.methods.templora import TempLora, TempLoraSettings
-from ttabench.peft_export import exportable, save_lora
-from ttabench.registry import resolve
-from ttabench.scoring import nll, token_logprobs
-from ttabench.states import load_state, save_state
-from ttabench.stream import piece_ids
-from ttabench.types import Observe, Patch, State
+from ttabench.core.errors import UserError
+from ttabench.core.registry import resolve
+from ttabench.core.types import Observe
+from ttabench.lm import head, recompute
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.scoring import nll, token_logprobs
+from ttabench.lm.tokens import piece_ids
+from ttabench.methods.lora.method import Lora, LoraSettings
+from ttabench.methods.parts import lora
+from ttabench.methods.peft_export import exportable, save_lora
+from ttabench.methods.states import load_state, save_state
+from ttabench.methods.templora import method as templora
+from ttabench.methods.templora.method import TempLora, TempLoraSettings
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 
@@ -35,7 +36,7 @@ TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant
 def read(method: TempLora, *texts: str) -> State:
     state = method.begin(1)
     for piece in observes(*texts):
-        state = method.adapt(state, [piece])
+        state = method.adapt(state, [[piece]])
     return state
 
 
@@ -93,7 +94,7 @@ def test_a_query_stands_behind_one_token_fewer_than_a_lesson(prefix: int) -> Non
     """The query brings the token that its answer is predicted from; rows of other lengths keep their own newest."""
     lm = tiny_llama()
     method = TempLora(lm, replace(TINY, prefix=prefix, epochs=0))
-    state = method.adapt(method.begin(2), [*observes("Ada."), *observes(TEXTS[0])])
+    state = method.adapt(method.begin(2), [[*observes("Ada."), *observes(TEXTS[0])]])
     patch = method.patch(state, [])
     texts = [piece_ids(lm, piece, first=True) for piece in observes("Ada.", TEXTS[0])]
     wanted = [text[max(0, len(text) - prefix + 1) :] if prefix > 1 else [] for text in texts]
@@ -119,7 +120,7 @@ def test_a_stored_state_goes_on_bit_by_bit(tmp_path: Path) -> None:
     state = read(method, *TEXTS[:2])
     save_state(tmp_path, state, {"method": "templora"})
     loaded = load_state(tmp_path, {"method": "templora"})
-    ours, theirs = (method.adapt(each, observes(TEXTS[2])).tensors for each in (state, loaded))
+    ours, theirs = (method.adapt(each, [observes(TEXTS[2])]).tensors for each in (state, loaded))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
@@ -158,7 +159,7 @@ def test_lora_learns_what_it_is_trained_on_and_ignores_what_it_reads() -> None:
         optimiser.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] - 0.2
-    state = method.adapt(method.begin(1), observes(TEXTS[0]))
+    state = method.adapt(method.begin(1), [observes(TEXTS[0])])
     assert state.nbytes == 0
 
 
@@ -179,7 +180,7 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
         patch = trained.patch(State(1), [])
     else:
         adapter = taught(lm)
-        patch = adapter.patch(adapter.adapt(adapter.begin(1), observes(" ".join(TEXTS))), asks(PROMPTS[0]))
+        patch = adapter.patch(adapter.adapt(adapter.begin(1), [observes(" ".join(TEXTS))]), asks(PROMPTS[0]))
     ours = logits(lm, patch)
     save_lora(lm, patch, tmp_path)
     base = make()
@@ -212,21 +213,22 @@ def test_adapt_writes_a_peft_folder(ttabench: Command, tiny_base: Path, tmp_path
 def test_a_record_says_when_a_text_came_in_parts() -> None:
     for method, told in ((TempLora(tiny_llama(), replace(TINY, by="epoch", prefix=0)), "passes_over_parts"),
                          (taught(tiny_llama()), "later_pieces_read_apart")):  # fmt: skip
-        state = method.adapt_many(method.begin(1), [[piece] for piece in observes(*TEXTS[:2])])
-        assert method.labels() == {}
-        method.adapt(state, observes(TEXTS[2]))
-        assert method.labels() == {told: True}
+        state = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS[:2])])
+        assert not state.labels
+        state = method.adapt(state, [observes(TEXTS[2])])
+        assert state.labels == {told: True}
+        assert method.adapt(state, [observes(TEXTS[0])]).labels == {told: True}
 
 
 def test_a_piece_that_does_not_fit_is_refused_with_what_helps() -> None:
     lm = tiny_llama()
     with pytest.raises(UserError, match="--pieces paragraphs"):
-        TempLora(lm, TINY).adapt(TempLora(lm, TINY).begin(1), observes("x " * lm.max_positions))
+        TempLora(lm, TINY).adapt(TempLora(lm, TINY).begin(1), [observes("x " * lm.max_positions)])
 
 
 def test_what_is_no_lora_is_not_exported() -> None:
     adapter = taught(tiny_llama(), merge=True)
-    state = adapter.adapt(adapter.begin(1), observes(TEXTS[0]))
+    state = adapter.adapt(adapter.begin(1), [observes(TEXTS[0])])
     assert not exportable(adapter.patch(state, asks(PROMPTS[0])))
     assert not exportable(Patch())
 
@@ -253,7 +255,7 @@ def test_what_was_trained_is_no_state_of_the_context(
     cls = resolve(name)
     method = cls(lm, cls.Settings())
     texts = observes("A cutter lay there. positive", "A drizzle lay there. negative")
-    state = method.adapt_many(method.begin(1), [[piece] for piece in texts])
+    state = method.adapt(method.begin(1), [[piece] for piece in texts])
     assert ran.json()["runs"][0]["cost"]["state_bytes"] == state.nbytes
 
 
@@ -269,11 +271,11 @@ def test_rows_train_together_as_each_alone(prefix: int, room: int, monkeypatch: 
     method = TempLora(lm, replace(TINY, prefix=prefix, dropout=0.2, lr=2e-3, schedule="units2"))
     texts = [[TEXTS[0], TEXTS[1], TEXTS[2]], [TEXTS[3][:5], "", TEXTS[0] + TEXTS[1]], ["a", TEXTS[2], ""]]
     rows = [[Observe(text=text, joiner="") for text in row] for row in texts]
-    together = method.adapt_many(method.begin(3), [list(pieces) for pieces in zip(*rows, strict=True)])
-    together = method.adapt(together, observes(*TEXTS[:3]))
+    together = method.adapt(method.begin(3), [list(pieces) for pieces in zip(*rows, strict=True)])
+    together = method.adapt(together, [observes(*TEXTS[:3])])
     for number, row in enumerate(rows):
-        alone = method.adapt_many(method.begin(1), [[piece] for piece in row])
-        alone = method.adapt(alone, observes(TEXTS[number]))
+        alone = method.adapt(method.begin(1), [[piece] for piece in row])
+        alone = method.adapt(alone, [observes(TEXTS[number])])
         for name, wanted in alone.tensors.items():
             torch.testing.assert_close(together.tensors[name][number], wanted[0], atol=1e-5, rtol=0)
         assert together.meta["tokens_read"][number] == alone.meta["tokens_read"][0]
@@ -339,6 +341,6 @@ def test_demonstrations_of_a_chat_that_stand_alone_begin_it(monkeypatch: pytest.
 
     monkeypatch.setattr(method, "_backward", watched)
     turns = [Observe(text=f"q{i} a{i}", turns=(f"q{i}", f"a{i}")) for i in range(3)]
-    method.adapt_many(method.begin(1), [[turn] for turn in turns])
+    method.adapt(method.begin(1), [[turn] for turn in turns])
     assert [target for _, target in learned] == [piece_ids(lm, turn, first=True) for turn in turns]
     assert all(tuple(target[: len(lm.chat.next_ids)]) != lm.chat.next_ids for _, target in learned)

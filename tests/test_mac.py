@@ -15,18 +15,19 @@ from transformers import AutoConfig, T5Config, T5Model
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, TINY_MAC, asks, episode, observes, tiny_mac
-from ttabench.errors import UnknownName, UserError
-from ttabench.layers import bank
-from ttabench.layers.expansion import PrefixExpansion, PrefixShape
-from ttabench.layers.pooling import Aggregator
-from ttabench.layers.t5 import config_of
-from ttabench.lm import LM
-from ttabench.methods.mac import Mac
-from ttabench.methods.mac_losses import telling
-from ttabench.methods.mac_presets import PRESETS, RECIPES, MacSettings
-from ttabench.patching import forward
-from ttabench.scoring import nll
-from ttabench.types import Observe, Patch, State
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import forward
+from ttabench.lm.scoring import nll
+from ttabench.methods.mac import bank
+from ttabench.methods.mac.expansion import PrefixExpansion, PrefixShape
+from ttabench.methods.mac.losses import telling
+from ttabench.methods.mac.method import Mac
+from ttabench.methods.mac.pooling import Aggregator
+from ttabench.methods.mac.settings import PRESETS, RECIPES, MacSettings
+from ttabench.methods.mac.t5 import config_of
 
 CLOSE: dict[str, float] = {"atol": 1e-5, "rtol": 1e-4}
 
@@ -37,7 +38,7 @@ def lm() -> LM:
 
 
 def read(mac: Mac, *texts: str) -> State:
-    return mac.adapt_many(mac.begin(1), [[observe] for observe in observes(*texts)])
+    return mac.adapt(mac.begin(1), [[observe] for observe in observes(*texts)])
 
 
 def prefix(mac: Mac, state: State, *prompts: str) -> Tensor:
@@ -110,7 +111,7 @@ def test_each_question_has_its_own_tree(lm: LM) -> None:
     together = prefix(mac, state, *PROMPTS)
     for index, prompt in enumerate(PROMPTS):
         torch.testing.assert_close(together[:, :, index], prefix(mac, state, prompt)[:, :, 0], **CLOSE)
-    rows = mac.adapt_many(mac.begin(2), [[one, other] for one, other in pairwise(observes(*TEXTS))])
+    rows = mac.adapt(mac.begin(2), [[one, other] for one, other in pairwise(observes(*TEXTS))])
     of_rows = prefix(mac, rows, *PROMPTS[:2])
     torch.testing.assert_close(of_rows[:, :, :1], prefix(mac, read(mac, *TEXTS[:3]), PROMPTS[0]), **CLOSE)
     torch.testing.assert_close(of_rows[:, :, 1:], prefix(mac, read(mac, *TEXTS[1:]), PROMPTS[1]), **CLOSE)
@@ -164,15 +165,15 @@ def test_a_text_read_twice_is_kept_once(lm: LM) -> None:
     texts = (TEXTS[0], TEXTS[1], TEXTS[0])
     once, twice = tiny_mac(lm), tiny_mac(lm, dedupe=False)
     assert read(once, *texts).tensors["counts"].tolist() == [2]
-    assert once.adapt(read(once, *texts), observes(TEXTS[1])).tensors["counts"].tolist() == [2]
+    assert once.adapt(read(once, *texts), [observes(TEXTS[1])]).tensors["counts"].tolist() == [2]
     assert read(twice, *texts).tensors["counts"].tolist() == [3]
-    assert twice.adapt(read(twice, *texts), observes(TEXTS[1])).tensors["counts"].tolist() == [4]
+    assert twice.adapt(read(twice, *texts), [observes(TEXTS[1])]).tensors["counts"].tolist() == [4]
 
 
 def test_readers_with_banks_of_unequal_length(lm: LM) -> None:
     """One reader meets a text again, one has read nothing new: masks keep them apart."""
     mac = tiny_mac(lm)
-    state = mac.adapt_many(mac.begin(2), [observes(TEXTS[0], TEXTS[1]), observes(TEXTS[0], TEXTS[2])])
+    state = mac.adapt(mac.begin(2), [observes(TEXTS[0], TEXTS[1]), observes(TEXTS[0], TEXTS[2])])
     assert state.tensors["counts"].tolist() == [1, 2]
     together = prefix(mac, state, *PROMPTS[:2])
     torch.testing.assert_close(together[:, :, :1], prefix(mac, read(mac, TEXTS[0]), PROMPTS[0]), **CLOSE)
@@ -213,7 +214,7 @@ def test_a_capped_bank_stays_within_its_cap_in_any_chunking(lm: LM, reduce: str)
     assert mac.growth == "constant"
     at_once, one_by_one, sizes = read(mac, *texts), mac.begin(1), set()
     for index, observe in enumerate(observes(*texts)):
-        one_by_one = mac.adapt(one_by_one, [observe])
+        one_by_one = mac.adapt(one_by_one, [[observe]])
         sizes |= {one_by_one.nbytes} if index >= 3 else set()
     assert len(sizes) == 1
     assert at_once.meta == one_by_one.meta
@@ -332,7 +333,7 @@ def loss(mac: Mac, documents: int = 4, seed: int = 0) -> dict[str, Tensor]:
 def test_the_loss_is_that_of_the_method_in_use(lm: LM) -> None:
     """Adapt and patch, one document after the other, give the loss of the batched training step."""
     mac, one = tiny_mac(lm), episode(documents=4)
-    state = mac.adapt_many(mac.begin(1), [[observe] for observe in one.observes()])
+    state = mac.adapt(mac.begin(1), [[observe] for observe in one.observes()])
     items = [(lm.encode(ask.prompt), [*lm.encode(" " + ask.answers[0]), lm.eos_id]) for ask in one.asks()]
     total, count = nll(lm, mac.patch(state, one.asks()), items)
     torch.testing.assert_close(loss(mac)["answer"], total / count, **CLOSE)

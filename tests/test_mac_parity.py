@@ -21,13 +21,14 @@ from transformers import (
     T5Config,
 )
 
-from ttabench.generation import generate
-from ttabench.lm import LM
-from ttabench.methods.mac_losses import Objective
-from ttabench.methods.mac_networks import MacNetworks
-from ttabench.methods.mac_presets import MacSettings
-from ttabench.patching import forward, select_rows
-from ttabench.types import Ask, Episode, Observe, Patch
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import forward, select_rows
+from ttabench.methods.mac.losses import Objective
+from ttabench.methods.mac.networks import MacNetworks
+from ttabench.methods.mac.settings import MacSettings
 
 FIXTURE = Path(__file__).parents[2] / "shared" / "fixtures" / "mac.safetensors"
 pytestmark = pytest.mark.skipif(not FIXTURE.is_file(), reason="shared/fixtures is not beside this checkout")
@@ -165,7 +166,7 @@ def reference(tmp_path: Path) -> Reference:
 @pytest.fixture
 def own_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The base model reads the query's key, see `Reference.episode`."""
-    monkeypatch.setattr("ttabench.methods.base.prompt_ids", lambda lm, ask, **_: lm.encode(ask.key))
+    monkeypatch.setattr("ttabench.methods.trainable.prompt_ids", lambda lm, ask, **_: lm.encode(ask.key))
 
 
 def test_documents_become_the_bank(reference: Reference) -> None:

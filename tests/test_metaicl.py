@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.qa_files import refusal, shared, write_jsonl
-from ttabench.errors import UserError
-from ttabench.metrics import METRICS
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
 from ttabench.readers import load
 from ttabench.readers.formats import RawRow
 from ttabench.readers.metaicl_files import DRAWS, parse
-from ttabench.types import Ask, Observe
+from ttabench.stats.metrics import METRICS
 
 SMALL = {"tasks": 2, "queries": 3, "demonstrations": 4, "steps": "1,4"}
 

@@ -15,12 +15,13 @@ from tests.conftest import Command
 from tests.test_records import episode_cost, sample
 from tests.test_runner import METRICS, FakeTask, run, stream
 from tests.tiny import tiny_llama
-from ttabench import meter, runner
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.partial import seconds
-from ttabench.recording import total_cost
-from ttabench.runner import Bench
-from ttabench.store import RunFolder
+from ttabench.core import meter
+from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.records.partial import seconds
+from ttabench.records.store import RunFolder
+from ttabench.run import runner
+from ttabench.run.recording import total_cost
+from ttabench.run.runner import RunContext
 
 
 def test_a_phase_counts_the_processor_beside_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +96,7 @@ def test_measuring_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def answered(name: str) -> list[tuple[str, str, list[float]]]:
         folder = RunFolder(tmp_path, name)
-        run(Bench(lm=lm, method=InContext(lm, InContextSettings()), metrics=METRICS), FakeTask(stream()), folder)
+        run(RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=METRICS), FakeTask(stream()), folder)
         return [(each.key, each.prediction, each.logprobs) for each in folder.samples]
 
     measured = answered("a")

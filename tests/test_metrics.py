@@ -10,19 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttabench.aggregation import aggregate
-from ttabench.errors import UnknownName, UserError
-from ttabench.metrics import (
-    METRICS,
-    as_evaluate,
-    empty_golds,
-    exact,
-    metric,
-    normalise,
-    prefix_exact,
-    token_f1,
-)
-from ttabench.types import Ask
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Ask
+from ttabench.stats.aggregation import aggregate
+from ttabench.stats.metrics import METRICS, as_evaluate, empty_golds, exact, metric, normalise, prefix_exact, token_f1
 
 OF_TEXT = sorted(name for name, each in METRICS.items() if each.function)
 

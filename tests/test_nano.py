@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttabench.lm import LM, load
-from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.lm.model import LM, load
+from ttabench.methods.icl.method import InContext, InContextSettings
 from ttabench.mini import figures, lessons, nano
 from ttabench.readers import load as load_task
-from ttabench.runner import Bench, run_episodes
-from ttabench.store import RunFolder
+from ttabench.records.store import RunFolder
+from ttabench.run.runner import RunContext, run_episodes
 
 ASSETS = Path(nano.__file__).parent.parent / "assets"
 FOLDER = ASSETS / "nano"
@@ -61,8 +61,8 @@ def test_demonstrations_help_it_on_every_unseen_task(lm: LM, task: str, tmp_path
     for shots in (0, 10):
         asked = load_task(task, split="validation", seed=1, options={"shots": shots, "queries": 32})
         sink = RunFolder(tmp_path, f"{shots}")
-        bench = Bench(lm=lm, method=InContext(lm, InContextSettings()), metrics=("acc",))
-        run_episodes(bench, asked, sink, lambda *_: None)
+        context = RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=("acc",))
+        run_episodes(context, asked, sink, lambda *_: None)
         right[shots] = sum(sample.metrics["acc"] for sample in sink.samples) / len(sink.samples)
     assert right[0] < asked.card.chance + 0.25
     assert right[10] > right[0] + 0.2

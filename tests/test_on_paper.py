@@ -1,4 +1,4 @@
-"""`ttabench profile --analytic`: the numbers of `analytic.table`, what can be typed, and nothing heavy imported."""
+"""`ttabench profile --analytic`: the numbers of `cost.table`, what can be typed, and nothing heavy imported."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.conftest import Command, one_line
-from ttabench.analytic import AnalyticLoad, table
 from ttabench.cost import FORMULAS
+from ttabench.cost.table import AnalyticLoad, table
 from ttabench.profiling.typed import STREAM
 
 ANALYTIC = ("profile", "--analytic")
@@ -104,7 +104,8 @@ def test_what_cannot_be_computed_is_refused(ttabench: Command, words: list[str],
 
 def test_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from ttabench.cli import run; code = run(['profile', '--analytic', '--prefill', '1m', '--json']); "
+        "import sys; from ttabench.cli.app import run; "
+        "code = run(['profile', '--analytic', '--prefill', '1m', '--json']); "
         "sys.exit(code or ('torch' in sys.modules) or ('transformers' in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

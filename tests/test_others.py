@@ -10,12 +10,12 @@ import pytest
 from tests.qa_files import write_csv, write_jsonl
 from tests.test_metaicl import official
 from tests.tiny import tiny_llama
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Episode, Observe
 from ttabench.mini.world import categories_in, names_in
 from ttabench.readers import Task, load
 from ttabench.readers.other_demonstrations import OTHER_ROWS
 from ttabench.readers.others import with_pieces
-from ttabench.types import Ask, Episode, Observe
 
 LM = tiny_llama()
 QA = {"documents": 6, "questions": 2}

@@ -8,9 +8,9 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.test_compare import stored
-from ttabench.compare import compare
-from ttabench.plots import curves, plot
-from ttabench.records import load_record, save_record
+from ttabench.records.schema import load_record, save_record
+from ttabench.report.compare import compare
+from ttabench.report.plots import curves, plot
 
 
 def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **more: object) -> Path:

@@ -15,9 +15,9 @@ import torch
 from typer.main import get_command
 
 from tests.conftest import Command, one_line
-from ttabench.cli import app
-from ttabench.environment import versions
-from ttabench.errors import UserError
+from ttabench.cli.app import app
+from ttabench.core.environment import versions
+from ttabench.core.errors import UserError
 from ttabench.profiling import driver, machine, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
@@ -159,7 +159,7 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: R
 
 def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> None:
     def refusing(request: Mapping[str, Any]) -> Lines:
-        yield "fault", {"what": "Model 'x' could not be loaded.", "mend": "Give another."}
+        yield "fault", {"what": "Model 'x' could not be loaded.", "hint": "Give another."}
         yield End(code=0)
 
     with pytest.raises(UserError, match="could not be loaded"):

@@ -13,12 +13,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
+from ttabench.core.errors import UserError
+from ttabench.core.registry import METHODS, resolve, settings_from
+from ttabench.core.sizes import lengths, memory, short, tokens
 from ttabench.cost import shape_from
-from ttabench.errors import UserError
-from ttabench.generation import generate, greedy_tokens
-from ttabench.lm import LM, load
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.patching import forward, text_start
+from ttabench.lm.generation import generate, greedy_tokens
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import forward, text_start
+from ttabench.methods.icl.method import InContext, InContextSettings
 from ttabench.profiling import batches, machine
 from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
@@ -26,12 +29,9 @@ from ttabench.profiling.load import Load
 from ttabench.profiling.machine import Limits, machine_limits
 from ttabench.profiling.measure import Measuring
 from ttabench.profiling.rows import added, figure
-from ttabench.profiling.sizes import lengths, memory, short, tokens
 from ttabench.profiling.text import pieces, question
 from ttabench.profiling.training_cost import training
 from ttabench.profiling.worker import lift_positions
-from ttabench.registry import METHODS, resolve, settings_from
-from ttabench.types import Patch, State
 
 LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
 LIMITS = Limits(flops=1e9, bytes=1e9, dtype="float32", device="cpu", threads=1)
@@ -52,7 +52,7 @@ def test_any_text_is_a_length_or_refused(text: str) -> None:
     try:
         count = tokens(text)
     except UserError as error:
-        count = len(error.mend)
+        count = len(error.hint)
     assert count >= 1
 
 
@@ -148,7 +148,7 @@ def test_every_method_has_every_figure(lm: LM, name: str) -> None:
 
 def test_the_state_of_a_profile_is_that_of_the_method(lm: LM) -> None:
     method = InContext(lm, InContextSettings())
-    state = method.adapt_many(method.begin(1), [[piece] for piece in pieces(lm, 100, 32)])
+    state = method.adapt(method.begin(1), [[piece] for piece in pieces(lm, 100, 32)])
     assert Measuring(lm=lm, method=method, load=LOAD).row(100).value("state_bytes") == state.nbytes
 
 
@@ -190,10 +190,10 @@ class Greedy(InContext):
 
     most_rows = 5
 
-    def adapt_many(self, state: State, chunks: Any) -> State:
+    def adapt(self, state: State, chunks: Any) -> State:
         if state.rows > self.most_rows:
             raise MemoryError("no room for so many rows")
-        return super().adapt_many(state, chunks)
+        return super().adapt(state, chunks)
 
 
 def test_out_of_memory_is_a_row(lm: LM) -> None:
@@ -212,7 +212,7 @@ def test_faults_of_our_own_are_no_rows(lm: LM, monkeypatch: pytest.MonkeyPatch) 
     def broken(*_: object) -> State:
         raise RuntimeError("shapes do not match")
 
-    monkeypatch.setattr(method, "adapt_many", broken)
+    monkeypatch.setattr(method, "adapt", broken)
     for make in (Measuring(lm=lm, method=method, load=LOAD).row, lambda n: throughput(lm, method, n, LOAD)):
         with pytest.raises(RuntimeError, match="shapes"):
             make(64)
@@ -307,5 +307,5 @@ def test_the_preset_of_streams_reads_beyond_the_positions_with_a_constant_state(
     sizes = []
     for wanted in (1024, lm.max_positions + 512):
         read = pieces(lm, wanted, 256)
-        sizes.append(method.adapt_many(method.begin(1), [[piece] for piece in read]).nbytes)
+        sizes.append(method.adapt(method.begin(1), [[piece] for piece in read]).nbytes)
     assert sizes[0] == sizes[1]

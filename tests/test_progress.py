@@ -11,10 +11,10 @@ import pytest
 
 from tests.conftest import Command
 from tests.test_imports import HEAVY
-from ttabench import bars, progress
-from ttabench.bars import Bars, Lines
-from ttabench.progress import CLEAR, Pace
-from ttabench.render import console
+from ttabench.core import bars, progress
+from ttabench.core.bars import Bars, Lines
+from ttabench.core.progress import CLEAR, Pace
+from ttabench.core.render import console
 
 
 class Clock:
@@ -154,7 +154,7 @@ def test_machines_are_told_nothing(
     more: list[str], ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr("ttabench.cli.loading", told.append)
+    monkeypatch.setattr("ttabench.cli.app.loading", told.append)
     ran = ttabench("eval", "--method", "none", *common, "--limit", 1, *more)
     assert ran.code == 0, ran.err
     assert told == ([] if more else ["libraries and tiny"])
@@ -165,10 +165,10 @@ def test_machines_are_told_nothing(
 )
 def test_the_line_comes_before_anything_heavy_is_imported(command: str) -> None:
     code = (
-        "import sys\nfrom ttabench import cli, progress\nfrom ttabench.profiling import command\n"
+        "import sys\nfrom ttabench.cli import app, profile\n"
         "seen = []\n"
-        f"cli.loading = command.loading = lambda what: seen.append([n for n in {HEAVY!r} if n in sys.modules])\n"
-        f"code = cli.run({command.split()!r})\n"
+        f"app.loading = profile.loading = lambda what: seen.append([n for n in {HEAVY!r} if n in sys.modules])\n"
+        f"code = app.run({command.split()!r})\n"
         "assert (code, seen) == (2, [[]]), (code, seen)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.qa_files import CAMELS, refusal, shared, steps, write_csv, write_jsonl
-from ttabench.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.readers import Task, load
 
 # --- protocols -----------------------------------------------------------------------------------------------------

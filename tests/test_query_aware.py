@@ -13,17 +13,17 @@ from tests import test_contract as contract
 from tests.test_kv_methods import logits, read
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
 from ttabench.cost import Workload, estimate, shape_from
-from ttabench.errors import UserError
-from ttabench.layers.kept import Kept
-from ttabench.lm import LM
+from ttabench.lm.model import LM
+from ttabench.lm.scoring import choose
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.evicting import EvictingMethod
-from ttabench.methods.h2o import H2O, H2OSettings
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.methods.snapkv import SnapKV, SnapKVSettings
-from ttabench.scoring import choose
-from ttabench.types import Ask, Observe
+from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.eviction.evicting import EvictingMethod
+from ttabench.methods.eviction.h2o import H2O, H2OSettings
+from ttabench.methods.eviction.snapkv import SnapKV, SnapKVSettings
+from ttabench.methods.icl.method import InContext, InContextSettings
 
 SMALL = SnapKVSettings(budget=20, window=6, query_aware=True)
 NOISE = {"atol": 2e-5, "rtol": 1e-4}
@@ -77,8 +77,8 @@ def test_the_question_observes_as_the_end_of_the_context_would(prompt: str, posi
     aware = SnapKV(lm, replace(SMALL, window=count, budget=40, positions=positions))
     plain = SnapKV(lm, replace(SMALL, window=count, budget=40 + count, query_aware=False, positions=positions))
     state, asked = read(aware, *TEXTS), asks(prompt)
-    kept = Kept.of(plain.adapt_many(plain.begin(1), [[o] for o in (*observes(*TEXTS), Observe(text=prompt))]))
-    held = Kept.of(state)
+    kept = EvictedCache.of(plain.adapt(plain.begin(1), [[o] for o in (*observes(*TEXTS), Observe(text=prompt))]))
+    held = EvictedCache.of(state)
     assert kept is not None
     assert held is not None
     found = aware._looked_at(held, asked)
@@ -88,7 +88,7 @@ def test_the_question_observes_as_the_end_of_the_context_would(prompt: str, posi
 
 def test_another_question_keeps_other_slots_and_the_end_of_the_context_stays() -> None:
     method = SnapKV(tiny_llama(), replace(SMALL, window=12))
-    kept = Kept.of(read(method, *TEXTS))
+    kept = EvictedCache.of(read(method, *TEXTS))
     assert kept is not None
     short, long = asks("Who?", "Where does Ada live?")
     found = method._looked_at(kept, [short, long])

@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ttabench.config import RunConfig, digest
-from ttabench.errors import UnknownName, UserError
-from ttabench.finding import find_runs
-from ttabench.records import (
-    Row,
-    RunRecord,
-    load_record,
-    read_samples,
-    save_record,
-    write_atomically,
-)
-from ttabench.store import EpisodeCost, RunFolder, Sample
+from ttabench.core.digests import digest
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.records.schema import Row, RunRecord, load_record, read_samples, save_record, write_atomically
+from ttabench.records.store import EpisodeCost, RunFolder, Sample
+from ttabench.report.finding import find_runs
+from ttabench.run.config import RunConfig
 
 
 def record(run: str = "0123456789ab", **changes: object) -> RunRecord:

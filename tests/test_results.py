@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from ttabench.lm import LM, load
+from ttabench.lm.model import LM, load
+from ttabench.lm.tokens import piece_ids
 from ttabench.readers import load as load_task
-from ttabench.stream import piece_ids
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
@@ -41,7 +41,7 @@ def test_a_fifth_of_the_context_is_a_fifth(suites: ModuleType, nano: LM) -> None
 
 
 def test_every_suite_is_made_of_commands_that_can_be_typed(suites: ModuleType) -> None:
-    from ttabench.registry import resolve
+    from ttabench.core.registry import resolve
 
     for commands in suites.SUITES.values():
         assert len({tuple(words) for words in commands}) == len(commands)

@@ -11,9 +11,9 @@ import pytest
 
 from tests.conftest import MAC, Command, Ran, one_line
 from tests.test_records import sample
-from ttabench.records import read_samples
-from ttabench.store import EpisodeCost, RunFolder
-from ttabench.types import Ask, Episode
+from ttabench.core.types import Ask, Episode
+from ttabench.records.schema import read_samples
+from ttabench.records.store import EpisodeCost, RunFolder
 
 COUNTED = ("pieces", "tokens_read", "episodes", "state_bytes", "patch_bytes")
 """Costs that do not depend on a clock."""

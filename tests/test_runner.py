@@ -12,19 +12,20 @@ import torch
 
 from tests.conftest import Command
 from tests.tiny import tiny_llama
-from ttabench.errors import UserError
-from ttabench.lm import LM
-from ttabench.meter import Meter
+from ttabench.core.errors import UserError
+from ttabench.core.meter import Meter
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.scoring import token_logprobs
+from ttabench.lm.tokens import gold_ids, prompt_ids
 from ttabench.methods.base import BaseMethod, NoSettings
-from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
-from ttabench.recording import answer_notes
-from ttabench.runner import Bench, run_episodes
-from ttabench.scoring import token_logprobs
-from ttabench.states import load_state, save_state
-from ttabench.store import RunFolder, Sample
-from ttabench.stream import gold_ids, prompt_ids
-from ttabench.types import Ask, Episode, Observe, Patch, State
+from ttabench.records.store import RunFolder, Sample
+from ttabench.run.recording import answer_notes
+from ttabench.run.runner import RunContext, run_episodes
 
 METRICS = ("em", "f1")
 
@@ -67,7 +68,7 @@ class Spy(BaseMethod[NoSettings]):
         self.looks_at_question = looks
         self.calls: list[tuple[str, int]] = []
 
-    def adapt_many(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         self.calls.append(("adapt", len(chunks)))
         read = state.meta["tokens_read"][0] + len(chunks)
         return State(1, {"memory": torch.zeros(read)}, {"tokens_read": [read]})
@@ -78,21 +79,21 @@ class Spy(BaseMethod[NoSettings]):
         return Patch()
 
 
-def run(bench: Bench, task: Any, folder: RunFolder) -> list[tuple[str, int, int]]:
+def run(context: RunContext, task: Any, folder: RunFolder) -> list[tuple[str, int, int]]:
     ticks: list[tuple[str, int, int]] = []
-    run_episodes(bench, task, folder, lambda what, done, total: ticks.append((what, done, total)))
+    run_episodes(context, task, folder, lambda what, done, total: ticks.append((what, done, total)))
     return ticks
 
 
 def test_a_method_that_looks_at_questions_gets_them_in_batches(lm: LM, tmp_path: Path) -> None:
     method = Spy(lm, looks=True)
-    run(Bench(lm=lm, method=method, metrics=METRICS, batch_size=3), FakeTask(stream()), RunFolder(tmp_path, "r"))
+    run(RunContext(lm=lm, method=method, metrics=METRICS, batch_size=3), FakeTask(stream()), RunFolder(tmp_path, "r"))
     assert method.calls == [("adapt", 3), ("patch", 3), ("patch", 3), ("patch", 1)]
 
 
 def test_a_method_that_does_not_gets_one_call_for_all(lm: LM, tmp_path: Path) -> None:
     method = Spy(lm, looks=False)
-    run(Bench(lm=lm, method=method, metrics=METRICS, batch_size=3), FakeTask(stream()), RunFolder(tmp_path, "r"))
+    run(RunContext(lm=lm, method=method, metrics=METRICS, batch_size=3), FakeTask(stream()), RunFolder(tmp_path, "r"))
     assert method.calls == [("adapt", 3), ("patch", 1)]
 
 
@@ -100,7 +101,7 @@ def test_steps_are_taken_in_order(lm: LM, tmp_path: Path) -> None:
     pieces = [Observe(text=f"Fact {i}.") for i in range(3)]
     episode = Episode(key="e", steps=(pieces[0], ask(1, 1), pieces[1], pieces[2], ask(2, 3)))
     method, folder = Spy(lm, looks=False), RunFolder(tmp_path, "r")
-    ticks = run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(episode), folder)
+    ticks = run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(episode), folder)
     assert method.calls == [("adapt", 1), ("patch", 1), ("adapt", 2), ("patch", 1)]
     assert [(sample.key, sample.step, sample.context_tokens) for sample in folder.samples] == [
         ("q1", 1, 1),
@@ -117,7 +118,7 @@ def test_steps_are_taken_in_order(lm: LM, tmp_path: Path) -> None:
 
 def test_samples_hold_what_was_asked_and_answered(lm: LM, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "r")
-    run(Bench(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(stream(asks=2)), folder)
+    run(RunContext(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(stream(asks=2)), folder)
     found = {sample.key: sample for sample in folder.samples}["q1"]
     assert found.prompt == "Where is x?"
     assert found.answers == ["here"]
@@ -137,11 +138,11 @@ def answers(folder: RunFolder) -> dict[str, tuple[str, dict[str, float]]]:
 def test_a_run_out_of_memory_goes_on_with_smaller_batches(
     lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ttabench import runner
+    from ttabench.methods import session
 
     whole = RunFolder(tmp_path, "whole")
-    run(Bench(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), whole)
-    answer, sizes = runner.answer, []
+    run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), whole)
+    answer, sizes = session.answer, []
 
     def narrow(lm: LM, patch: Patch, asks: list[Ask], beams: int) -> object:
         sizes.append(len(asks))
@@ -149,9 +150,9 @@ def test_a_run_out_of_memory_goes_on_with_smaller_batches(
             raise RuntimeError("CUDA out of memory")
         return answer(lm, patch, asks, beams)
 
-    monkeypatch.setattr(runner, "answer", narrow)
+    monkeypatch.setattr(session, "answer", narrow)
     halved = RunFolder(tmp_path, "halved")
-    run(Bench(lm=lm, method=icl(lm), metrics=METRICS, batch_size=4), FakeTask(stream()), halved)
+    run(RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=4), FakeTask(stream()), halved)
     assert max(sizes) > 1
     assert answers(halved) == answers(whole)
 
@@ -159,7 +160,7 @@ def test_a_run_out_of_memory_goes_on_with_smaller_batches(
 def test_answers_do_not_depend_on_the_batch_size(lm: LM, tmp_path: Path) -> None:
     folders = [RunFolder(tmp_path, f"r{size}") for size in (1, 4, 32)]
     for folder, size in zip(folders, (1, 4, 32), strict=True):
-        run(Bench(lm=lm, method=icl(lm), metrics=METRICS, batch_size=size), FakeTask(stream()), folder)
+        run(RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=size), FakeTask(stream()), folder)
     assert answers(folders[0]) == answers(folders[1]) == answers(folders[2])
 
 
@@ -169,9 +170,9 @@ class StoppedError(Exception):
 
 def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(lm: LM, tmp_path: Path) -> None:
     task = FakeTask(stream("e1"), stream("e2"))
-    bench = Bench(lm=lm, method=icl(lm), metrics=METRICS, batch_size=2)
+    context = RunContext(lm=lm, method=icl(lm), metrics=METRICS, batch_size=2)
     whole = RunFolder(tmp_path, "whole")
-    run(bench, task, whole)
+    run(context, task, whole)
 
     class Dying(RunFolder):
         left = 6
@@ -183,12 +184,12 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(lm: LM, tmp_path: P
                 raise StoppedError
 
     with pytest.raises(StoppedError):
-        run(bench, task, Dying(tmp_path, "killed"))
+        run(context, task, Dying(tmp_path, "killed"))
     again = RunFolder(tmp_path, "killed")
     assert again.resume() == 11, "four batches of the first episode, two of the second"
     assert again.finished("e1")
     assert not again.finished("e2")
-    ticks = run(bench, task, again)
+    ticks = run(context, task, again)
     assert ticks[-1] == ("answered", 14, 14)
     same = [(s.episode, s.key, s.prediction, s.metrics) for s in whole.samples]
     assert [(s.episode, s.key, s.prediction, s.metrics) for s in again.samples] == same
@@ -202,7 +203,7 @@ def test_options_and_continuations_are_scored(lm: LM, tmp_path: Path) -> None:
         ask(3, mode="choose", options=(" red", " blue"), gold=0, answers=("red",)),
     )
     folder = RunFolder(tmp_path, "r")
-    run(Bench(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(Episode(key="e", steps=steps)), folder)
+    run(RunContext(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(Episode(key="e", steps=steps)), folder)
     found = {sample.key: sample for sample in folder.samples}
     assert len(found["q1"].logprobs) == 3
     assert len(found["q3"].logprobs) == 2
@@ -214,12 +215,12 @@ def test_options_and_continuations_are_scored(lm: LM, tmp_path: Path) -> None:
 
 def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
     method = icl(lm)
-    state = method.adapt_many(method.begin(1), [[Observe(text=f"Fact {i}.")] for i in range(3)])
+    state = method.adapt(method.begin(1), [[Observe(text=f"Fact {i}.")] for i in range(3)])
     belongs = {"method": "icl", "fingerprint": lm.fingerprint, "settings": {}, "checkpoint": "", "model": lm.name}
     loaded = load_state(save_state(tmp_path / "state", state, belongs), belongs)
     with_state, read = RunFolder(tmp_path, "a"), RunFolder(tmp_path, "b")
-    run(Bench(lm=lm, method=method, metrics=METRICS, start=loaded, ask_only=True), FakeTask(stream()), with_state)
-    run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), read)
+    run(RunContext(lm=lm, method=method, metrics=METRICS, start=loaded, ask_only=True), FakeTask(stream()), with_state)
+    run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), read)
     assert answers(with_state) == answers(read)
     assert with_state.costs[0].pieces == 0
     assert with_state.costs[0].state_bytes == read.costs[0].state_bytes
@@ -233,13 +234,13 @@ def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
 def test_a_context_that_does_not_fit_is_the_users_fault(lm: LM, tmp_path: Path) -> None:
     episode = Episode(key="e", steps=(Observe(text="x" * 600), ask(1)))
     with pytest.raises(UserError, match="truncate"):
-        run(Bench(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(episode), RunFolder(tmp_path, "r"))
+        run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(episode), RunFolder(tmp_path, "r"))
 
 
 def test_truncation_is_recorded(lm: LM, tmp_path: Path) -> None:
     method = InContext(lm, InContextSettings(truncate="left", max_tokens=10))
     folder = RunFolder(tmp_path, "r")
-    run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
+    run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
     (cost,) = folder.costs
     assert cost.truncated == {"truncated_tokens": 3 * len("Fact 0.") + 2 * len("\n\n") - 10}
 
@@ -273,7 +274,7 @@ def test_a_context_that_is_read_again_counts_as_reading_and_as_memory(
 
 def test_a_note_says_when_most_answers_are_empty_or_cut(lm: LM, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "r")
-    run(Bench(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), folder)
+    run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), folder)
     answered = [replace(sample, prediction="x", ended=True) for sample in folder.samples]
     assert answer_notes(answered) == []
     empty = [replace(sample, prediction="") for sample in answered]
@@ -285,11 +286,11 @@ def test_a_note_says_when_most_answers_are_empty_or_cut(lm: LM, tmp_path: Path) 
 
 def test_the_likelihood_of_the_target_stands_beside_what_was_written(lm: LM, tmp_path: Path) -> None:
     folder, method = RunFolder(tmp_path, "r"), icl(lm)
-    run(Bench(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
+    run(RunContext(lm=lm, method=method, metrics=METRICS), FakeTask(stream()), folder)
     (sample, *_) = folder.samples
     ask = next(ask for ask in stream().asks() if ask.key == sample.key)
     pieces = stream().observes()
-    patch = method.patch(method.adapt_many(method.begin(1), [[piece] for piece in pieces]), [ask])
+    patch = method.patch(method.adapt(method.begin(1), [[piece] for piece in pieces]), [ask])
     item = (prompt_ids(lm, ask, follows=True), gold_ids(lm, ask))
     (expected,) = token_logprobs(lm, patch, [item])
     assert sample.logprobs == pytest.approx([float(expected.sum())], abs=1e-4)

@@ -13,13 +13,15 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.test_records import record, sample
-from ttabench import cli, plots, render
-from ttabench.errors import UserError
-from ttabench.printable import printable
+from ttabench.cli import app as cli
+from ttabench.core import render
+from ttabench.core.errors import UserError
+from ttabench.core.printable import printable
 from ttabench.profiling import driver
 from ttabench.profiling.record import ProfileFolder
-from ttabench.records import save_record, write_samples
-from ttabench.store import RunFolder
+from ttabench.records.schema import save_record, write_samples
+from ttabench.records.store import RunFolder
+from ttabench.report import plots
 
 NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
 SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\x0d\u202ec"

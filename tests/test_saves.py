@@ -19,13 +19,13 @@ from torch import Tensor
 
 from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_method
-from ttabench import saves
-from ttabench.errors import UserError
-from ttabench.lm import LM
+from ttabench.core.errors import UserError
+from ttabench.core.types import Episode
+from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
-from ttabench.training import TrainConfig, train
-from ttabench.types import Episode
+from ttabench.run import saves
+from ttabench.run.training import TrainConfig, train
 
 
 @pytest.fixture(scope="module")

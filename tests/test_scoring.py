@@ -13,13 +13,14 @@ from torch import Tensor
 
 from tests.test_patching import IDS, MODELS, full_patch
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.errors import UserError
-from ttabench.lm import LM
-from ttabench.patching import encoded, forward, read, select_rows, text_start
-from ttabench.scoring import _batches, choose, nll, rolling, score_options, token_logprobs
-from ttabench.stream import choice_ids, gold_ids, pad, piece_ids, prompt_ids, windows
-from ttabench.types import Ask, Observe, Patch
-from ttabench.window import Window
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import encoded, forward, read, select_rows, text_start
+from ttabench.lm.scoring import _batches, choose, nll, rolling, score_options, token_logprobs
+from ttabench.lm.tokens import choice_ids, gold_ids, pad, piece_ids, prompt_ids, windows
+from ttabench.lm.window import Window
 
 ITEMS = [([65, 66, 67], [68, 69]), ([70], [71]), ([72, 73, 74, 75, 76, 77], [78, 79, 80]), ([81, 82], [83])]
 

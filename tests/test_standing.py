@@ -10,15 +10,15 @@ import torch
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
-from ttabench.config import RunConfig
-from ttabench.errors import UserError
-from ttabench.lm import LM
+from ttabench.core.errors import UserError
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import forward
 from ttabench.methods import checkpoints
-from ttabench.methods.lora import Lora, LoraSettings
-from ttabench.patching import forward
-from ttabench.resolving import Wanted
-from ttabench.standing import stood_on
-from ttabench.types import Patch
+from ttabench.methods.lora.method import Lora, LoraSettings
+from ttabench.run.config import RunConfig
+from ttabench.run.resolve import RunRequest
+from ttabench.run.standing import stood_on
 
 MAKES = {"llama": tiny_llama, "gpt2": tiny_gpt2}
 
@@ -61,7 +61,7 @@ def test_a_method_that_reads_first_is_no_base(tmp_path: Path) -> None:
 
 
 def test_a_run_names_what_its_base_stands_on(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    from ttabench.lm import load
+    from ttabench.lm.model import load
 
     trained(load(str(common[5]), device="cpu"), tmp_path / "tuned")
     ran = ttabench("eval", "--method", "icl", *common, "--base-checkpoint", tmp_path / "tuned", "--limit", 1, "--json")
@@ -80,13 +80,13 @@ def test_the_name_of_a_base_on_a_checkpoint() -> None:
 
 
 def test_what_to_type_next_names_the_base_and_how_it_is_read() -> None:
-    wanted = Wanted(method="icl", task="squad_seq", model="smollm2-135m-qa", bos="no", chat_template=False)
-    assert wanted.base_words == "--model smollm2-135m --base-checkpoint shipped:qa --bos no --no-chat-template"
-    assert Wanted(method="icl", task="squad_seq", model="my model").base_words == "--model 'my model'"
+    request = RunRequest(method="icl", task="squad_seq", model="smollm2-135m-qa", bos="no", chat_template=False)
+    assert request.base_words == "--model smollm2-135m --base-checkpoint shipped:qa --bos no --no-chat-template"
+    assert RunRequest(method="icl", task="squad_seq", model="my model").base_words == "--model 'my model'"
 
 
 def test_what_is_trained_on_a_tuned_base_says_so(ttabench: Command, common: list[object], tmp_path: Path) -> None:
-    from ttabench.lm import load
+    from ttabench.lm.model import load
     from ttabench.methods import checkpoints
 
     trained(load(str(common[5]), device="cpu"), tmp_path / "tuned")

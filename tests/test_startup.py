@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ttabench.core.startup import own_process
 from ttabench.profiling import driver
 from ttabench.profiling.job import Chosen, Job
 from ttabench.profiling.load import Load
-from ttabench.startup import own_process
 
 ROOT = Path(__file__).parents[1]
 
@@ -51,11 +51,11 @@ def test_nor_do_the_processes_of_a_profile(downloads: Path, monkeypatch: pytest.
 
 def test_a_process_of_ours_runs_this_very_package(downloads: Path) -> None:
     """Whichever is installed, and without the search path being told."""
-    command = own_process("ttabench.startup")
-    here = "sys.modules['ttabench.startup'].__file__"
+    command = own_process("ttabench.core.startup")
+    here = "sys.modules['ttabench.core.startup'].__file__"
     code = command[3].replace("import main; main()", f"import leave_current_folder; print({here})")
     done = run(downloads, "-P", "-c", code, *command[4:], path="")
-    assert done.stdout.strip() == str(ROOT / "ttabench" / "startup.py"), done.stderr
+    assert done.stdout.strip() == str(ROOT / "ttabench" / "core" / "startup.py"), done.stderr
 
 
 def test_a_process_ends_when_nobody_listens(tiny_base: Path) -> None:

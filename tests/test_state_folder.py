@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.conftest import Command, Ran, one_line
-from ttabench.config import digest
-from ttabench.errors import UserError
-from ttabench.state_folder import StateFolder
-from ttabench.states import load_state, save_state
-from ttabench.types import State
+from ttabench.core.digests import digest
+from ttabench.core.errors import UserError
+from ttabench.lm.patch import State
+from ttabench.methods.state_folder import StateFolder
+from ttabench.methods.states import load_state, save_state
 
 BELONGS = {"method": "icl", "model": "m", "fingerprint": "f", "checkpoint": "", "settings": {}}
 Adapt = Callable[..., Ran]
@@ -185,3 +186,18 @@ def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
     (out / ".state.safetensors.tmp").symlink_to(precious / "kept")
     save_state(out, state(2.0), BELONGS)
     assert contents(precious) == {"kept": b"kept"}
+
+
+def test_reading_on_is_reading_both(adapt: Adapt, ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    assert adapt().code == 0
+    (tmp_path / "more.txt").write_text("Bo Lind collects blue stamps.")
+    words = ["adapt", "--method", "icl", "--model", tiny_base, "--json", "--context", tmp_path / "more.txt"]
+    assert ttabench(*words, "--state", tmp_path / "out", "--out", tmp_path / "on").code == 0
+    both = ["--context", tmp_path / "notes.txt", tmp_path / "more.txt", "--out", tmp_path / "once"]
+    assert ttabench(*words[:-2], *both).code == 0
+    on, once = (load_file(tmp_path / name / "state.safetensors") for name in ("on", "once"))
+    for name, tensor in once.items():
+        torch.testing.assert_close(on[name], tensor)
+    line = one_line(ttabench(*words, "--method", "none", "--state", tmp_path / "out", "--out", tmp_path / "other"))
+    assert "another method" in line
+    assert not (tmp_path / "other").exists()

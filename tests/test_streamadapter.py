@@ -14,16 +14,17 @@ from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, teach
-from ttabench.architectures import ARCHITECTURES
-from ttabench.layers.chunk_state import ChunkMapper, absorbed
-from ttabench.lm import LM
-from ttabench.methods.base import training_item
-from ttabench.methods.streamadapter import StreamAdapter
-from ttabench.methods.streamadapter_presets import StreamAdapterSettings
-from ttabench.patching import encoded, forward, text_start
+from ttabench.core.architectures import ARCHITECTURES
+from ttabench.core.types import Episode
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.lm.patching import encoded, forward, text_start
+from ttabench.lm.scoring import token_logprobs
+from ttabench.methods.streamadapter.chunk_state import ChunkMapper, absorbed
+from ttabench.methods.streamadapter.method import StreamAdapter
+from ttabench.methods.streamadapter.settings import StreamAdapterSettings
+from ttabench.methods.trainable import training_item
 from ttabench.profiling.counting import Counter
-from ttabench.scoring import token_logprobs
-from ttabench.types import Episode, LowRank, Patch, State
 
 TINY = StreamAdapterSettings(queries=4, down=4, chunk=8)
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
@@ -39,9 +40,9 @@ def taught(lm: LM, **changes: Any) -> StreamAdapter:
 def read(method: StreamAdapter, *texts: str, at_once: bool = False) -> State:
     state = method.begin(1)
     if at_once:
-        return method.adapt_many(state, [[piece] for piece in observes(*texts)])
+        return method.adapt(state, [[piece] for piece in observes(*texts)])
     for piece in observes(*texts):
-        state = method.adapt(state, [piece])
+        state = method.adapt(state, [[piece]])
     return state
 
 
@@ -177,7 +178,7 @@ def test_a_book_is_read_in_the_memory_of_two_windows() -> None:
         state = read(method, *TEXTS)
         with torch.no_grad(), Counter() as counter:
             for _ in range(pieces):
-                state = method.adapt(state, observes(TEXTS[0]))
+                state = method.adapt(state, [observes(TEXTS[0])])
         return counter.peak_tensor_bytes
 
     assert peak(8) <= 1.05 * peak(2)
@@ -192,8 +193,8 @@ def test_a_stream_may_be_cut_anywhere(cuts: list[int], window: int | None) -> No
     borders = [sum(cuts[:i]) for i in range(len(cuts) + 1)]
     state = method.begin(1)
     for begin, end in pairwise(borders):
-        state = method.adapt(state, [replace(observes(text[begin:end])[0], joiner="")])
-    whole = method.adapt(method.begin(1), [replace(observes(text)[0], joiner="")])
+        state = method.adapt(state, [[replace(observes(text[begin:end])[0], joiner="")]])
+    whole = method.adapt(method.begin(1), [[replace(observes(text)[0], joiner="")]])
     one, other = (method.patch(each, asks(PROMPTS[0])) for each in (state, whole))
     for ours, theirs in zip(lowranks(one), lowranks(other), strict=True):
         torch.testing.assert_close(ours, theirs, **CLOSE)
@@ -202,7 +203,7 @@ def test_a_stream_may_be_cut_anywhere(cuts: list[int], window: int | None) -> No
 
 def test_texts_read_together_are_one_text_and_leave_a_state_of_one_size() -> None:
     method = taught(tiny_llama())
-    whole = method.adapt(method.begin(1), [replace(observes("\n\n".join(TEXTS))[0])])
+    whole = method.adapt(method.begin(1), [[replace(observes("\n\n".join(TEXTS))[0])]])
     together = read(method, *TEXTS, at_once=True)
     for one, other in zip(lowranks(method.patch(whole, asks(PROMPTS[0]))),
                           lowranks(method.patch(together, asks(PROMPTS[0]))), strict=True):  # fmt: skip
@@ -215,7 +216,7 @@ def test_texts_read_together_are_one_text_and_leave_a_state_of_one_size() -> Non
 def test_a_row_alone_equals_the_row_in_a_batch(make: Any, changes: dict[str, Any]) -> None:
     method = taught(make(), **changes)
     first, second = [TEXTS[0], "Gulls.", TEXTS[2] + TEXTS[3]], ["Terns!", TEXTS[1] + TEXTS[1], TEXTS[0]]
-    state = method.adapt(method.adapt(method.begin(3), observes(*first)), observes(*second))
+    state = method.adapt(method.adapt(method.begin(3), [observes(*first)]), [observes(*second)])
     together = lowranks(method.patch(state, asks(*PROMPTS)))
     for row in range(3):
         alone = lowranks(method.patch(read(method, first[row], second[row]), asks(PROMPTS[row])))
@@ -245,7 +246,7 @@ def test_window_keeps_the_newest_tokens_and_maps_the_others() -> None:
     lm = tiny_llama()
     method = taught(lm, window=16, stride=8)
     ids = lm.encode(TEXTS[0])[:25]
-    state = method.adapt(method.begin(1), [replace(observes(lm.decode(ids))[0], joiner="")])
+    state = method.adapt(method.begin(1), [[replace(observes(lm.decode(ids))[0], joiner="")]])
     assert state.tensors["lengths"].tolist() == [25 - 2 * 8]
     assert state.tensors["tokens"][0, :9].tolist() == ids[16:]
     networks, h = method.networks, method.networks.empty(1)["h"]
@@ -265,7 +266,7 @@ def test_window_keeps_the_newest_tokens_and_maps_the_others() -> None:
 def test_window_that_everything_has_left_is_the_deltas_alone(make: Any) -> None:
     lm = make()
     method = taught(lm, window=17, stride=16)
-    patch = method.patch(method.adapt(method.begin(1), [replace(observes("x" * 16)[0], joiner="")]), asks(PROMPTS[0]))
+    patch = method.patch(method.adapt(method.begin(1), [[replace(observes("x" * 16)[0], joiner="")]]), asks(PROMPTS[0]))
     assert patch.tokens_BT is None
     assert float((logits(lm, patch) - logits(lm, Patch())).abs().max()) > 1e-2
 
@@ -317,7 +318,7 @@ def test_training_in_a_batch_equals_use() -> None:
     ]
     summed, count = 0.0, 0
     for episode in episodes:
-        state = method.adapt_many(method.begin(1), [[piece] for piece in episode.observes()])
+        state = method.adapt(method.begin(1), [[piece] for piece in episode.observes()])
         items = [training_item(lm, ask) for ask in episode.asks()]
         values = token_logprobs(lm, method.patch(state, episode.asks()), items)
         summed, count = summed - sum(float(each.sum()) for each in values), count + sum(map(len, values))

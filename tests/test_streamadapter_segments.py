@@ -13,15 +13,15 @@ from torch.nn.functional import cross_entropy
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import teach
-from ttabench.lm import LM
-from ttabench.methods import streamadapter_segments as segments
-from ttabench.methods.streamadapter import StreamAdapter
-from ttabench.methods.streamadapter_judged import compared, judged
-from ttabench.methods.streamadapter_presets import StreamAdapterSettings
-from ttabench.patching import deltas_applied
-from ttabench.training import TrainConfig, train
-from ttabench.types import Ask, Episode, Observe
-from ttabench.window import Window
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patching import deltas_applied
+from ttabench.lm.window import Window
+from ttabench.methods.streamadapter import segments
+from ttabench.methods.streamadapter.judged import compared, judged
+from ttabench.methods.streamadapter.method import StreamAdapter
+from ttabench.methods.streamadapter.settings import StreamAdapterSettings
+from ttabench.run.training import TrainConfig, train
 
 SEGMENT = 16
 TINY = StreamAdapterSettings(

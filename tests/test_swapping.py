@@ -15,17 +15,18 @@ from tests.conftest import Command, one_line
 from tests.test_runner import FakeTask, run
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes, tiny_method
-from ttabench.lm import LM
+from ttabench.core.registry import METHODS, resolve
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Dense, LowRank, Patch, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.icl import InContext, InContextSettings
-from ttabench.methods.window import SlidingWindow, WindowSettings
+from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
+from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.states import save_state
 from ttabench.readers.tokens import Tokens
-from ttabench.registry import METHODS, resolve
-from ttabench.runner import Bench
-from ttabench.states import save_state
-from ttabench.store import EpisodeCost, RunFolder
-from ttabench.swapping import replaced
-from ttabench.types import Ask, Dense, Episode, LowRank, Observe, Patch, State
+from ttabench.records.store import EpisodeCost, RunFolder
+from ttabench.run.runner import RunContext
+from ttabench.run.swapping import replaced
 
 PRESS = "kvpress:LastPress"
 OTHERS = (
@@ -76,7 +77,7 @@ class WithOthers(FakeTask):
 
 def ran(method: BaseMethod[Any], task: FakeTask, where: Path, state_of: str = "own") -> RunFolder:
     folder = RunFolder(where, state_of)
-    run(Bench(lm=method.lm, method=method, metrics=(), state_of=state_of), task, folder)
+    run(RunContext(lm=method.lm, method=method, metrics=(), state_of=state_of), task, folder)
     return folder
 
 
@@ -115,7 +116,7 @@ def test_nothing_of_an_own_text_is_left_under_another_state_or_none(method: Base
 
 
 def test_text_in_the_window_stays_and_everything_else_goes(method: BaseMethod[Any]) -> None:
-    own, other = (method.adapt_many(method.begin(1), [[piece] for piece in observes(*texts)])
+    own, other = (method.adapt(method.begin(1), [[piece] for piece in observes(*texts)])
                   for texts in (TEXTS, OTHERS))  # fmt: skip
     before, asks = method.patch(own, [scored("a")]), [scored("a")]
     swapped, emptied = (method.patch(replaced(method, own, state), asks) for state in (other, method.begin(1)))
@@ -134,14 +135,14 @@ def test_text_in_the_window_stays_and_everything_else_goes(method: BaseMethod[An
 
 def test_reading_for_the_window_alone_keeps_the_own_text_and_its_counts(method: BaseMethod[Any]) -> None:
     first, second = ([[piece] for piece in observes(*texts)] for texts in (TEXTS, OTHERS))
-    whole, window = method.adapt_many(method.begin(1), first), method.adapt_window(method.begin(1), first)
-    if not method.reads_once:
-        whole, window = method.adapt_many(whole, second), method.adapt_window(window, second)
+    whole, window = method.adapt(method.begin(1), first), method.adapt_window(method.begin(1), first)
+    if method.reads != "once":
+        whole, window = method.adapt(whole, second), method.adapt_window(window, second)
     assert window.meta == whole.meta
     assert window.nbytes == whole.nbytes
     for name in method.own_tensors:
         assert torch.equal(window.tensors[name], whole.tensors[name])
-    other = method.adapt_many(method.begin(1), second)
+    other = method.adapt(method.begin(1), second)
     patches = [method.patch(replaced(method, own, other), [scored("a")]) for own in (whole, window)]
     assert all(torch.equal(one, two) for one, two in zip(*map(tensors_of, patches), strict=True))
 

@@ -14,14 +14,15 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
-from ttabench.answering import answer
-from ttabench.chat import has_template
-from ttabench.errors import UserError
-from ttabench.lm import LM, load
-from ttabench.methods.icl import InContext, InContextSettings
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.answering import answer
+from ttabench.lm.chat import has_template
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import Patch
+from ttabench.lm.tokens import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
+from ttabench.methods.icl.method import InContext, InContextSettings
 from ttabench.readers.breaks import blanks_in_front
-from ttabench.stream import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
-from ttabench.types import Ask, Observe, Patch
 
 TEMPLATE = (
     "{% for m in messages %}<|bos|>{{ m['role'] }}\n{{ m['content'] }}<|eos|>\n{% endfor %}"
@@ -94,8 +95,8 @@ def test_prompt_and_option_are_the_tokens_of_both_together(nano: LM, prompt: lis
 def test_reading_in_two_calls_is_reading_in_one(nano: LM) -> None:
     method = InContext(nano, InContextSettings())
     pieces = [Observe(text="Ada Voss lives in Port Ansel."), Observe(text="Bo Lind lives in Hull.")]
-    once = method.adapt_many(method.begin(1), [[piece] for piece in pieces])
-    twice = method.adapt(method.adapt(method.begin(1), pieces[:1]), pieces[1:])
+    once = method.adapt(method.begin(1), [[piece] for piece in pieces])
+    twice = method.adapt(method.adapt(method.begin(1), [pieces[:1]]), [pieces[1:]])
     assert once.meta == twice.meta
     assert torch.allclose(once.tensors["keys"], twice.tensors["keys"], atol=1e-5)
 
@@ -172,7 +173,7 @@ class _Writing:
 
 
 def _answers(lm: LM, monkeypatch: pytest.MonkeyPatch, texts: list[list[int]], **more: Any) -> list[Any]:
-    monkeypatch.setattr("ttabench.generation.greedy_tokens", _Writing(texts))
+    monkeypatch.setattr("ttabench.lm.generation.greedy_tokens", _Writing(texts))
     asks = [Ask(prompt="Q", key=str(i), answers=("x",), max_new_tokens=16, **more) for i in range(len(texts))]
     return answer(lm, Patch(), asks)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests.conftest import Command, one_line
-from ttabench.environment import MOST_THREADS, hardware, use_threads
-from ttabench.errors import UserError
+from ttabench.core.environment import MOST_THREADS, hardware, use_threads
+from ttabench.core.errors import UserError
 from ttabench.harness import AdaptedLM
 from ttabench.profiling import machine, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute

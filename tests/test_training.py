@@ -17,15 +17,16 @@ from torch import Tensor
 
 from tests.tiny import tiny_llama
 from tests.tiny_methods import asks, episode, observes, tiny_mac, tiny_method
-from ttabench.errors import UserError
-from ttabench.lm import LM
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Episode
+from ttabench.lm.model import LM
+from ttabench.lm.scoring import token_logprobs
 from ttabench.methods import checkpoints
-from ttabench.methods.icl import InContext
-from ttabench.methods.mac import Mac
-from ttabench.methods.none import NoContext
-from ttabench.scoring import token_logprobs
-from ttabench.training import TrainConfig, lessons, rate, train
-from ttabench.types import Ask, Episode
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.mac.method import Mac
+from ttabench.methods.none.method import NoContext
+from ttabench.methods.trainable import answer_loss
+from ttabench.run.training import TrainConfig, lessons, rate, train
 
 
 @pytest.fixture
@@ -140,11 +141,11 @@ def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
     items.append((lm.encode("\n\nAda?"), lm.encode(" no")))
     states = [method.begin(1)]
     for observe in (first, second):
-        states.append(method.adapt(states[-1], [observe]))
+        states.append(method.adapt(states[-1], [[observe]]))
     values = torch.cat(
         [token_logprobs(lm, method.patch(state, [one]), [item])[0] for state, item in zip(states, items, strict=True)]
     )
-    torch.testing.assert_close(method.loss_parts([mixed])["answer"], -values.mean(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(answer_loss(method, [mixed]), -values.mean(), atol=1e-5, rtol=1e-4)
 
 
 def test_lessons_share_out_the_steps_and_fill_each_batch() -> None:

@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from ttabench.lm import LM
+from ttabench.lm.model import LM
 
 SPECIALS = ("<|bos|>", "<|eos|>", "<|pad|>")
 POSITIONS = 512

@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 
-from ttabench.lm import LM
+from ttabench.core.registry import METHODS, resolve
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.h2o import H2OSettings
-from ttabench.methods.lora import LoraSettings
-from ttabench.methods.mac import Mac
-from ttabench.methods.mac_presets import MacSettings
-from ttabench.methods.snapkv import SnapKVSettings
-from ttabench.methods.streamadapter_presets import StreamAdapterSettings
-from ttabench.methods.templora import TempLoraSettings
-from ttabench.methods.window import WindowSettings
-from ttabench.registry import METHODS, resolve
-from ttabench.types import Ask, Episode, Observe
+from ttabench.methods.eviction.h2o import H2OSettings
+from ttabench.methods.eviction.snapkv import SnapKVSettings
+from ttabench.methods.eviction.window import WindowSettings
+from ttabench.methods.lora.method import LoraSettings
+from ttabench.methods.mac.method import Mac
+from ttabench.methods.mac.settings import MacSettings
+from ttabench.methods.streamadapter.settings import StreamAdapterSettings
+from ttabench.methods.templora.method import TempLoraSettings
 
 TINY_MAC = MacSettings(
     amortiser="scratch:16,1,2,32",
@@ -32,8 +32,8 @@ TINY_MAC = MacSettings(
 TINY: dict[str, Any] = {
     "mac": TINY_MAC,
     "window": WindowSettings(n_sink=2, recent=10),
-    "snapkv": SnapKVSettings(budget=16, window=4, join=False),
-    "h2o": H2OSettings(heavy=8, recent=8, join=False),
+    "snapkv": SnapKVSettings(budget=16, window=4),
+    "h2o": H2OSettings(heavy=8, recent=8),
     "lora": LoraSettings(rank=2),
     # a larger eps: Adam would blow float noise in gradients near zero up to the rate
     "templora": TempLoraSettings(rank=2, prefix=8, lr=1e-2, schedule="constant", eps=1e-3),

@@ -1,3 +1,24 @@
-"""ttabench: a benchmark of test-time adaptation of language models."""
+"""ttabench: a benchmark of test-time adaptation of language models.
 
-__version__ = "0.1.0"
+session = ttabench.Session("nano", "mac")
+session.read(["Ada Voss lives in Port Ansel."])
+session.ask("Where does Ada Voss live?")
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from ttabench.core.version import __version__
+
+if TYPE_CHECKING:
+    from ttabench.run.session import Session
+
+__all__ = ["Session", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Session`, and torch with it, only when it is used."""
+    if name == "Session":
+        from ttabench.run.session import Session
+
+        return Session
+    raise AttributeError(f"module 'ttabench' has no attribute {name!r}")

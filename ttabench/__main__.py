@@ -1,9 +1,9 @@
 """`python -m ttabench`: the same as the `ttabench` command."""
 
-from ttabench.startup import leave_current_folder
+from ttabench.core.startup import leave_current_folder
 
 if __name__ == "__main__":
     leave_current_folder()
-    from ttabench.cli import main
+    from ttabench.cli.app import main
 
     main()

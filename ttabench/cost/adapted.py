@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ttabench.architectures import ARCHITECTURES
+from ttabench.core.architectures import ARCHITECTURES
 from ttabench.cost.load import SINGLE, Cost, Settings, Workload, closed_book
 from ttabench.cost.shape import Shape, shape_from
 

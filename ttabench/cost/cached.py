@@ -2,7 +2,8 @@
 
     icl(settings, shape, work).state_bytes      2 layers x kv_heads x head_dim numbers a token, and one position
 
-An eviction is followed part by part (see `methods/evicting.py`), so states agree to the byte with those measured.
+An eviction is followed part by part (see `methods/eviction/evicting.py`), so states agree to the byte with
+those measured.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def _amount(amount: int | float, tokens: int) -> int:
 
 
 def _watched(shape: Shape, queries: int, context: int) -> int:
-    """Scores of these queries once more, and their sum over queries (`layers/eviction.py`)."""
+    """Scores of these queries once more, and their sum over queries (`methods/eviction/scores.py`)."""
     return shape.layers * shape.heads * (2 * shape.head_dim + 2) * shape.pairs(queries, context)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
+from ttabench.core.types import Ask, Episode, Json
 from ttabench.cost.shape import Shape
-from ttabench.types import Ask, Episode, Json
 
-CHARACTERS_A_TOKEN = 4
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
 INTEGER = 8
 """Bytes of a token id, a position or a count in a state (int64)."""

@@ -5,7 +5,7 @@
 Deltas are not merged: what is read under them costs 2 r (I + O) more a token and map. A gradient step goes forward,
 then back: through a frozen map goes the gradient of what enters it alone, as many operations as forward; through
 attention twice as many; below the first adapted map nothing. Left out are optimiser steps, norms, and the further
-forward of a step that computes its layers again to hold less, as on large bases (`ttabench.recompute`).
+forward of a step that computes its layers again to hold less, as on large bases (`ttabench.lm.recompute`).
 
 Letters: r rank · I/O features in and out of a linear map.
 """
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ttabench.core.errors import UserError
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Settings, Workload, answer, closed_book
 from ttabench.cost.shape import Linear, Shape
-from ttabench.errors import UserError
 
 
 def targeted(targets: Sequence[str], shape: Shape) -> list[Linear]:

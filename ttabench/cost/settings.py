@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.registry import parse_value
+from ttabench.core.types import Json
 from ttabench.cost.load import Formula, Settings
-from ttabench.errors import UnknownName, UserError
-from ttabench.registry import parse_value
-from ttabench.types import Json
 
 SHARES = {("snapkv", "budget"), ("snapkv", "window"), ("h2o", "heavy"), ("h2o", "recent"), ("window", "recent")}
 """Settings that may be a share of the context."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttabench.architectures import ARCHITECTURES, NANO
+from ttabench.core.architectures import ARCHITECTURES, NANO
 
 NANO_CONFIG = Path(__file__).parents[1] / "assets" / "nano" / "config.json"
 GATED = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma")

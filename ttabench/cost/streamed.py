@@ -2,8 +2,9 @@
 
     streamadapter(settings, shape, work).state_floats     L M R E, and the chunk that is not full; no more at any length
 
-Muhtar et al., arXiv 2411.09289, equations 4 to 8, as `layers/chunk_state.py` computes them: queries attend to a chunk
-before its values are projected down. One projection for all heads of a map gives the parameters of Table 5.
+Muhtar et al., arXiv 2411.09289, equations 4 to 8, as `methods/streamadapter/chunk_state.py` computes them: queries
+attend to a chunk before its values are projected down. One projection for all heads of a map gives the parameters of
+Table 5.
 
 Letters: L layers · M linear maps of a layer · H key/value heads · D head size · R queries of a map · V channels a head
     is projected to · E = H V.
@@ -16,9 +17,6 @@ from dataclasses import dataclass, replace
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Settings, Workload, answer, closed_book
 from ttabench.cost.lowrank import targeted
 from ttabench.cost.shape import Linear, Shape
-
-TOGETHER = 256
-"""Pieces that the runner hands over at once; without a cache they are one text."""
 
 
 @dataclass(frozen=True)
@@ -92,26 +90,25 @@ def _patched(mapper: _Mapper) -> tuple[int, int]:
 
 
 def _whole(mapper: _Mapper, work: Workload) -> Cost:
-    """What arrives together is one text; with `keep_cache` all of it is, and stays."""
+    """Everything is one text, which stays with `keep_cache`."""
     shape, chunk, keeps = mapper.shape, mapper.settings["chunk"], mapper.settings["keep_cache"]
-    size = len(work.pieces) if keeps else TOGETHER
-    texts = [shape.starts + sum(work.pieces[i : i + size]) for i in range(0, len(work.pieces), size)]
+    read = shape.starts + work.tokens
     chunks, left = divmod(work.tokens, chunk)
     patched, token = _patched(mapper)
-    flops = sum(map(shape.forward, texts)) + mapper.mapped(chunks, chunk) + patched
+    flops = shape.forward(read) + mapper.mapped(chunks, chunk) + patched
     if left:
         flops += mapper.mapped(1, chunk - 1 if shape.dense else left)
-    held = chunk - 1 + (texts[0] if keeps else 0)  # room for a chunk that is not full
+    held = chunk - 1 + (read if keeps else 0)  # room for a chunk that is not full
     bare = closed_book(shape, work)
     return replace(
         bare,
         state_floats=mapper.floats + shape.slot_floats * held,
         state_bytes=SINGLE * mapper.floats + shape.cache_bytes(held, work.value_bytes) + INTEGER * (1 + keeps),
-        adapt_slots=chunk - 1 + max(texts),
+        adapt_slots=chunk - 1 + read,
         ask_slots=held + bare.ask_slots,
         adapt_flops=flops,
         ask_flops=bare.ask_flops + token * (shape.starts + work.asked),
-        positions=max(*texts, bare.positions),
+        positions=max(read, bare.positions),
     )
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from ttabench.architectures import NANO
-from ttabench.batching import AUTO
-from ttabench.config import digest
-from ttabench.environment import use_threads
-from ttabench.errors import UnknownName, UserError
-from ttabench.evaluation import Bases
+from ttabench.core.architectures import NANO
+from ttabench.core.digests import digest
+from ttabench.core.environment import use_threads
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.harness.prompts import Prompts
-from ttabench.resolving import Wanted, adapter
-from ttabench.states import load_state
+from ttabench.lm.batching import AUTO
+from ttabench.methods.states import load_state
+from ttabench.run.evaluation import ModelCache
+from ttabench.run.resolve import RunRequest, resolve_method
 
 NAME = "ttabench"
 ARGUMENTS = (
@@ -50,22 +50,22 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     }
     given = {**{key: value for key, value in more.items() if value is not None}, **named}
     given.pop("max_batch_size", None)
-    wanted = _wanted(given)
+    request = _request(given)
     use_threads(_threads(given))
-    resolved = adapter(wanted)
-    lm = Bases().get(wanted)
+    resolved = resolve_method(request)
+    lm = ModelCache().get(request)
     method = resolved.build(lm)
     if method.trainable and resolved.checkpoint is None:
-        log.warning("%s has no checkpoint here: its modules are untrained", wanted.method)
+        log.warning("%s has no checkpoint here: its modules are untrained", request.method)
     start = None
-    if wanted.state is not None:
-        start = load_state(wanted.state, resolved.belongs(lm), str(lm.device))
+    if request.state is not None:
+        start = load_state(request.state, resolved.belongs(lm), str(lm.device))
     prompts = Prompts(split=str(given.get("split", "auto")), delimiter=str(given.get("delimiter", "\n\n")))
     info = {**resolved.belongs(lm), "model": NAME, "base": lm.name, "split": prompts.split}
-    info["state"] = digest(wanted.state) if wanted.state is not None else ""
+    info["state"] = digest(request.state) if request.state is not None else ""
     info["threads"] = torch.get_num_threads()
     return {
-        "method": method, "start": start, "batch_size": wanted.batch_size, "prompts": prompts, "info": info,
+        "method": method, "start": start, "batch_size": request.batch_size, "prompts": prompts, "info": info,
     }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _threads(given: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _wanted(given: Mapping[str, Any]) -> Wanted:
+def _request(given: Mapping[str, Any]) -> RunRequest:
     """Model arguments as the request they are. lm-eval has turned some of the texts into numbers.
 
     Raises:
@@ -94,7 +94,7 @@ def _wanted(given: Mapping[str, Any]) -> Wanted:
     size = str(given.get("batch_size", QUERIES))
     if size != "auto" and (not size.isdecimal() or size == "0"):
         raise UserError(f"batch_size={size} is no number of queries.", "Give 1 or more, or auto.")
-    return Wanted(
+    return RunRequest(
         method=str(given.get("method", "icl")),
         task=str(given.get("task", "")),
         settings=settings,

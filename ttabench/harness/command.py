@@ -9,10 +9,10 @@ from typing import Any
 import lm_eval
 from lm_eval.utils import simple_parse_args_string
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
+from ttabench.core.printable import printable
 from ttabench.harness.arguments import NAME, QUERIES
 from ttabench.harness.model import AdaptedLM
-from ttabench.printable import printable
 
 
 class _KnowingManager:

@@ -18,16 +18,17 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
-from ttabench.batching import AUTO, BatchSize, in_batches
-from ttabench.errors import UserError
-from ttabench.generation import generate
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
 from ttabench.harness import arguments
 from ttabench.harness.prompts import Prompts, Reading, own
 from ttabench.harness.splitting import pieces, seam
+from ttabench.lm.batching import AUTO, BatchSize, in_batches
+from ttabench.lm.generation import generate
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
-from ttabench.patching import encoded
-from ttabench.scoring import Question, Scored, score_options
-from ttabench.types import Ask, Observe, Patch, State
+from ttabench.methods.session import Session
 
 MAX_GENERATED = 256
 """New tokens where neither the task nor the command line says how many, as in lm-eval."""
@@ -228,7 +229,9 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return replace(reading, state=state, cut=len(prefix), anchor=len(prefix))
 
     def _adapted(self, context: Sequence[Observe]) -> State:
-        return self.method.adapt_many(self._start, [[piece] for piece in context])
+        session = Session(self.lm, self.method, self._start)
+        session.read(context)
+        return session.state
 
     def _nothing(self) -> list[int]:
         """What an empty prompt is conditioned on: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
@@ -238,8 +241,9 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     @torch.no_grad()
     def _keeps_text_in_the_window(self) -> bool:
         """Whether a query goes on where the context ended (full context), or begins a text of its own (MAC)."""
-        state = self.method.adapt_many(self._start, [[Observe(text="A text.", key="probe")]])
-        prefix = encoded(self.lm, self.method.patch(state, [_ask("A query", 0)])).prefix
+        session = Session(self.lm, self.method, self._start)
+        session.read([Observe(text="A text.", key="probe")])
+        prefix = session.patch([_ask("A query", 0)]).prefix
         return prefix is not None and prefix.holds_bos
 
     # asking
@@ -268,11 +272,10 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         """What the work makes of every query, the longest ones first; all share one patch where it is the same."""
         if not asks:
             return []
-        looks = self.method.looks_at_question
-        shared = None if looks else encoded(self.lm, self.method.patch(state, asks[:1]))
+        session = Session(self.lm, self.method, state)
 
         def run(chosen: list[int]) -> list[tuple[int, Done]]:
-            patch = shared or encoded(self.lm, self.method.patch(state, [asks[i] for i in chosen]))
+            patch = session.patch([asks[i] for i in chosen])
             return list(zip(chosen, work(patch, chosen), strict=True))
 
         order = sorted(range(len(asks)), key=lambda i: -lengths[i])

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ttabench.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.harness.splitting import common_cut
-from ttabench.lm import LM
-from ttabench.types import State
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
 
 SPLITS = ("auto", "delimiter", "none")
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ttabench.errors import UserError
-from ttabench.types import Observe
+from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
 
 SEAM_LETTERS = 40
 """A cut may move by so many letters into the context, no further."""

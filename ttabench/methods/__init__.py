@@ -1,1 +1,1 @@
-"""Ways to adapt: one method, one file, one settings dataclass. `ttabench.registry` knows them by name."""
+"""Ways to adapt: a room a method or family. `ttabench.core.registry` knows them by name."""

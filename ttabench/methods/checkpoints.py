@@ -19,12 +19,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-import ttabench
-from ttabench.errors import UserError
-from ttabench.finite import first_not_finite
-from ttabench.lm import LM
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+from ttabench.core.version import __version__
+from ttabench.lm.finite import first_not_finite
+from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.types import Json
 
 WEIGHTS, HEADER = "adapter.safetensors", "adapter.json"
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -76,7 +76,7 @@ def save(
         settings=asdict(method.settings),
         base_name=method.lm.name,
         base_fingerprint=method.lm.fingerprint,
-        version=ttabench.__version__,
+        version=__version__,
         parameters=sum(p.numel() for p in parameters.values()),
         training=dict(training or {}),
         step=step,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ttabench.lm import load
+from ttabench.lm.model import load
 from ttabench.mini.figures import figures
 
 TEXT = """# nano

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from ttabench.generation import generate
-from ttabench.lm import LM, load
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import read
+from ttabench.lm.scoring import choose, token_logprobs
 from ttabench.mini import books, corpus, demonstrations, dialogue, qa
 from ttabench.mini.world import SPLITS, rng
-from ttabench.patching import read
-from ttabench.scoring import choose, token_logprobs
-from ttabench.types import Patch
 
 QUESTIONS: dict[str, tuple[Callable[..., list[dict[str, Any]]], Callable[[dict[str, Any]], tuple[str, str]]]] = {
     "streamingqa": (qa.streamingqa, lambda row: (row["text"], row["answers"])),

@@ -17,20 +17,21 @@ from typing import Any
 
 import torch
 
-from ttabench.batching import out_of_memory
-from ttabench.errors import UserError
-from ttabench.generation import greedy_tokens
-from ttabench.lm import LM
-from ttabench.meter import Meter
+from ttabench.core.errors import UserError
+from ttabench.core.meter import Meter
+from ttabench.core.progress import Tick, no_tick
+from ttabench.core.sizes import short
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.generation import greedy_tokens
+from ttabench.lm.memory import out_of_memory
+from ttabench.lm.model import LM
+from ttabench.lm.patching import follows_text, text_start
+from ttabench.lm.tokens import prompt_ids
 from ttabench.methods.base import BaseMethod
-from ttabench.patching import encoded, follows_text, text_start
+from ttabench.methods.session import Session
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Figure, Row, exactly, figure, oom
-from ttabench.profiling.sizes import short
 from ttabench.profiling.text import pieces, question
-from ttabench.progress import Tick, no_tick
-from ttabench.stream import prompt_ids
-from ttabench.types import Ask, Observe
 
 MOST = 4096
 """Rows beyond which no larger batch is tried."""
@@ -127,16 +128,17 @@ def _rate(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load) -> Rate
 
 def _pass(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load, meter: Meter) -> int:
     """Read and answer once; returns the bytes of the state."""
-    state = method.begin(len(samples.asks))
+    session = Session(lm, method, rows=len(samples.asks))
+    session.read_rows(samples.read)
     with meter.phase("adapt"):
-        state = method.adapt_many(state, samples.read)
+        session.settle()
     with torch.no_grad(), meter.phase("ask"):
-        patch = encoded(lm, method.patch(state, samples.asks))
+        patch = session.patch(samples.asks)
         start = text_start(lm, patch)
         prompts = [start + prompt_ids(lm, ask, follows=follows_text(patch)) for ask in samples.asks]
         for token_B in greedy_tokens(lm, patch, prompts, load.generate):
             token_B.tolist()
-    return state.nbytes
+    return session.state.nbytes
 
 
 def figures(fitted: list[Rate], load: Load) -> dict[str, Figure]:

@@ -21,15 +21,15 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Literal, TypeAlias
 
-from ttabench import environment
-from ttabench.errors import UserError
+from ttabench.core import environment
+from ttabench.core.errors import UserError
+from ttabench.core.progress import Tick, no_tick, no_word
+from ttabench.core.sizes import short
+from ttabench.core.startup import own_process
+from ttabench.core.types import Json
 from ttabench.profiling.job import Job, identity
 from ttabench.profiling.record import PARTIAL_FILE, RECORD_FILE, ProfileFolder, ProfileRecord, load_profile
 from ttabench.profiling.rows import Row, oom
-from ttabench.profiling.sizes import short
-from ttabench.progress import Tick, no_tick, no_word
-from ttabench.startup import own_process
-from ttabench.types import Json
 
 SIGNS_OF_MEMORY = ("memoryerror", "out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
 
@@ -186,7 +186,7 @@ class _Run:
 
     def _hear(self, kind: str, value: Json) -> None:
         if kind == "fault":
-            raise UserError(value["what"], value["mend"])
+            raise UserError(value["what"], value["hint"])
         if kind == "tick":
             what, done, total = value
             self._tell(f", {what} ({done} of {total})")

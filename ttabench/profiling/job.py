@@ -15,16 +15,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from ttabench import registry
-from ttabench.architectures import ARCHITECTURES, NANO
-from ttabench.config import DEVICES, DTYPES, IDENTITY_DIGITS
-from ttabench.errors import UnknownName, UserError
-from ttabench.hub import digest_of
+from ttabench.core import registry
+from ttabench.core.architectures import ARCHITECTURES, NANO
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Json
+from ttabench.lm.hub import digest_of
 from ttabench.profiling.load import Load
 from ttabench.profiling.typed import STREAM, method_names
 from ttabench.readers import cards
-from ttabench.resolving import Adapter, Wanted, adapter
-from ttabench.types import Json
+from ttabench.run.config import DEVICES, DTYPES, IDENTITY_DIGITS
+from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
 
 Mode = Literal["latency", "throughput", "training"]
 
@@ -76,20 +76,20 @@ class Job:
         assert self.chosen, "a profile of no method"
         assert self.lengths, "a profile of no length"
 
-    def wanted(self, chosen: Chosen) -> Wanted:
+    def request(self, chosen: Chosen) -> RunRequest:
         """The request of one method."""
-        return Wanted(
+        return RunRequest(
             method=chosen.method, task=self.task, model=self.model, preset=chosen.preset, settings=chosen.settings,
             checkpoint=chosen.checkpoint, device=self.device, dtype=self.dtype, random_weights=self.random_weights,
         )  # fmt: skip
 
-    def adapters(self) -> dict[str, Adapter]:
+    def adapters(self) -> dict[str, ResolvedMethod]:
         """The resolved methods, by name.
 
         Raises:
             UserError: an unknown preset or setting; a checkpoint that is missing or of another method.
         """
-        return {chosen.method: adapter(self.wanted(chosen)) for chosen in self.chosen}
+        return {chosen.method: resolve_method(self.request(chosen)) for chosen in self.chosen}
 
     def config(self) -> dict[str, Json]:
         """The configuration as JSON values: settings and digests in place of what was typed for the methods."""

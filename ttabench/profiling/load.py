@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)

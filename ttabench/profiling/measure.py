@@ -1,6 +1,6 @@
 """One method at one length: seconds, peaks and bytes of reading the context, the first token, and the tokens after.
 
-    adapt    begin(1), then adapt_many as the runner calls it               adapt_seconds
+    adapt    begin(1), then adapt as the runner calls it               adapt_seconds
     first    patch, its encoding, the prompt, the first token               first_ms
     decode   one token after the other, by the loop of `generation`         token_ms, tokens_per_second
 
@@ -21,23 +21,24 @@ from typing import Any
 
 import torch
 
-from ttabench.batching import out_of_memory
-from ttabench.errors import UserError
-from ttabench.generation import greedy_tokens
-from ttabench.lm import LM
-from ttabench.meter import Meter
+from ttabench.core.errors import UserError
+from ttabench.core.meter import Meter
+from ttabench.core.progress import Tick, no_tick
+from ttabench.core.sizes import short
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.generation import greedy_tokens
+from ttabench.lm.memory import out_of_memory
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+from ttabench.lm.patching import follows_text, text_start
+from ttabench.lm.tokens import prompt_ids
 from ttabench.methods.base import BaseMethod, tokens_read
-from ttabench.patching import encoded, follows_text, text_start
+from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.load import Load
 from ttabench.profiling.machine import Limits
 from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom
-from ttabench.profiling.sizes import short
 from ttabench.profiling.text import pieces, question
-from ttabench.progress import Tick, no_tick
-from ttabench.runner import READ_AT_ONCE
-from ttabench.stream import prompt_ids
-from ttabench.types import Ask, Observe, State
 
 COUNTED_TOKENS = 2
 """Tokens of the counted answer: the first, and one that stands for all others."""
@@ -140,19 +141,18 @@ class Measuring:
         return Row(method=self.method.name, prefill=tokens, figures=figures, notes=notes)
 
     def _adapt(self, read: list[Observe], meter: Meter) -> State:
-        state = self.method.begin(1)
+        session = Session(self.lm, self.method)
+        session.read(read)
         with meter.phase("adapt"):
-            for begin in range(0, len(read), READ_AT_ONCE):
-                block = read[begin : begin + READ_AT_ONCE]
-                state = self.method.adapt_many(state, [[piece] for piece in block])
-        return state
+            session.settle()
+        return session.state
 
     @torch.no_grad()
     def _ask(self, state: State, ask: Ask, count: int) -> _Asked:
         """Answer once; the clock is read after each token has come back from the device."""
         meter, stamps = Meter(self.lm.device.type), []
         with meter.phase("first"):
-            patch = encoded(self.lm, self.method.patch(state, [ask]))
+            patch = Session(self.lm, self.method, state).patch([ask])
             ids = text_start(self.lm, patch) + prompt_ids(self.lm, ask, follows=follows_text(patch))
             written = greedy_tokens(self.lm, patch, [ids], count)
             next(written).tolist()

@@ -1,4 +1,4 @@
-"""`ttabench profile --analytic`: the table of `ttabench.analytic` as people see it. Nothing is loaded or measured.
+"""`ttabench profile --analytic`: the table of `ttabench.cost.table` as people see it. Nothing is loaded or measured.
 
 show(Paper(methods="icl,snapkv", model="llama-2-7b", prefill="4k,64k"), form="table")
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from ttabench import registry, render
-from ttabench.analytic import AnalyticLoad, table
+from ttabench.core import registry, render
+from ttabench.core.errors import UnknownName
+from ttabench.core.sizes import lengths, short
+from ttabench.core.types import Json
 from ttabench.cost import FORMULAS
-from ttabench.errors import UnknownName
-from ttabench.profiling.sizes import lengths, short
+from ttabench.cost.table import AnalyticLoad, table
 from ttabench.profiling.typed import STREAM, method_names
-from ttabench.types import Json
 
 
 @dataclass(frozen=True, kw_only=True)

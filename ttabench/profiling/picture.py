@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.errors import UserError
-from ttabench.plots import check_path
+from ttabench.core.errors import UserError
+from ttabench.core.render import size
+from ttabench.core.sizes import short
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Row
-from ttabench.profiling.sizes import short
-from ttabench.records import unwritable
-from ttabench.render import size
+from ttabench.records.schema import unwritable
+from ttabench.report.plots import check_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,11 +22,11 @@ from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 
-from ttabench.environment import cache_folder, cores, cpu_name, use_threads
-from ttabench.errors import UserError
-from ttabench.meter import load_average
-from ttabench.records import write_atomically
-from ttabench.types import Json
+from ttabench.core.environment import cache_folder, cores, cpu_name, use_threads
+from ttabench.core.errors import UserError
+from ttabench.core.meter import load_average
+from ttabench.core.types import Json
+from ttabench.records.schema import write_atomically
 
 SCHEMA = 1
 ROWS, WIDTHS = (1, 32, 512), (128, 512, 1024)
@@ -137,7 +137,7 @@ def measured(setting: Setting) -> Rates:
     """
     import torch
 
-    from ttabench.lm import find_device, find_dtype
+    from ttabench.lm.model import find_device, find_dtype
     from ttabench.profiling.machine import fastest
 
     device = find_device(setting.device)

@@ -20,13 +20,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ttabench.errors import UserError
-from ttabench.locks import LOCK_FILE, locked
+from ttabench.core.errors import UserError
+from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.sizes import short
+from ttabench.core.types import Json
 from ttabench.profiling.rows import FINAL, Row
 from ttabench.profiling.shown import check
-from ttabench.profiling.sizes import short
-from ttabench.records import unwritable, write_atomically
-from ttabench.types import Json
+from ttabench.records.schema import unwritable, write_atomically
 
 SCHEMA = 1
 RECORD_FILE, TABLE_FILE, PARTIAL_FILE = "profile.json", "profile.csv", "rows.jsonl"

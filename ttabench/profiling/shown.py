@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from ttabench.core.types import Json
 from ttabench.profiling.machine import Limits
-from ttabench.types import Json
 
 
 class _Part(BaseModel):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ttabench.core.render import Cell, Table, count, number, size
+from ttabench.core.sizes import short
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Figure, Row
-from ttabench.profiling.sizes import short
-from ttabench.render import Cell, Table, count, number, size
 
 FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     "latency": (

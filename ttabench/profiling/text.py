@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from ttabench.lm import LM
-from ttabench.types import Ask, Observe
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.model import LM
 
 ROOM = 100_000
 """Sentence numbers between two readers of a batch."""

@@ -12,18 +12,19 @@ from collections.abc import Iterator, Mapping
 from itertools import count, pairwise
 from typing import Any
 
-from ttabench.batching import out_of_memory
-from ttabench.errors import UserError
-from ttabench.lm import LM
-from ttabench.meter import Meter
+from ttabench.core.errors import UserError
+from ttabench.core.meter import Meter
+from ttabench.core.progress import Tick, no_tick
+from ttabench.core.sizes import short
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.memory import out_of_memory
+from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.session import Session
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Figure, Row, exactly, figure, oom
-from ttabench.profiling.sizes import short
 from ttabench.profiling.text import pieces, question
-from ttabench.progress import Tick, no_tick
-from ttabench.training import TrainConfig, train
-from ttabench.types import Ask, Episode, Observe
+from ttabench.run.training import TrainConfig, train
 
 BATCH = 8
 """Samples in a step."""
@@ -47,18 +48,19 @@ def training(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tic
 def _document(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[str, Figure]:
     """Adapting to one document: warmed up once, then repeated."""
     (document,) = pieces(lm, tokens, tokens)
-    seconds, peaks, state = [], [], method.begin(1)
+    seconds, peaks, session = [], [], Session(lm, method)
     for number in range(load.repeat + 1):
-        meter, state = Meter(lm.device.type), method.begin(1)
+        meter, session = Meter(lm.device.type), Session(lm, method)
+        session.read([document])
         with meter.phase("adapt"):
-            state = method.adapt_many(state, [[document]])
+            session.settle()
         if number:
             seconds.append(1000 * meter.seconds["adapt"])
             peaks.append(meter.peak_bytes["adapt"])
     return {
         "document_ms": figure(seconds),
         "document_peak_bytes": exactly(max(peaks)),
-        "state_bytes": exactly(state.nbytes),
+        "state_bytes": exactly(session.state.nbytes),
     }
 
 

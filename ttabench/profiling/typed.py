@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 
 STREAM = "stream"
 """Preset of methods that can read without end; a profile takes it where nobody asks for another."""

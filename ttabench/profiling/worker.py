@@ -19,19 +19,19 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ttabench import lm as base
-from ttabench.batching import out_of_memory
-from ttabench.environment import quiet_libraries, seed_everything, use_threads
-from ttabench.errors import UserError
-from ttabench.layers.rotary import rotates
-from ttabench.lm import LM
-from ttabench.meter import Lap, load_average
+from ttabench.core.environment import quiet_libraries, seed_everything, use_threads
+from ttabench.core.errors import UserError
+from ttabench.core.meter import Lap, load_average
+from ttabench.core.types import Json
+from ttabench.lm import model as base
+from ttabench.lm.memory import out_of_memory
+from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.eviction.rotary import rotates
 from ttabench.profiling.job import Job
 from ttabench.profiling.machine import Limits, machine_limits
 from ttabench.profiling.measure import Measuring
 from ttabench.profiling.rows import Row, exactly, oom
-from ttabench.types import Json
 
 Emit: TypeAlias = Callable[[str, Json], None]
 """Called with the kind of a line and its value."""
@@ -49,7 +49,7 @@ def work(request: Mapping[str, Json], emit: Emit) -> None:
             return
         lm = base.load(job.model, random_weights=job.random_weights, device=job.device, dtype=job.dtype)
     except UserError as error:
-        emit("fault", {"what": error.what, "mend": error.mend})
+        emit("fault", {"what": error.what, "hint": error.hint})
         return
     _method(request, job, lm, emit)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
-from ttabench.errors import UnknownName
-from ttabench.types import Episode, Json
+from ttabench.core.errors import UnknownName
+from ttabench.core.types import Episode, Json
 
 if TYPE_CHECKING:
     from ttabench.readers.cards import Card

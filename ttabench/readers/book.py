@@ -19,17 +19,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
+from ttabench.core.types import Episode, Json, Observe
 from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
 from ttabench.readers.book_pieces import CutText, Span, steps, up_to
 from ttabench.readers.book_protocol import Settings, check
-from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.description import describe, fingerprint
+from ttabench.readers.cards import Card
+from ttabench.readers.description import Bound, describe, fingerprint
 from ttabench.readers.options import resolve
 from ttabench.readers.others import with_pieces
 from ttabench.readers.sources import Request, twin_table
-from ttabench.readers.tokens import CHARACTERS_A_TOKEN, Tokens
-from ttabench.types import Episode, Json, Observe
+from ttabench.readers.tokens import Tokens
 
 _BOOKS_OF_A_TWIN = 4
 _SHORT = 256
@@ -37,21 +38,10 @@ _SHORT = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Books:
+class Books(Bound[Settings]):
     """A `readers.Task` over long texts, one episode a book."""
 
-    card: Card
-    split: str
-    seed: int
-    limit: int | None
-    settings: Settings
     shelf: Shelf
-    arguments: Mapping[str, Scalar]
-
-    @property
-    def source(self) -> str:
-        """See `readers.Task`."""
-        return self.shelf.label
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -198,6 +188,7 @@ def read(card: Card, request: Request) -> Books:
         found = shelf(card, request, settings.books)
     return Books(
         card=card,
+        source=found.label,
         split=request.split,
         seed=request.seed,
         limit=request.limit,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
 from ttabench.readers.description import fingerprint
 from ttabench.readers.faults import brief

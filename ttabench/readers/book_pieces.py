@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from ttabench.core.types import Ask, Observe, Step
 from ttabench.readers.tokens import Tokens, cut_by
-from ttabench.types import Ask, Observe, Step
 
 _WORD = re.compile(r"\S+")
 

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ttabench.errors import UserError
-from ttabench.metrics import METRICS, metric
+from ttabench.core.errors import UserError
+from ttabench.core.sizes import tokens_in
 from ttabench.readers.book_pieces import Span, spans
 from ttabench.readers.cards import Card
 from ttabench.readers.options import ProtocolSettings
 from ttabench.readers.sources import Request
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20}
+from ttabench.stats.metrics import METRICS, metric
 
 
 def _count(value: object) -> object:
     """`"16k"` as 16,384."""
     if isinstance(value, str):
-        match = re.fullmatch(r"(\d+)([km]?)", value.strip().lower())
-        if match is None:
+        found = tokens_in(value)
+        if found is None:
             raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
-        return int(match[1]) * _UNITS[match[2]]
+        return found
     return value
 
 

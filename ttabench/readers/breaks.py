@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ttabench.types import Observe, Step
+from ttabench.core.types import Observe, Step
 
 
 def blanks_in_front(steps: Iterable[Step]) -> Iterator[Step]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 
 MOST_BYTES, DEEPEST = 2**17, 32
 """Of a task card: its length, and how far values stand within each other."""

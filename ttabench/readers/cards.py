@@ -14,11 +14,11 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from ttabench.errors import UnknownName, UserError
-from ttabench.metrics import metric
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.readers.card_file import parsed
 from ttabench.readers.card_names import Below, Slug
 from ttabench.readers.faults import first_fault
+from ttabench.stats.metrics import metric
 
 Scalar = str | int | float | bool | None
 
@@ -112,6 +112,15 @@ class Prompt(_Part):
     """Texts that end a generated answer."""
     leads: tuple[str, ...] = ()
     """Words that are taken off the front of a generated answer."""
+
+    def asked(self, question: str, template: str, examples: int = 0) -> str:
+        """A question in the words of a template, behind so many worked examples."""
+
+        def worded(text: str) -> str:
+            return self.templates[template].replace("{question}", text)
+
+        shown = (f"{worded(text)}{self.delimiter}{answer}{self.joiner}" for text, answer in self.examples[:examples])
+        return "".join(shown) + worded(question)
 
     @model_validator(mode="after")
     def _has_question(self) -> Prompt:

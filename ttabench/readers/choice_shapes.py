@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers.cards import SubTask
 from ttabench.readers.faults import brief
 from ttabench.readers.raw import RawRow, malformed, proper

@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask
 from ttabench.readers.cards import SubTask
 from ttabench.readers.choice_shapes import SHAPES
 from ttabench.readers.raw import RawRow, malformed, proper
 from ttabench.readers.sources import Table
-from ttabench.types import Ask
 
 HIDDEN_LABEL = "label hidden"
 """Reason for which rows are dropped whose answer the publisher keeps."""

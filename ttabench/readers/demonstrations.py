@@ -22,18 +22,18 @@ from typing import Annotated
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from ttabench.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Ask, Episode, Json, Observe
 from ttabench.readers.breaks import blanks_in_front
-from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.cards import Card
 from ttabench.readers.choices import Item
-from ttabench.readers.description import Counted, describe
+from ttabench.readers.description import Bound, describe
 from ttabench.readers.options import ProtocolSettings, resolve
 from ttabench.readers.other_demonstrations import next_items, notes_of
 from ttabench.readers.others import described, with_pieces
 from ttabench.readers.sources import Request
-from ttabench.readers.subtasks import Part, Wanted, Words, chosen, parts, twin_part
+from ttabench.readers.subtasks import Drawn, Wanted, Words, chosen, parts, twin_part
 from ttabench.readers.tokens import Tokens
-from ttabench.types import Ask, Episode, Json, Observe
 
 
 class Settings(ProtocolSettings):
@@ -66,30 +66,12 @@ class Settings(ProtocolSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """A sub-task with its demonstrations drawn."""
-
-    part: Part
-    shown: tuple[Item, ...]
-    asked: tuple[Item, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demonstrations(Counted):
+class Demonstrations(Bound[Settings]):
     """A `readers.Task` of demonstrations and choices."""
 
-    card: Card
-    source: str
-    split: str
-    seed: int
-    limit: int | None
-    settings: Settings
-    arguments: Mapping[str, Scalar]
-    """Of the mini generator; empty for real data."""
     drawn: Sequence[Drawn]
-    notes: tuple[str, ...] = ()
 
-    @cached_property
+    @property
     def dropped(self) -> Mapping[str, int]:
         """Rows of the source that were not used, by sub-task and reason."""
         return {f"{one.part.name}: {reason}": n for one in self.drawn for reason, n in one.part.dropped.items()}
@@ -219,7 +201,7 @@ def read(card: Card, request: Request) -> Demonstrations:
         settings=settings,
         arguments=arguments,
         drawn=_limited(drawn, request.limit),
-        notes=tuple(notes),
+        data_notes=tuple(notes),
     )
 
 

@@ -1,43 +1,50 @@
-"""What a record says of a task: the same fields whatever its reader, and a digest of every text used."""
+"""What every task bound to its data has, and what a record says of it: a digest of every text used among it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Generic, TypeVar
 
-from ttabench.readers import Task
-from ttabench.types import Episode, Json
+from ttabench.core.types import Episode, Json
+from ttabench.readers.cards import Card, Scalar
+from ttabench.readers.options import ProtocolSettings
+from ttabench.readers.tokens import Tokens
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    from ttabench.readers.cards import Scalar
-    from ttabench.readers.tokens import Tokens
+SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
 
 
-class Bound(Task, Protocol):
-    """A task bound to its data, with what its reader resolved."""
+@dataclass(frozen=True, kw_only=True)
+class Bound(Generic[SettingsT]):
+    """A card bound to its data, with what its reader resolved: what all implementations of `readers.Task` share.
+
+    Counts are those of the episodes, where these are cheap to make.
+    """
+
+    card: Card
+    source: str
+    split: str
+    seed: int
+    limit: int | None
+    """Most questions asked for."""
+    settings: SettingsT
+    """The protocol in use."""
+    arguments: Mapping[str, Scalar]
+    """What the generator of a mini source was given; empty for real data."""
+    data_notes: tuple[str, ...] = ()
+    """What reading the data left to say."""
 
     @property
-    def limit(self) -> int | None:
-        """Most questions asked for."""
-        ...
+    def notes(self) -> tuple[str, ...]:
+        """See `readers.Task`."""
+        return self.data_notes
 
     @property
-    def settings(self) -> BaseModel:
-        """The protocol in use."""
-        ...
-
-    @property
-    def arguments(self) -> Mapping[str, Scalar]:
-        """What the generator of a mini source was given."""
-        ...
-
-
-class Counted:
-    """Counts of a task whose episodes are cheap to make."""
+    def dropped(self) -> Mapping[str, int]:
+        """See `readers.Task`."""
+        return {}
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """See `readers.Task`."""
@@ -59,11 +66,11 @@ def fingerprint(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8")).hexdigest()[:16]
 
 
-def describe(task: Bound, counts: Mapping[str, Json], texts: Sequence[str]) -> dict[str, Json]:
+def describe(task: Bound[Any], counts: Mapping[str, Json], texts: Sequence[str]) -> dict[str, Json]:
     """A task as JSON.
 
     Args:
-        task: with its data.
+        task: what is described.
         counts: how much of what it has, in the words of its reader.
         texts: everything shown, asked or compared with, in order; `digest` changes with any of it.
     """

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 
 def first_fault(error: ValidationError, where: str) -> tuple[str, str]:
-    """(what, mend) of the first of pydantic's complaints, on one line each, for a `UserError`."""
+    """(what, hint) of the first of pydantic's complaints, on one line each, for a `UserError`."""
     fault = error.errors()[0]
     place = ".".join(str(part) for part in fault["loc"]) or "top level"
     message = fault["msg"].removeprefix("Value error, ")

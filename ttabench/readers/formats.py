@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers.raw import RawRow as RawRow
 from ttabench.readers.raw import malformed as malformed
 from ttabench.readers.raw import opened, whole_lines

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, get_type_hints
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
 from ttabench.readers.faults import brief
 

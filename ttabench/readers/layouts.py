@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttabench.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.readers.cards import Card, Split, SubTask
 from ttabench.readers.formats import READABLE, readable, rows, stem
 
@@ -123,10 +123,10 @@ def serving(card: Card, wanted: str, name: str, where: Path) -> tuple[str, ...]:
     others = [other for other, split in card.splits.items() if _holds(split, name)]
     if others:
         split = others[0] if len(others) == 1 else "NAME"
-        mend = "Give the folder that holds all splits" if card.parts else f"Give the files of {wanted!r}"
+        hint = "Give the folder that holds all splits" if card.parts else f"Give the files of {wanted!r}"
         raise UserError(
             f"{where} holds the rows of split {' or '.join(map(repr, others))} of {card.name}, not of {wanted!r}.",
-            f"{mend}, or --split {split}.",
+            f"{hint}, or --split {split}.",
         )
     known = ", ".join(dict.fromkeys((*card.splits[wanted].files, *card.splits[wanted].whole)))
     return (f"{where} serves as split {wanted!r} of {card.name}: by its name it could be any (known: {known})",)

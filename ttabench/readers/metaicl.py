@@ -17,10 +17,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.breaks import blanks_in_front
-from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.description import Counted, describe
+from ttabench.readers.cards import Card
+from ttabench.readers.description import Bound, describe
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.metaicl_lengths import Count, Fitted, estimate, fitted, short
 from ttabench.readers.metaicl_protocol import LAYOUTS, Settings, names, with_metrics, with_protocol
@@ -29,22 +30,13 @@ from ttabench.readers.other_demonstrations import next_rows, notes_of
 from ttabench.readers.others import described, with_pieces
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Tokens
-from ttabench.types import Ask, Episode, Json, Observe, Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaIcl(Counted):
+class MetaIcl(Bound[Settings]):
     """A `readers.Task` of MetaICL tasks."""
 
-    card: Card
-    source: str
-    split: str
-    seed: int
-    limit: int | None
-    settings: Settings
-    arguments: Mapping[str, Scalar]
     tasks: Sequence[MetaTask]
-    notes: tuple[str, ...] = ()
 
     _left_out: dict[str, int] = field(init=False, default_factory=dict, compare=False)
 
@@ -221,7 +213,7 @@ def read(card: Card, request: Request) -> MetaIcl:
         settings=settings,
         arguments=arguments,
         tasks=kept,
-        notes=tuple(notes),
+        data_notes=tuple(notes),
     )
     if not made.n_asks:
         raise UserError(f"The limits on length leave nothing to ask of {card.name}.", "Raise max_tokens.")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ttabench.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.choice_shapes import text_of
 from ttabench.readers.faults import brief

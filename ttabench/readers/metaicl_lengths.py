@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.readers.metaicl_files import MetaRow, MetaTask
 from ttabench.readers.metaicl_protocol import LAYOUTS, Settings
 
-_CHARACTERS_A_TOKEN = 4
 Count = Callable[[str], int]
 
 
 def estimate(text: str) -> int:
     """Tokens of a text where no tokenizer is at hand."""
-    return math.ceil(len(text) / _CHARACTERS_A_TOKEN)
+    return math.ceil(len(text) / CHARACTERS_A_TOKEN)
 
 
 @dataclass(frozen=True, kw_only=True)

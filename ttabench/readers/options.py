@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from ttabench.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.readers.cards import Card, Scalar, Twin
 from ttabench.readers.faults import brief, first_fault
 from ttabench.readers.generators import arguments_of
@@ -69,8 +69,8 @@ def _validated(card: Card, model: type[S], base: Mapping[str, object], options: 
     except ValidationError as error:
         by_user = [str(fault["loc"][0]) for fault in error.errors() if fault["loc"] and fault["loc"][0] in options]
         where = f"--task-set of {card.name}" if by_user else f"protocol of the task card {card.name}"
-        what, mend = first_fault(error, where)
-        raise UserError(what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else mend) from None
+        what, hint = first_fault(error, where)
+        raise UserError(what, f"Give another with --task-set {by_user[0]}=VALUE." if by_user else hint) from None
 
 
 def _twin(card: Card) -> Twin:

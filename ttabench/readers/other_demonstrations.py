@@ -9,25 +9,22 @@ A rule of the miniature world pairs categories of words with labels; that of ano
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.mini.world import categories_in
 from ttabench.readers.choices import Item
+from ttabench.readers.description import Bound
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks
 from ttabench.readers.metaicl_lengths import Fitted, estimate, short
 from ttabench.readers.others import other_seeds
-from ttabench.readers.subtasks import Words, twin_part
-
-if TYPE_CHECKING:
-    from ttabench.readers.demonstrations import Demonstrations, Drawn
-    from ttabench.readers.metaicl import MetaIcl
+from ttabench.readers.subtasks import Drawn, Words, twin_part
 
 T = TypeVar("T")
 OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"
 
 
-def next_items(task: Demonstrations, one: Drawn) -> tuple[tuple[Item, ...], bool]:
+def next_items(task: Bound[Any], one: Drawn) -> tuple[tuple[Item, ...], bool]:
     """(at most as many demonstrations as are shown, whether they follow another rule as far as is known).
 
     Raises:
@@ -54,7 +51,7 @@ def _told(items: Iterable[Item]) -> list[str]:
     return [text for item in items for text in (item.shown, *item.options)]
 
 
-def next_rows(task: MetaIcl, meta: MetaTask, fits: Fitted) -> tuple[Sequence[MetaRow], bool]:
+def next_rows(task: Bound[Any], meta: MetaTask, fits: Fitted) -> tuple[Sequence[MetaRow], bool]:
     """(at most as many rows as are shown, whether they follow another rule as far as is known).
 
     Raises:

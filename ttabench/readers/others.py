@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
+from ttabench.core.types import Episode, Json, Observe
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.description import fingerprint
-from ttabench.types import Episode, Json, Observe
 
 DRAWS = 50
 """Most seeds that are tried for a rule of other categories."""

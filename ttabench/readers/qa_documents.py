@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 from ttabench.readers.description import fingerprint
 from ttabench.readers.options import ProtocolSettings
 from ttabench.readers.qa_rows import QARow

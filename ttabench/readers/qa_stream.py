@@ -19,39 +19,36 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from ttabench.errors import UnknownName, UserError
-from ttabench.metrics import empty_golds, text_metric
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
+from ttabench.core.types import Ask, Episode, Json, Observe, Step
 from ttabench.readers.breaks import blanks_in_front
-from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.description import Counted, describe
+from ttabench.readers.cards import Card
+from ttabench.readers.description import Bound, describe
 from ttabench.readers.options import resolve
 from ttabench.readers.other_documents import next_documents, titles_of, unread
 from ttabench.readers.others import described, with_pieces
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of, of_articles
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
-from ttabench.readers.tokens import CHARACTERS_A_TOKEN, Tokens
-from ttabench.types import Ask, Episode, Json, Observe, Step
+from ttabench.readers.tokens import Tokens
+from ttabench.stats.metrics import empty_golds, text_metric
 
 _ALL_OF_A_TWIN = 1665
 """Documents of a mini source asked for "all": it has no end, so as many as the papers read."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class QAStream(Counted):
+class QAStream(Bound[Settings]):
     """A `readers.Task` over question-answering rows."""
 
-    card: Card
-    source: str
-    split: str
-    seed: int
-    limit: int | None
-    settings: Settings
-    arguments: Mapping[str, Scalar]
-    """Of the mini generator; empty for real data."""
     rows: Sequence[QARow]
-    dropped: Mapping[str, int]
-    data_notes: tuple[str, ...] = ()
+    unused: Mapping[str, int]
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Rows of the source that were not used, by reason."""
+        return self.unused
 
     @cached_property
     def documents(self) -> list[Document]:
@@ -67,7 +64,7 @@ class QAStream(Counted):
             return rows
         return [rows[number * len(rows) // self.limit] for number in range(self.limit)]
 
-    @cached_property
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the record: what differs from what a reader of the figures would assume."""
         found = list(self.data_notes)
@@ -105,16 +102,21 @@ class QAStream(Counted):
     @cached_property
     def unread(self) -> list[Document]:
         """Documents that are not read, in the same order."""
-        return unread(self)
+        return unread(self, self.rows, self.documents)
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with as many of the documents that come next in the same order (see `readers.Task`)."""
         for episode, group in self._with_documents(tokens):
-            yield with_pieces(episode, [self._observe(document) for document in next_documents(self, group)])
+            yield with_pieces(episode, [self._observe(document) for document in self._next(group)])
+
+    def _next(self, group: Sequence[Document]) -> list[Document]:
+        place = self.documents.index(group[0])
+        behind = [*self.documents[place + len(group) :], *self.documents[:place], *self.unread]
+        return next_documents(group, behind, self.source)
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
-        pairs = [(next_documents(self, group), group) for _, group in self._with_documents(None)]
+        pairs = [(self._next(group), group) for _, group in self._with_documents(None)]
         counts = {(len(other), len(group)) for other, group in pairs}
         told = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
         if any(titles_of(other) & titles_of(group) for other, group in pairs):
@@ -154,7 +156,7 @@ class QAStream(Counted):
         golds = dict.fromkeys((row.target, *row.answers, *row.answers_additional))
         prompt = self.card.prompt
         return Ask(
-            prompt=self._worked + self._worded(row.question),
+            prompt=prompt.asked(row.question, self.settings.prompt, self.settings.examples),
             key=key or row.id,
             joiner=prompt.joiner,
             answers=tuple(golds),
@@ -165,16 +167,6 @@ class QAStream(Counted):
             step=step,
             about=about,
         )
-
-    @cached_property
-    def _worked(self) -> str:
-        """The worked examples in front of a question."""
-        prompt = self.card.prompt
-        shown = prompt.examples[: self.settings.examples]
-        return "".join(f"{self._worded(question)}{prompt.delimiter}{gold}{prompt.joiner}" for question, gold in shown)
-
-    def _worded(self, question: str) -> str:
-        return self.card.prompt.templates[self.settings.prompt].replace("{question}", question)
 
     def training(
         self,
@@ -254,6 +246,6 @@ def read(card: Card, request: Request) -> QAStream:
         settings=settings,
         arguments=arguments,
         rows=rows,
-        dropped=dropped,
+        unused=dropped,
         data_notes=data.notes,
     )

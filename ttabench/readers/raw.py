@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from ttabench.errors import UserError
+from ttabench.core.errors import UserError
 
 
 class RawRow(NamedTuple):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttabench.environment import offline_if_unreachable
-from ttabench.errors import UserError
+from ttabench.core.environment import offline_if_unreachable
+from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card, Split
 from ttabench.readers.faults import brief
 from ttabench.readers.formats import READABLE, rows
@@ -96,10 +96,10 @@ def articles(card: Card, data: Table) -> dict[str, str]:
     beside = find(Split(files=wanted.files), [data.folder]) if wanted is not None and data.folder is not None else None
     if wanted is None or beside is None:
         columns = " or ".join(repr(name) for name in card.columns["text"])
-        mend = card.source.how
+        hint = card.source.how
         if wanted is not None:
-            mend += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}."
-        raise UserError(f"{data.where} holds questions without texts (no column {columns}).", mend)
+            hint += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}."
+        raise UserError(f"{data.where} holds questions without texts (no column {columns}).", hint)
     texts: dict[str, str] = {}
     for row in (row for path in beside.paths for row in rows(path)):
         key = next((row.values[name] for name in wanted.key if name in row.values), None)
@@ -151,12 +151,12 @@ def _from_folder(card: Card, folder: Path, name: str) -> Table:
     if files is None:
         wanted = ", ".join(split.files + split.whole)
         what = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
-        mend = (
+        hint = (
             "Give the folder with the files of all splits."
             if card.parts
             else "Name the file itself with --source FILE."
         )
-        raise UserError(f"{what}; {', '.join(READABLE)}, .gz too).", f"{mend} {card.source.how}".strip())
+        raise UserError(f"{what}; {', '.join(READABLE)}, .gz too).", f"{hint} {card.source.how}".strip())
     found = [row for path in files.paths for row in rows(path)]
     return Table(
         rows=found,
@@ -216,8 +216,8 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     try:
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        mend = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
-        raise UserError(f"Cannot load {hub.path} from the hub ({_first_line(error)}).", mend) from None
+        hint = "Give local files with --source DIR" + (", or --source mini." if card.twin else ".")
+        raise UserError(f"Cannot load {hub.path} from the hub ({_first_line(error)}).", hint) from None
     return loaded, label
 
 

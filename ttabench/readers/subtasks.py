@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ttabench.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.readers.cards import Card, Scalar, SubTask
 from ttabench.readers.choices import HIDDEN_LABEL, Item, parse
 from ttabench.readers.formats import stem
@@ -67,6 +67,15 @@ class Part:
         order = self._order(seed)
         taken = {(item.shown, item.options) for item in (*order[:count], *asked)}
         return tuple(item for item in order[count:] if (item.shown, item.options) not in taken)[:count]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A sub-task with its demonstrations drawn."""
+
+    part: Part
+    shown: tuple[Item, ...]
+    asked: tuple[Item, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,8 +139,8 @@ def parts(card: Card, request: Request, wanted: Wanted, words: Words) -> tuple[l
     base, names = Path(request.source), wanted.names
     if request.source == "hub" or not base.is_dir():
         if request.source != "hub" and len(names) > 1:
-            mend = "Give the folder that holds one folder a sub-task, or choose one with --task-set task=NAME."
-            raise UserError(f"{request.source!r} is no folder of {', '.join(names)}.", mend)
+            hint = "Give the folder that holds one folder a sub-task, or choose one with --task-set task=NAME."
+            raise UserError(f"{request.source!r} is no folder of {', '.join(names)}.", hint)
         sources: dict[str, str | None] = dict.fromkeys(names, request.source)
     else:
         alone = len(card.parts) == 1 or len(names) == 1
@@ -140,8 +149,8 @@ def parts(card: Card, request: Request, wanted: Wanted, words: Words) -> tuple[l
     missing = [name for name, source in sources.items() if source is None]
     if missing and (wanted.explicit or len(missing) == len(names)):
         looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
-        mend = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
-        raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", mend)
+        hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
+        raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
     found = [
         _real(card, replace(request, source=source), name, wanted.size, words)
         for name, source in sources.items()

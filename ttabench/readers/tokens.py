@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-CHARACTERS_A_TOKEN = 4
+from ttabench.core.sizes import CHARACTERS_A_TOKEN
 
 
 class Tokens(Protocol):
-    """A tokenizer; `ttabench.lm.LM` is one."""
+    """A tokenizer; `ttabench.lm.model.LM` is one."""
 
     def encode(self, text: str) -> list[int]:
         """Token ids without special tokens."""

@@ -1,0 +1,274 @@
+"""The command line: `ttabench eval | train | adapt | compare | profile | list`.
+
+Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
+fault of the user's is one line on standard error and exit code 2; an interrupted command leaves with 130.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from ttabench.cli import options as o
+from ttabench.cli.profile import profile
+from ttabench.core.errors import UserError
+from ttabench.core.printable import printable
+from ttabench.core.progress import loaded, loading
+from ttabench.core.version import __version__
+
+app = typer.Typer(
+    name="ttabench",
+    help="Benchmark of test-time adaptation: a frozen language model reads a context in pieces; what does it then know,"
+    " and what did knowing it cost?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: o.Version = False) -> None:
+    if version:
+        typer.echo(f"ttabench {__version__}")
+        raise typer.Exit
+
+
+@app.command("eval")
+def eval_(
+    method: o.Method = "icl",
+    task: o.Task = "streamingqa",
+    model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
+    random_weights: o.RandomWeights = False,
+    preset: o.Preset = "",
+    set_: o.Set = None,
+    checkpoint: o.Checkpoint = "",
+    state: o.State = None,
+    source: o.Source = "",
+    split: o.Split = "test",
+    task_set: o.TaskSet = None,
+    limit: o.Limit = None,
+    ask_only: o.AskOnly = False,
+    swap_state: o.SwapState = False,
+    seed: o.Seed = 0,
+    seeds: o.Seeds = "",
+    device: o.Device = "auto",
+    threads: o.Threads = None,
+    dtype: o.Dtype = "auto",
+    batch_size: o.BatchSize = 32,
+    bos: o.Bos = "auto",
+    chat_template: o.ChatTemplate = None,
+    out: o.Out = o.DEFAULT_OUT,
+    force: o.Force = False,
+    dry_run: o.DryRun = False,
+    json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Run a method on a task and store the result; the same command again returns or continues it."""
+    _say_loading(model, json or quiet)
+    from ttabench.cli import commands
+    from ttabench.core.environment import use_threads
+    from ttabench.run.resolve import RunRequest
+
+    request = RunRequest(
+        method=method, task=task, model=model, source=source, split=split, limit=limit, preset=preset,
+        settings=tuple(set_ or ()), task_options=tuple(task_set or ()), checkpoint=checkpoint, state=state,
+        ask_only=ask_only, device=device, dtype=dtype, batch_size=batch_size, random_weights=random_weights, bos=bos,
+        chat_template=chat_template, base_checkpoint=base_checkpoint,
+    )  # fmt: skip
+    numbers = commands.seed_list(seeds, seed)
+    showing = commands.Showing(json=json, quiet=quiet)
+    if dry_run:
+        commands.dry_run(request, numbers, showing, swap=swap_state, threads=threads)
+    else:
+        use_threads(threads)
+        commands.evaluate(request, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
+
+
+@app.command()
+def train(
+    method: o.Method = "mac",
+    task: o.Task = "streamingqa",
+    model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
+    random_weights: o.RandomWeights = False,
+    preset: o.Preset = "",
+    set_: o.Set = None,
+    checkpoint: o.Checkpoint = "none",
+    source: o.Source = "",
+    split: o.Split = "train",
+    task_set: o.TaskSet = None,
+    documents: o.Documents = "",
+    rounds: o.Rounds = None,
+    questions: o.Questions = None,
+    batch_documents: o.BatchDocuments = None,
+    steps: o.Steps = None,
+    lr: o.Lr = None,
+    warmup: o.Warmup = None,
+    schedule: o.Schedule = "",
+    beta2: o.Beta2 = None,
+    clip: o.Clip = None,
+    decay: o.Decay = None,
+    accumulate: o.Accumulate = 1,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    threads: o.Threads = None,
+    dtype: o.Dtype = "auto",
+    bos: o.Bos = "auto",
+    chat_template: o.ChatTemplate = None,
+    out: o.TrainOut = None,
+    save_every: o.SaveEvery = 500,
+    validate_every: o.ValidateEvery = 100,
+    stored: o.Stored = "float32",
+    resume: o.Resume = False,  # noqa: ARG001  # what it asks for is done anyway
+    force: o.Overwrite = False,
+    json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command goes on."""
+    _say_loading(model, json or quiet)
+    from ttabench.cli import commands
+    from ttabench.cli import train as train_command
+    from ttabench.core.environment import use_threads
+    from ttabench.run.resolve import RunRequest
+
+    request = RunRequest(
+        method=method, task=task, model=model, source=source, split=split, preset=preset, settings=tuple(set_ or ()),
+        task_options=tuple(task_set or ()), checkpoint=checkpoint, device=device, dtype=dtype,
+        random_weights=random_weights, bos=bos, chat_template=chat_template, base_checkpoint=base_checkpoint,
+    )  # fmt: skip
+    changes = {
+        "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
+        "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay, "rounds": rounds,
+    }  # fmt: skip
+    training = train_command.Training(
+        seed=seed, save_every=save_every, dtype=stored, resume=not force, accumulate=accumulate,
+        validate_every=validate_every,
+    )  # fmt: skip
+    storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
+    use_threads(threads)
+    train_command.train(request, changes, training, storing, showing)
+
+
+@app.command()
+def adapt(
+    more: o.More = None,
+    context: o.Context = None,
+    out: o.StateOut = Path("state"),
+    state: o.ReadState = None,
+    method: o.Method = "icl",
+    model: o.Model = "nano",
+    base_checkpoint: o.BaseCheckpoint = "",
+    random_weights: o.RandomWeights = False,
+    preset: o.Preset = "",
+    set_: o.Set = None,
+    checkpoint: o.Checkpoint = "",
+    task: o.Task = "streamingqa",
+    pieces: o.Pieces = "file",
+    device: o.Device = "auto",
+    threads: o.Threads = None,
+    dtype: o.Dtype = "auto",
+    bos: o.Bos = "auto",
+    chat_template: o.ChatTemplate = None,
+    force: o.Replace = False,
+    json: o.AsJson = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Read files and write the adapted state, for `eval --state`; or go on reading from one.
+
+    --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
+    """
+    _say_loading(model, json or quiet)
+    from ttabench.cli import commands
+    from ttabench.cli.reading import Reading
+    from ttabench.core.environment import use_threads
+    from ttabench.run.resolve import RunRequest
+
+    request = RunRequest(
+        method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
+        device=device, dtype=dtype, random_weights=random_weights, bos=bos, chat_template=chat_template,
+        base_checkpoint=base_checkpoint, state=state,
+    )  # fmt: skip
+    reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
+    storing = commands.Storing(out=out, force=force)
+    use_threads(threads)
+    commands.adapt(request, reading, storing, commands.Showing(json=json, quiet=quiet))
+
+
+@app.command()
+def compare(
+    runs: o.Runs = None,
+    metric: o.Metric = "",
+    form: o.Form = "table",
+    plot: o.Plot = None,
+    out: o.Out = o.DEFAULT_OUT,
+    json: o.AsJson = False,
+) -> None:
+    """Compare runs: quality beside cost, and a paired bootstrap of every difference."""
+    from ttabench.cli import commands
+
+    commands.compare(runs or [], metric, "json" if json else form, out, plot)
+
+
+@app.command("list")
+def list_(what: o.What, name: o.Name = "", out: o.Out = o.DEFAULT_OUT, json: o.AsJson = False) -> None:
+    """List methods, tasks, models or runs."""
+    from ttabench.report import listing
+
+    listing.show(what, name, out, json)
+
+
+app.command()(profile)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code: 0, 2 for the user's faults, 130 when interrupted."""
+    # what the hub's client logs about its retries would stand around our one line
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an encoding that lacks ± must not end a command
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="ttabench", standalone_mode=False)
+    except UserError as error:
+        return _complain(str(error), 2)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return _complain(f"{str(error.filename)[:40]}... is too long for the name of a file. Give a shorter one.", 2)
+    except (typer.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of what somebody types
+            raise error.__cause__ from None
+        code = 130
+    except typer.TyperException as error:
+        told = error.format_message() if hasattr(error, "format_message") else str(error)
+        return _complain(told, getattr(error, "exit_code", 2))
+    if code == 130:
+        return _complain("Interrupted. The same command goes on where it stopped.", 130)
+    return code if isinstance(code, int) else 0
+
+
+def _say_loading(model: str, silent: bool) -> None:
+    """The first thing somebody sees: importing what is needed takes seconds."""
+    if not silent:
+        loading(f"libraries and {Path(model).name or model}")
+
+
+def _complain(text: str, code: int) -> int:
+    loaded()
+    line = printable(" ".join(text.split()))
+    if line:
+        typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)
+    return code
+
+
+def main() -> None:
+    """Entry point of the `ttabench` command."""
+    sys.exit(run())

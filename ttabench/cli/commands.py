@@ -1,0 +1,201 @@
+"""What the commands do, and what people see of it: plan, run, show. The work itself is done below."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from ttabench import cost
+from ttabench.cli.options import DEFAULT_OUT
+from ttabench.cli.reading import Reading, pieces_of, read
+from ttabench.core import render
+from ttabench.core.errors import UserError
+from ttabench.core.progress import no_word
+from ttabench.run.asking import manner
+from ttabench.run.config import STATES_OF
+from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
+from ttabench.run.plan import Plan, make_plan
+from ttabench.run.resolve import RunRequest, resolve_method
+
+DIGITS = 18
+"""Longest whole number that is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """How results are shown: tables, or JSON, or (quiet) only where they were stored."""
+
+    json: bool = False
+    quiet: bool = False
+
+    @property
+    def talking(self) -> bool:
+        """Whether progress and remarks are shown."""
+        return not (self.json or self.quiet)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Storing:
+    """Where results go, and whether what is there is replaced."""
+
+    out: Path | None = None
+    force: bool = False
+
+
+def number_list(flag: str, text: str) -> tuple[int, ...]:
+    """`"0,1,2"` as numbers.
+
+    Raises:
+        UserError: something that is no number from 0 up.
+    """
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
+        raise UserError(f"{flag} {text[:40]!r} is no list of numbers.", f"Write {flag} 1,2,3.")
+    return tuple(int(part) for part in parts)
+
+
+def seed_list(seeds: str, seed: int) -> tuple[int, ...]:
+    """`--seeds` as numbers, without repeats, or else the one `--seed`.
+
+    Raises:
+        UserError: a list of something else, or both flags.
+    """
+    if seeds and seed:
+        raise UserError(f"Both --seed {seed} and --seeds {seeds} are given.", "Give one of them.")
+    return tuple(dict.fromkeys(number_list("--seeds", seeds))) or (seed,)
+
+
+def _plans(request: RunRequest, seeds: Sequence[int], swap: bool) -> list[Plan]:
+    """A plan a seed; to swap states, one for each of own, other and none."""
+    asked = [replace(request, state_of=state) for state in STATES_OF] if swap else [request]
+    return [make_plan(each, seed) for each in asked for seed in seeds]
+
+
+def evaluate(
+    request: RunRequest, seeds: Sequence[int], storing: Storing, showing: Showing, *, swap: bool = False
+) -> None:
+    """`ttabench eval`: one run a seed, then one table; with `swap` one for each state too, and their differences."""
+    plans = _plans(request, seeds, swap)
+    models, outcomes = ModelCache(), []
+    for plan in plans:
+        with render.progress(showing.talking) as tick:
+            watching = Watching(tick=tick, notify=render.remark if showing.talking else no_word)
+            outcomes.append(execute(plan, models, storing.out or DEFAULT_OUT, force=storing.force, watching=watching))
+        if outcomes[-1].how == "stored" and showing.talking:
+            record = outcomes[-1].record
+            render.remark(f"Run {record.id} of {record.created} is stored already; --force runs it again.")
+    _show_runs(outcomes, showing, compared=swap)
+
+
+def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool) -> None:
+    from ttabench.report.compare import compare as compare_runs
+    from ttabench.report.tables import comparison_tables, run_table
+
+    if showing.json:
+        folders = [{"folder": str(outcome.folder), "how": outcome.how} for outcome in outcomes]
+        records = [outcome.record.model_dump(mode="json") for outcome in outcomes]
+        found = {"runs": [{**record, **where} for record, where in zip(records, folders, strict=True)]}
+        if compared:
+            apart = compare_runs([outcome.folder for outcome in outcomes]).differences
+            found["differences"] = [asdict(each) for each in apart]
+        render.print_json(found)
+    elif showing.quiet:
+        for outcome in outcomes:
+            render.print_line(str(outcome.folder))
+    elif compared:
+        render.show(comparison_tables(compare_runs([outcome.folder for outcome in outcomes])))
+    else:
+        render.show([run_table([(outcome.record, outcome.folder) for outcome in outcomes])])
+
+
+def dry_run(
+    request: RunRequest, seeds: Sequence[int], showing: Showing, *, swap: bool = False, threads: int | None = None
+) -> None:
+    """`ttabench eval --dry-run`: the resolved configuration, its cost on paper and in time; loads no model."""
+    from ttabench.cli import duration
+    from ttabench.cli.duration import Paper
+    from ttabench.profiling.rates import Setting
+    from ttabench.report.tables import config_table, cost_table
+
+    plans = _plans(request, seeds, swap)
+    shape = cost.shape_of(request.model)
+    first = next(iter(plans[0].task.episodes()))
+    work = cost.workload(first, request.dtype)
+    found = cost.estimate(request.method, plans[0].config.settings, shape, work) if shape else None
+    rates = Setting(device=request.device, dtype=request.dtype, threads=threads)
+    time = duration.estimate(plans, first, Paper(shape, work, found), rates) if shape and found else None
+    if showing.json:
+        runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": p.notes()} for p in plans]
+        took = asdict(time) if time else None
+        render.print_json({"runs": runs, "cost": asdict(found) if found else None, "time": took})
+        return
+    render.show([config_table(plans), *([cost_table(found)] if found else [])])
+    for note in plans[0].notes():
+        render.remark(f"Note: {note}.")
+    if time is not None:
+        render.remark(time.sentence())
+    if found is None:
+        render.remark(f"No analytic cost is known for {request.method} on {request.model}.")
+
+
+def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Showing) -> None:
+    """`ttabench adapt`: read files, write the state."""
+    from ttabench.core.environment import seed_everything
+    from ttabench.lm.patch import Patch
+    from ttabench.methods.peft_export import exportable, save_lora
+    from ttabench.methods.session import Session
+    from ttabench.methods.state_folder import StateFolder
+
+    pieces = pieces_of(reading)
+    resolved = resolve_method(request)
+    assert storing.out is not None, "adapt has a default folder"
+    folder = StateFolder(storing.out, force=storing.force)
+    with folder.held():
+        seed_everything(0)
+        lm = ModelCache().get(request, chat_template=manner(request).chat)
+        method = resolved.build(lm)
+        before = None if request.state is None else resolved.stored_state(request.state, lm)
+        with render.progress(showing.talking) as tick:
+            state = read(Session(lm, method, before), pieces, tick)
+        patch = Patch() if method.looks_at_question else method.patch(state, [])
+        lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
+        folder.write(state, resolved.belongs(lm), lora)
+    result = {"method": request.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder.path)}
+    if lora is not None:
+        result["peft"] = str(folder.path / "peft")
+        if patch.tokens_BT is not None:
+            result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
+    again = f"ttabench eval --method {quote(request.method)} {request.base_words} --state {folder.path} --ask-only"
+    show_result("adapted", result, showing, f"Ask it: {again}")
+
+
+def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:
+    """`ttabench compare`: runs beside each other, and their differences; drawn, too, where a picture is wanted."""
+    from ttabench.records.schema import load_record
+    from ttabench.report import plots
+    from ttabench.report.compare import compare as compare_runs
+    from ttabench.report.finding import find_runs
+    from ttabench.report.tables import comparison_tables
+
+    chosen = render.known_format(form)
+    if picture is not None:
+        plots.check_path(picture)
+    folders = find_runs(runs, out)
+    found = compare_runs(folders, metric)
+    if picture is not None:
+        plots.plot(found.entries, [load_record(folder) for folder in folders], picture)
+    render.show(comparison_tables(found), chosen)
+
+
+def show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: str = "") -> None:
+    """A result of one row, its names as they stand in records."""
+    if showing.json:
+        render.print_json(dict(result))
+    elif showing.quiet:
+        render.print_line(str(result.get("folder", "")))
+    else:
+        rows = tuple((name.replace("_", " "), render.figure(name, value)) for name, value in result.items())
+        render.show([render.Table(title=title, columns=("", "#"), rows=rows, caption=hint)])

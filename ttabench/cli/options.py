@@ -1,0 +1,280 @@
+"""The options of the command line: what each is called, takes and says. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ttabench.core.architectures import names as model_names
+from ttabench.core.environment import MOST_THREADS
+from ttabench.core.registry import METHODS
+
+DEFAULT_OUT = Path("results/scratch")
+RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
+
+
+def _starting(names: list[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Shell completion of `--method`."""
+    return _starting(sorted(METHODS), incomplete)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Shell completion of `--model`."""
+    return _starting(model_names(), incomplete)
+
+
+def complete_task(incomplete: str) -> list[str]:
+    """Shell completion of `--task`."""
+    from ttabench.readers.cards import names
+
+    return _starting(names(), incomplete)
+
+
+def batch_size(typed: str | int) -> int:
+    """`--batch-size` (a text, or the default) as a number, 0 for auto.
+
+    Raises:
+        BadParameter: neither.
+    """
+    text = str(typed)
+    if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
+        raise typer.BadParameter(f"{text[:40]!r} is neither a number of queries, 1 or more, nor auto.")
+    return 0 if text == "auto" else int(text)
+
+
+Method = Annotated[
+    str,
+    typer.Option("--method", "-m", help="How to adapt; see `list methods`.", autocompletion=complete_method,
+                 rich_help_panel=RUN),
+]  # fmt: skip
+Task = Annotated[
+    str,
+    typer.Option("--task", "-t", help="A task's name (`list tasks`) or the path of a card.",
+                 autocompletion=complete_task, rich_help_panel=RUN),
+]  # fmt: skip
+Model = Annotated[
+    str,
+    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, a .gguf file, or a hub id.",
+                 autocompletion=complete_model, rich_help_panel=RUN),
+]  # fmt: skip
+Source = Annotated[
+    str,
+    typer.Option(help="mini, hub, or a file or folder. (default: mini for nano, hub otherwise)", show_default=False,
+                 rich_help_panel=RUN),
+]  # fmt: skip
+Split = Annotated[str, typer.Option(help="Split of the task.", rich_help_panel=WHAT)]
+Seed = Annotated[int, typer.Option(help="Seed of data order and of everything random.", rich_help_panel=WHAT)]
+Seeds = Annotated[
+    str,
+    typer.Option(help="Several seeds, one run each: 0,1,2.", show_default=False, rich_help_panel=WHAT),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Ask at most this many queries (all context is still read).", rich_help_panel=WHAT),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="A setting of the method, key=value; repeat for more.", rich_help_panel=RUN),
+]
+TaskSet = Annotated[
+    list[str] | None,
+    typer.Option("--task-set", help="A setting of the task, key=value; repeat for more.", rich_help_panel=WHAT),
+]
+Preset = Annotated[
+    str,
+    typer.Option(help="Named settings of the method. (default: the one named like the model)", show_default=False,
+                 rich_help_panel=RUN),
+]  # fmt: skip
+Checkpoint = Annotated[
+    str,
+    typer.Option(help="Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)",
+                 show_default=False, rich_help_panel=RUN),
+]  # fmt: skip
+State = Annotated[Path | None, typer.Option(help="Start from a state written by `adapt`.", rich_help_panel=RUN)]
+ReadState = Annotated[
+    Path | None, typer.Option("--state", help="Go on from what an earlier `adapt` has read.", rich_help_panel=RUN)
+]
+AskOnly = Annotated[
+    bool, typer.Option("--ask-only", help="Read none of the task's context (with --state).", rich_help_panel=WHAT)
+]
+SwapState = Annotated[
+    bool,
+    typer.Option("--swap-state", rich_help_panel=WHAT,
+                 help="Answer under the own state, under another context's, and under none: is a gain memory?"),
+]  # fmt: skip
+Out = Annotated[
+    Path, typer.Option("--out", "-o", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the resolved configuration and cost, run nothing.", rich_help_panel=HOW)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=HOW)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only where the result was stored.", rich_help_panel=HOW)
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST_THREADS, metavar="N", show_default=False, rich_help_panel=HOW,
+                 help="Threads of the processor; no part of a run's identity. (default: torch's own choice)"),
+]  # fmt: skip
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.", rich_help_panel=HOW)]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=HOW)]
+BatchSize = Annotated[
+    int,
+    typer.Option(parser=batch_size, metavar="N|auto", rich_help_panel=HOW,
+                 help="Queries answered together; auto: as many as fit. Halved where memory does not suffice."),
+]  # fmt: skip
+RandomWeights = Annotated[
+    bool, typer.Option("--random-weights", help="Build the architecture with random weights.", rich_help_panel=RUN)
+]
+Bos = Annotated[
+    str, typer.Option("--bos", help="What begins a text: auto (what the tokenizer adds), yes, no.", rich_help_panel=HOW)
+]
+BaseCheckpoint = Annotated[
+    str,
+    typer.Option(help="LoRA checkpoint, or shipped:NAME, that the base LM stands on.", show_default=False,
+                 rich_help_panel=RUN),
+]  # fmt: skip
+ChatTemplate = Annotated[
+    bool | None,
+    typer.Option("--chat-template/--no-chat-template", show_default=False, rich_help_panel=WHAT,
+                 help="Context and question as a user's turn of the tokenizer's chat template. (default: where there"
+                 " is one and the task's card has a prompt for it)"),
+]  # fmt: skip
+Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
+Metric = Annotated[str, typer.Option(help="Metric compared. (default: the task's main one)", show_default=False)]
+Form = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]
+Plot = Annotated[
+    Path | None,
+    typer.Option(help="Also draw quality by step and by bytes of state: a .png or .svg file.", show_default=False),
+]
+Runs = Annotated[
+    list[str] | None, typer.Argument(help="Runs: folders, globs, or (beginnings of) ids; none for all in --out.")
+]
+What = Annotated[str, typer.Argument(help="methods, tasks, models or runs.")]
+Name = Annotated[str, typer.Argument(help="With `methods`: one method, to see its settings.")]
+Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
+More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
+Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
+StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
+Replace = Annotated[
+    bool, typer.Option("--force", help="Replace the state in --out; what is no file of a state is never replaced.")
+]
+TrainOut = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
+                 show_default=False, rich_help_panel=HOW),
+]  # fmt: skip
+RECIPE = "Recipe (what is not given is the preset's)"
+Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", rich_help_panel=RECIPE)]
+Lr = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=RECIPE)]
+Warmup = Annotated[int | None, typer.Option(help="Steps of linear warm-up.", rich_help_panel=RECIPE)]
+Schedule = Annotated[str, typer.Option(help="constant or cosine.", show_default=False, rich_help_panel=RECIPE)]
+Beta2 = Annotated[float | None, typer.Option(help="Adam's decay of squared gradients.", rich_help_panel=RECIPE)]
+Clip = Annotated[float | None, typer.Option(help="Largest norm of the gradient.", rich_help_panel=RECIPE)]
+Decay = Annotated[float | None, typer.Option(help="Weight decay (AdamW).", rich_help_panel=RECIPE)]
+Documents = Annotated[
+    str,
+    typer.Option(help="Pieces of context in a training episode; 8,16,32 rises in equal parts of the steps.",
+                 show_default=False, rich_help_panel=RECIPE),
+]  # fmt: skip
+Rounds = Annotated[
+    int | None,
+    typer.Option(help="How often the steps go through all --documents.", show_default=False, rich_help_panel=RECIPE),
+]
+Questions = Annotated[int | None, typer.Option(help="Queries about each piece.", rich_help_panel=RECIPE)]
+BatchDocuments = Annotated[
+    int | None,
+    typer.Option(help="Pieces in one step, in several episodes; 0: one episode a step.", rich_help_panel=RECIPE),
+]
+SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at the end only.", rich_help_panel=HOW)]
+Stored = Annotated[
+    str, typer.Option(help="Stored number format: float32, float16 or bfloat16 (half the size).", rich_help_panel=HOW)
+]
+ValidateEvery = Annotated[
+    int,
+    typer.Option(help="Steps between validations on the task's validation split; 0: none.", rich_help_panel=HOW),
+]
+Accumulate = Annotated[
+    int,
+    typer.Option(help="Micro-batches of a step: so many times --batch-documents, in the memory of one.",
+                 rich_help_panel=RECIPE),
+]  # fmt: skip
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last save in --out; it does so anyway.", rich_help_panel=HOW)
+]
+Overwrite = Annotated[bool, typer.Option("--force", help="Start anew in --out.", rich_help_panel=HOW)]
+MEASURED = "What is measured"
+Methods = Annotated[
+    str,
+    typer.Option("--methods", "-m", help="Methods, separated by commas. (default: all)", show_default=False,
+                 autocompletion=complete_method, rich_help_panel=RUN),
+]  # fmt: skip
+ProfileSet = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", rich_help_panel=RUN,
+                 help="key=value for every method that has the setting, method.key=value for one; repeat for more."),
+]  # fmt: skip
+ProfilePreset = Annotated[
+    str,
+    typer.Option("--preset", show_default=False, rich_help_panel=RUN,
+                 help="Named settings, of methods that have them. (default: stream, else those named like the model)"),
+]  # fmt: skip
+ProfileCheckpoint = Annotated[
+    str,
+    typer.Option("--checkpoint", show_default=False, rich_help_panel=RUN,
+                 help="Adapter of the one trained method, or none. (default: what is shipped for --task, or none)"),
+]  # fmt: skip
+ShippedFor = Annotated[
+    str, typer.Option("--task", "-t", help="Whose shipped checkpoint trained methods take.", rich_help_panel=RUN)
+]
+Prefill = Annotated[
+    str, typer.Option(help="Tokens of context, separated by commas: 1k,4k,64k,1m.", rich_help_panel=MEASURED)
+]
+Generate = Annotated[int, typer.Option(help="Tokens written after the prompt.", rich_help_panel=MEASURED)]
+Repeat = Annotated[int, typer.Option(help="Counted repetitions; medians are reported.", rich_help_panel=MEASURED)]
+PieceTokens = Annotated[int, typer.Option(help="Tokens of one piece of context.", rich_help_panel=MEASURED)]
+Throughput = Annotated[
+    bool,
+    typer.Option("--throughput", help="Samples/s at growing batches, and the largest that fits.",
+                 rich_help_panel=MEASURED),
+]  # fmt: skip
+Analytic = Annotated[
+    bool,
+    typer.Option("--analytic", help="Cost on paper, from published shapes: no weights, at once, any model and length.",
+                 rich_help_panel=MEASURED),
+]  # fmt: skip
+Queries = Annotated[
+    int, typer.Option(help="With --analytic: queries in the total of operations.", rich_help_panel=MEASURED)
+]
+ProfileTraining = Annotated[
+    bool,
+    typer.Option("--training", help="Milliseconds a training sample; memory of adapting one document.",
+                 rich_help_panel=MEASURED),
+]  # fmt: skip
+MemoryLimit = Annotated[
+    str,
+    typer.Option(help="Memory a process may use, like 4GiB. (default: all)", show_default=False, rich_help_panel=HOW),
+]
+RowSeconds = Annotated[
+    float,
+    typer.Option(help="A row (a batch of --throughput) is repeated no further once it took so long.",
+                 rich_help_panel=HOW),
+]  # fmt: skip
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(help="Leave out rows whose one pass would take more seconds. (default: none)", show_default=False,
+                 rich_help_panel=HOW),
+]  # fmt: skip
+ProfilePlot = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Also draw latency and memory by length: a .png or .svg file.", show_default=False,
+                 rich_help_panel=HOW),
+]  # fmt: skip
+Version = Annotated[bool, typer.Option("--version", help="Print the version.")]

@@ -1,0 +1,60 @@
+"""Files a user gives to `ttabench adapt`: cut into pieces of context, and read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.progress import Tick
+from ttabench.core.types import Observe
+from ttabench.lm.patch import State
+
+if TYPE_CHECKING:
+    from ttabench.methods.session import Session
+
+PIECES = ("file", "paragraphs", "lines")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Files to read and how they are cut into pieces."""
+
+    files: tuple[Path, ...]
+    pieces: str = "file"
+
+
+def pieces_of(reading: Reading) -> list[Observe]:
+    """The files' text as pieces, in order; empty pieces are left out.
+
+    Raises:
+        UserError: nothing to read, a file that cannot be read or is not UTF-8, or an unknown way to cut.
+    """
+    if not reading.files:
+        raise UserError("There is nothing to read.", "Give --context FILE.")
+    if reading.pieces not in PIECES:
+        raise UnknownName("way to cut files", reading.pieces, list(PIECES))
+    separator = {"file": None, "paragraphs": "\n\n", "lines": "\n"}[reading.pieces]
+    found = []
+    for file in reading.files:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror}.", "Check the path.") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{file} is not UTF-8 text.", "Save it as UTF-8.") from None
+        parts = [part.strip() for part in (text.split(separator) if separator else [text]) if part.strip()]
+        found += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(parts)]
+    if not found:
+        raise UserError(f"{reading.files[0]} holds no text.", "Give a file with text.")
+    return found
+
+
+def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
+    """The state of one reader who has read these pieces in order."""
+    session.read(pieces)
+    while session.settle_some():
+        tick("read", len(pieces) - session.unsettled, len(pieces))
+    return session.state

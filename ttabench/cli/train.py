@@ -1,0 +1,143 @@
+"""`ttabench train`: the recipe of a preset and what was said otherwise, a checkpoint, and how far it got."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttabench.cli import commands
+from ttabench.cli.options import DEFAULT_OUT
+from ttabench.core import registry, render
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.methods.recipe import Recipe
+from ttabench.run.asking import trained_with
+from ttabench.run.evaluation import ModelCache
+from ttabench.run.plan import Plan, make_plan
+from ttabench.run.resolve import RunRequest
+
+if TYPE_CHECKING:
+    from ttabench.core.types import Episode
+    from ttabench.lm.model import LM
+
+SCHEDULES = ("constant", "cosine")
+FORMATS = ("float32", "float16", "bfloat16")
+MOST_ASKED = 10**6
+"""Queries of one training episode."""
+JUDGED = 4
+"""Episodes of a validation: a book each, or a few documents with their queries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How `ttabench train` works, whatever the recipe."""
+
+    seed: int
+    save_every: int
+    dtype: str
+    """Number format of the stored parameters."""
+    resume: bool
+    """Go on from what is stored, if there is something; False starts anew."""
+    accumulate: int = 1
+    validate_every: int = 0
+
+
+def train(
+    request: RunRequest,
+    changes: Mapping[str, Any],
+    training: Training,
+    storing: commands.Storing,
+    showing: commands.Showing,
+) -> None:
+    """`ttabench train`: train by the recipe with these changes, store the checkpoint, and say how to use it."""
+    from ttabench.core.environment import seed_everything
+    from ttabench.run.saves import check
+    from ttabench.run.training import lessons
+    from ttabench.run.training import train as train_method
+
+    name = f"{request.method}-{Path(request.task).stem}-{Path(request.base_name).name}"
+    out = storing.out or DEFAULT_OUT / "checkpoints" / name
+    plan = make_plan(request, training.seed)
+    recipe = recipe_of(
+        plan.resolved.cls, registry.preset_for(plan.resolved.cls, request.preset, request.model), changes
+    )
+    config = _train_config(recipe, training, out, plan, request.task_options)
+    check(out, resume=training.resume)
+    seed_everything(training.seed)
+    base = ModelCache().get(request, chat_template=plan.config.chat_template)
+    if base.stands_on:
+        config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest")})
+    method = plan.resolved.build(base)
+    streams = [
+        (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base),
+         recipe.episodes(count) * training.accumulate)
+        for lesson, count in enumerate(recipe.documents)
+    ]  # fmt: skip
+    batches = lessons(streams, recipe.steps, recipe.rounds)
+    judged = _validation(plan, recipe, base) if training.validate_every else []
+    with render.progress(showing.talking) as tick:
+
+        def on_step(step: int, parts: Mapping[str, float]) -> None:
+            tick(f"trained, loss {parts['loss']:.3f}, {parts['tokens_per_second']:,.0f} tokens/s", step, recipe.steps)
+
+        record = train_method(method, batches, config, on_step, judged)
+    result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
+    result |= {f"validation_{name}": value for name, value in (record.validation or [{}])[-1].items() if name != "step"}
+    again = f"ttabench eval --method {request.method} --task {request.task} {request.base_words} --checkpoint {out}"
+    commands.show_result("trained", result, showing, f"Try it: {again}")
+
+
+def _validation(plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
+    """The episodes that a training is judged on: `JUDGED` of its first kind, of the task's validation split.
+
+    None where the task or its source has no such split, or it is what is trained on.
+    """
+    from ttabench.readers import load
+
+    task, split = plan.task, "validation"
+    if split not in task.card.splits or task.split == split:
+        return []
+    options = registry.assignments(plan.request.task_options, "--task-set")
+    try:
+        found = load(plan.request.task, source=plan.config.source, split=split, options=options)
+    except UserError as error:
+        render.remark(f"Note: nothing is validated: {error}")
+        return []
+    return list(islice(found.training(0, recipe.documents[0], recipe.questions, base), JUDGED))
+
+
+def recipe_of(cls: type[Any], preset: str, changes: Mapping[str, Any]) -> Recipe:
+    """The preset's recipe, with what the command line says otherwise (None and "" say nothing)."""
+    said = {key: value for key, value in changes.items() if value not in (None, "")}
+    if "documents" in said:
+        said["documents"] = commands.number_list("--documents", said["documents"])
+    own: Recipe = cls.recipes.get(preset, Recipe())
+    recipe = replace(own, **said)
+    if recipe.schedule not in SCHEDULES:
+        raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
+    if recipe.rounds < 1:
+        raise UserError(f"--rounds {recipe.rounds} trains nothing.", "Give 1 or more.")
+    if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
+        raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
+    if (asked := max(recipe.documents) * recipe.questions) > MOST_ASKED:
+        raise UserError(f"An episode of {asked:,} questions is too long.", "Give fewer --documents or --questions.")
+    return recipe
+
+
+def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, options: Sequence[str]) -> Any:
+    from ttabench.run.training import TrainConfig
+
+    if training.dtype not in FORMATS:
+        raise UnknownName("number format", training.dtype, list(FORMATS))
+    said = asdict(recipe)
+    sizes = {key: said.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
+    task = plan.task
+    data = {"task": task.card.name, "source": task.source, "split": task.split, "options": list(options), **sizes}
+    data |= trained_with(plan.config.task_options, plan.config.chat_template)
+    data["digest"] = plan.config.inputs.get("rows", "")
+    try:
+        return TrainConfig(**said, **asdict(training), out=out, fresh=plan.resolved.checkpoint is None, data=data)
+    except ValueError as error:
+        raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None

@@ -1,0 +1,204 @@
+"""What a run stood on: seeds, versions, hardware, the commit of the code."""
+
+from __future__ import annotations
+
+import os
+import platform
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+from ttabench.core.version import __version__
+
+PACKAGES = (
+    "torch", "transformers", "tokenizers", "datasets", "evaluate", "peft", "safetensors", "numpy", "pyarrow", "kvpress",
+    "gguf",
+)  # fmt: skip
+HUB_SECONDS = 3.0
+MOST_THREADS = 1024
+"""More than any machine has use for; far beyond, no thread can be started."""
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python, numpy and torch, and ask torch for deterministic kernels (two runs on CPU are then bit-equal).
+
+    Where a kernel has no deterministic form, torch warns rather than fails.
+    """
+    import random
+
+    import numpy as np
+    import torch
+
+    # cuBLAS reads this when its first handle is made; without it its matrix products vary from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # By default that also fills every fresh tensor, which costs time and serves only to find bugs in torch programs.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # set through a module class
+
+
+def cache_folder() -> Path:
+    """Where ttabench keeps what it can make again: $TTABENCH_CACHE, or `ttabench` in $XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("TTABENCH_CACHE"):
+        return Path(own).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path("~/.cache").expanduser()) / "ttabench"
+
+
+def use_threads(count: int | None) -> None:
+    """Let torch, and tokenizers, work with so many threads of the processor from here on; None leaves their own choice.
+
+    Raises:
+        UserError: less than 1 or more than `MOST_THREADS`.
+    """
+    if count is None:
+        return
+    if not 1 <= count <= MOST_THREADS:
+        raise UserError(
+            f"{count} threads are asked for.", f"Give 1 to {MOST_THREADS}, at best the cores that are free."
+        )
+    os.environ["RAYON_NUM_THREADS"] = str(count)  # tokenizers reads it when it first encodes several texts
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def quiet_libraries() -> None:
+    """Turn off the progress bars of transformers, and of datasets if not imported yet: ttabench shows its own."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """No progress bars, tables or advice of the libraries while they load a model; faults still raise."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def offline_if_unreachable() -> None:
+    """Read only the hub's cache (as HF_HUB_OFFLINE=1 does) where the hub cannot be reached; call before a download.
+
+    The hub's client tries again five times for every file, which takes a minute to say what one question says at once.
+    """
+    from huggingface_hub import constants
+
+    if not constants.HF_HUB_OFFLINE and not _reachable(constants.ENDPOINT):
+        constants.HF_HUB_OFFLINE = True  # the variable itself was read when the client was imported
+
+
+@cache
+def _reachable(address: str) -> bool:
+    """Whether anything answers there, an error page included; proxies count as they do for the hub's client."""
+    try:
+        with urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS):
+            return True
+    except HTTPError:
+        return True
+    except URLError as error:
+        # a certificate python does not know, the hub's client may
+        return isinstance(error.reason, ssl.SSLError)
+    except (OSError, ValueError):
+        return False
+
+
+def versions() -> dict[str, str]:
+    """Versions of ttabench, python and the packages that decide the numbers; those not installed are left out."""
+    found = {"ttabench": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Json]:
+    """Processor, cores, threads in use, memory in bytes, operating system, and the accelerator where there is one."""
+    import torch
+
+    found: dict[str, Json] = {
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": _memory_bytes(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0)
+        found["gpu"] = {"name": gpu.name, "memory_bytes": gpu.total_memory, "cuda": torch.version.cuda}
+    return found
+
+
+def determinism() -> dict[str, Json]:
+    """The flags that decide whether a run can be repeated bit by bit."""
+    import torch
+
+    return {
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def code() -> dict[str, Json]:
+    """The git commit of the code and whether it was changed since; empty outside a checkout of ttabench."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return {}
+    commit = _git(root, "rev-parse", "HEAD")
+    if not commit:
+        return {}
+    return {"commit": commit, "changed": bool(_git(root, "status", "--porcelain", "--", "ttabench", "tasks"))}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def cores() -> int | None:
+    """Cores of the processor that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def cpu_name() -> str:
+    """What the processor is called."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None

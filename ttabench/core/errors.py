@@ -1,0 +1,32 @@
+"""Errors a user can mend. Each is one line: what, where, how to mend it."""
+
+
+class UserError(Exception):
+    """Bad input. The command line prints it as one line and leaves with exit code 2, without a traceback.
+
+    Args:
+        what: what is wrong, with the value received and the place it came from.
+        hint: how to mend it, ideally a command or a list of valid values.
+    """
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(f"{what} {hint}".strip())
+        self.what = what
+        self.hint = hint
+
+
+class UnknownName(UserError):
+    """A name that is in no registry; names the closest one that is.
+
+    Args:
+        kind: what was looked for: "method", "task", "model", "setting" ...
+        name: the name received.
+        known: the names that exist.
+    """
+
+    def __init__(self, kind: str, name: str, known: list[str]) -> None:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(sorted(known))}."
+        super().__init__(f"Unknown {kind} {name!r}.", hint)

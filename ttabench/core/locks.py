@@ -1,0 +1,41 @@
+"""One process at a time in a folder: a file lock that every writer of results takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ttabench.core.errors import UserError
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def locked(folder: Path, busy: Callable[[], object]) -> Iterator[None]:
+    """Hold the lock of a folder; the file `.lock` in it stays behind.
+
+    Args:
+        folder: exists and can be written.
+        busy: called once if another process holds the lock; unless it raises, we then wait.
+
+    Raises:
+        UserError: the lock cannot be taken, for instance because `.lock` is a folder.
+    """
+    from filelock import FileLock, Timeout
+
+    path = folder / LOCK_FILE
+    lock = FileLock(path)
+    try:
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            busy()
+            lock.acquire()
+    except (OSError, NotImplementedError) as error:  # Timeout is an OSError, but not one that comes here
+        what = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
+        raise UserError(f"The lock {path} cannot be taken: {what}.", "Remove it, or give another --out.") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,189 @@
+"""What people see: tables, remarks, progress (`bars`), and the machine formats of the same tables.
+
+Results go to standard output, progress and remarks to standard error, so a pipe carries results only. What names,
+records and data hold is shown, never obeyed by a terminal.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ttabench.core.bars import progress as progress
+from ttabench.core.errors import UnknownName
+from ttabench.core.printable import printable
+from ttabench.core.progress import loaded
+from ttabench.core.types import Json
+
+Format = Literal["table", "markdown", "csv", "json"]
+FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
+Cell = str | int | float | None
+_NOT_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What `printable` shows as escapes and JSON leaves as it is."""
+LARGE = 1e9
+"""From here on a number is shown by its order of magnitude."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table to be shown in any format.
+
+    Attributes:
+        columns: heading of each column; those that begin with "#" hold numbers and are aligned right.
+        rows: cells for people.
+        data: the same rows as exact values with their own keys, for CSV and JSON.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    data: tuple[Mapping[str, Cell], ...] = ()
+    caption: str = ""
+
+
+def known_format(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        UnknownName: none has it.
+    """
+    if name not in FORMATS:
+        raise UnknownName("format", name, list(FORMATS))
+    return next(known for known in FORMATS if known == name)
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that colours only terminals and respects NO_COLOR; as wide as needed where nobody watches."""
+    loaded()
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 160, highlight=False, soft_wrap=False)
+
+
+def show(tables: Sequence[Table], form: Format = "table") -> None:
+    """Print tables on standard output. JSON is keyed by title, CSV tells tables apart by the column `table`."""
+    if form == "json":
+        print_json({table.title: [dict(row) for row in table.data] for table in tables})
+    elif form == "csv":
+        _write(_as_csv(tables))
+    elif form == "markdown":
+        sys.stdout.write(printable("\n".join(as_markdown(table) for table in tables)))
+    else:
+        screen = console()
+        for table in tables:
+            screen.print(_as_rich(table))
+            if table.caption:
+                screen.print(Text(printable(table.caption), style="dim"), soft_wrap=True)
+
+
+def print_json(value: Json) -> None:
+    """JSON on standard output, for machines: characters that a terminal would obey are written as escapes."""
+    plain = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
+    text = json.dumps(value, indent=1, ensure_ascii=plain)
+    if not text.isascii():
+        text = _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    sys.stdout.write(text + "\n")
+
+
+def print_line(text: str) -> None:
+    """A line on standard output for other programs, such as a path: exact, unless somebody watches."""
+    _write(text + "\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
+def remark(text: str, style: str = "yellow") -> None:
+    """One line on standard error."""
+    console(stderr=True).print(Text(printable(text), style=style), soft_wrap=True)
+
+
+def _as_rich(table: Table) -> RichTable:
+    made = RichTable(title=_cell(table.title), title_justify="left", title_style="bold", header_style="bold")
+    for column in table.columns:
+        right = column.startswith("#")
+        made.add_column(_cell(column.lstrip("#")), justify="right" if right else "left", overflow="fold")
+    for row in table.rows:
+        made.add_row(*map(_cell, row))
+    return made
+
+
+def _cell(text: str) -> str:
+    """A text as rich takes it, to be shown as it is."""
+    return escape(printable(text))
+
+
+def as_markdown(table: Table) -> str:
+    """A GitHub table under a bold title, with its caption below."""
+    heads = [column.lstrip("#") for column in table.columns]
+    rules = ["---:" if column.startswith("#") else "---" for column in table.columns]
+    body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in table.rows]
+    lines = ["| " + " | ".join(row) + " |" for row in [heads, rules, *body]]
+    return "\n".join([f"**{table.title}**", "", *lines, *(["", table.caption] if table.caption else []), ""])
+
+
+def _as_csv(tables: Sequence[Table]) -> str:
+    keys = list(dict.fromkeys(key for table in tables for row in table.data for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["table", *keys], restval="", lineterminator="\n")
+    writer.writeheader()
+    for table in tables:
+        writer.writerows({"table": table.title, **row} for row in table.data)
+    return text.getvalue()
+
+
+def number(value: float | int | None, digits: int = 1) -> str:
+    """A number for people; "-" where there is none."""
+    if value is None:
+        return "-"
+    return f"{value:,.{digits}f}" if abs(value) < LARGE else f"{value:.2e}"
+
+
+def plus_minus(value: float, stderr: float | None, scale: float = 1.0, digits: int = 1) -> str:
+    """`71.2 ± 1.1`; without a standard error only the value."""
+    shown = number(value * scale, digits)
+    return shown if stderr is None else f"{shown} ± {number(stderr * scale, digits)}"
+
+
+def size(count: float | int | None) -> str:
+    """Bytes for people, in powers of 1,024."""
+    if count is None:
+        return "-"
+    left = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(left) < 1024 or unit == "GiB":
+            break
+        left /= 1024
+    return f"{left:,.0f} {unit}" if unit == "B" or left >= 100 else f"{left:,.1f} {unit}"
+
+
+def count(value: float | int | None) -> str:
+    """A large count for people: 1.2 M, 3.4 G, 5.6 T."""
+    if value is None:
+        return "-"
+    left = float(value)
+    for unit in ("", " k", " M", " G", " T", " P"):
+        if abs(left) < 1000 or unit == " P":
+            break
+        left /= 1000
+    return f"{left:,.0f}{unit}" if unit == "" else f"{left:,.2f}{unit}"
+
+
+def figure(name: str, value: Cell) -> str:
+    """A figure of a record for people; its name says its unit."""
+    if isinstance(value, str) or value is None:
+        return value or "-"
+    if name.endswith("_bytes"):
+        return size(value)
+    return f"{value:,}" if isinstance(value, int) else number(value, 3)

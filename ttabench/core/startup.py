@@ -1,0 +1,41 @@
+"""What is imported is what is installed: never a file that happens to lie in the current folder.
+
+`python -m` puts the current folder first on the module search path, so a `torch.py` in a folder of downloads would be
+run. The `ttabench` command does not do that; `python -m ttabench`, `python -m ttabench.harness` and the processes of a
+profile do without that folder.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_RUN = "import sys; sys.path.insert(0, sys.argv[1]); import ttabench; del sys.path[0]; from {} import main; main()"
+"""This very ttabench, wherever it lies, then only what the search path has."""
+
+
+def leave_current_folder() -> None:
+    """Take the current folder off the front of the module search path, where `python -m` put it.
+
+    What is imported already stays; parts of ttabench are found beside those that are.
+    """
+    if sys.flags.safe_path or not sys.path:
+        return
+    here = [""]
+    with suppress(OSError):  # the folder was removed
+        here.append(str(Path.cwd()))
+    if sys.path[0] in here:
+        del sys.path[0]
+
+
+def started_by_name() -> bool:
+    """Whether python is just now importing what `python -m` was given."""
+    return sys.argv[:1] == ["-m"]
+
+
+def own_process(module: str) -> Sequence[str]:
+    """The command line of a fresh python that runs `main` of a module of ttabench."""
+    package = Path(__file__).resolve().parents[1]
+    return [sys.executable, "-P", "-c", _RUN.format(module), str(package.parent)]

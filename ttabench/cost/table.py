@@ -1,0 +1,158 @@
+"""What every method costs on paper, over context lengths: `ttabench profile --analytic`. No weights.
+
+    table("llama-2-7b", ["icl", "mac"], [1024, 65536], AnalyticLoad())     one row a method and length, plain columns
+
+A row counts for one reader, in the number format given. `break_even_queries` is where the method and full context
+(`icl` with its defaults) have cost as many operations, reading included; `cheaper` says on which side the method is:
+"always", "from" so many queries on, "until" so many, or "never". `fits`: whether the base model has the positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ttabench import cost
+from ttabench.core.architectures import names
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.registry import METHODS
+from ttabench.core.types import Json
+from ttabench.cost import Cost, Shape, Workload
+
+Row: TypeAlias = dict[str, Json]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyticLoad:
+    """What is read and asked.
+
+    Raises:
+        UserError: a size below 1.
+        UnknownName: a number format that is none.
+    """
+
+    prompt_tokens: int = 32
+    new_tokens: int = 16
+    """Tokens of an answer, EOS included."""
+    piece_tokens: int = 256
+    """Tokens of a piece of context, its joiner included; the last piece has what is left."""
+    dtype: str = "auto"
+    """Of the base model: float32, bfloat16, float16; auto is float32."""
+    queries: int = 1
+    """Queries in `total_flops`."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "new_tokens", "piece_tokens", "queries"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}.", "Give 1 or more.")
+        if self.dtype not in cost.BYTES:
+            raise UnknownName("dtype", self.dtype, list(cost.BYTES))
+
+    def workload(self, context_tokens: int) -> Workload:
+        """Pieces of a context of that length, BOS not counted."""
+        whole, rest = divmod(context_tokens, self.piece_tokens)
+        return Workload(
+            pieces=(self.piece_tokens,) * whole + ((rest,) if rest else ()),
+            prompt_tokens=self.prompt_tokens,
+            new_tokens=self.new_tokens,
+            value_bytes=cost.BYTES[self.dtype],
+        )
+
+
+def table(
+    model: str,
+    methods: Sequence[str],
+    lengths: Sequence[int],
+    load: AnalyticLoad,
+    settings: Mapping[str, Mapping[str, Json]] | None = None,
+) -> list[Row]:
+    """The analytic cost of methods over context lengths, one row each, lengths of a method in a row.
+
+    Args:
+        model: a name of `architectures`, "nano", or a folder with a transformers config.json.
+        methods: names of `cost.FORMULAS`; `implemented` says whether ttabench can run them.
+        lengths: tokens of context, BOS not counted.
+        load: everything else about what is read and asked.
+        settings: by method, what differs from its defaults (and its preset of the model's name), values or texts; only
+            what a cost depends on.
+
+    Raises:
+        UnknownName: a model, method or setting that is not known; the message names the closest one.
+        UserError: a length below 1, or a setting that is no such value or names something unknown.
+    """
+    shape = cost.shape_of(model)
+    if shape is None:
+        raise UnknownName("architecture", model, names())
+    changes = settings or {}
+    for name in (*methods, *changes):
+        if name not in cost.FORMULAS:
+            raise UnknownName("method", name, list(cost.FORMULAS))
+    for length in lengths:
+        if length < 1:
+            raise UserError(f"A context of {length} tokens is none.", "Give 1 or more.")
+    found = []
+    for name in dict.fromkeys(methods):
+        chosen = cost.overlaid(name, cost.FORMULAS[name], model, changes.get(name, {}))
+        for length in lengths:
+            work = load.workload(length)
+            ahead = {"model": model, "method": name, "implemented": name in METHODS, "context_tokens": length}
+            found.append({**ahead, **_row(_cost(name, chosen, shape, work), shape, work, load)})
+    return found
+
+
+def _cost(name: str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:
+    found = cost.estimate(name, settings, shape, work)
+    if found is None:
+        shown = ", ".join(f"{key}={settings[key]}" for key in ("amortiser", "input_encoder") if key in settings)
+        raise UserError(
+            f"The cost of {name} with {shown} is not known.", "Use t5-base, or scratch:WIDTH,LAYERS,HEADS,FF."
+        )
+    return found
+
+
+def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
+    full = cost.estimate("icl", {}, shape, work)
+    assert full is not None, "full context has a cost"
+    queries, cheaper = break_even(spent, full)
+    return {
+        "pieces": len(work.pieces),
+        "prompt_tokens": load.prompt_tokens,
+        "new_tokens": load.new_tokens,
+        "dtype": "float32" if load.dtype == "auto" else load.dtype,
+        "base_parameters": spent.parameters,
+        "added_parameters": spent.added_parameters,
+        "state_floats": spent.state_floats,
+        "state_bytes": spent.state_bytes,
+        "adapt_peak_kv_bytes": shape.cache_bytes(spent.adapt_slots, work.value_bytes),
+        "ask_peak_kv_bytes": shape.cache_bytes(spent.ask_slots, work.value_bytes),
+        "adapt_flops": spent.adapt_flops,
+        "ask_flops": spent.ask_flops,
+        "queries": load.queries,
+        "total_flops": spent.adapt_flops + load.queries * spent.ask_flops,
+        "break_even_queries": queries,
+        "cheaper": cheaper,
+        "positions": spent.positions,
+        "fits": None if shape.positions is None else spent.positions <= shape.positions,
+    }
+
+
+def break_even(spent: Cost, full: Cost) -> tuple[int | None, str]:
+    """From or until how many queries a method costs no more than full context, and which; see the module's text.
+
+        break_even(method 100 + 2 a query, full context 40 + 5 a query)  ->  20, "from"
+
+    Args:
+        spent: of the method.
+        full: of full context.
+
+    Returns:
+        The number of queries (0 with "always", None with "never"), and "always", "from", "until" or "never".
+    """
+    more, saved = spent.adapt_flops - full.adapt_flops, full.ask_flops - spent.ask_flops
+    if more <= 0 and saved >= 0:
+        return 0, "always"
+    if saved > 0:
+        return -(-more // saved), "from"
+    until = -more // -saved if saved else 0
+    return (until, "until") if until > 0 else (None, "never")

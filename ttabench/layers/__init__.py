@@ -1,1 +1,0 @@
-"""Neural layers that methods share; they know neither tasks nor methods."""

@@ -1,0 +1,227 @@
+"""Attention of many rows to one shared prefix, without a copy of the prefix for every row.
+
+The queries of all rows meet the shared keys in one product, those of a row meet its own keys, and both sums of values
+are weighed by how much of the softmax falls to each: Hydragen (arXiv 2402.05099, section 3). On a CPU both parts run
+through torch's fused kernel, which never writes scores to memory; elsewhere, under gradients, and where a prefix hides
+some of its slots, both parts share one softmax over written scores.
+
+    32 questions, 8 heads, on 1,500 tokens of context: keys [1, H, 1500, D] are read once, not written and read 32 times
+
+A text read in blocks is attended to in the same two parts on a CPU (`read_on`): what was read before without any mask,
+the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
+
+Registered with transformers under `NAME`, where it is sdpa until a window lends it a shared prefix, or until somebody
+watches: `watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel; or
+until heads are kept from seeing slots that other heads see (`heads_blinded`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from ttabench.lm.fused import attend_continuation, attend_shared, bias_of, in_two_parts
+
+NAME = "ttabench_shared_prefix"
+
+SCORES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
+"""Attention scores alive at a time without gradients; more rows take turns. 4 MiB stay in a CPU's cache: measured twice
+as fast as 64 MiB on one core. A GPU wants few large products: 256 MiB."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The keys and values of one layer that all rows share."""
+
+    keys: Tensor
+    """[1, H, P, D]"""
+    values: Tensor
+    """[1, H, P, D]"""
+    all_seen: bool
+    """Whether every token sees every slot: no padding in the prefix, no sliding window."""
+
+
+_lent: ContextVar[Sequence[Shared] | None] = ContextVar("shared_prefix", default=None)
+
+
+@contextmanager
+def shared_prefix(layers: Sequence[Shared] | None) -> Iterator[None]:
+    """Let forwards in the block see these keys and values, one entry a layer, in front of what their cache returns."""
+    token = _lent.set(layers)
+    try:
+        yield
+    finally:
+        _lent.reset(token)
+
+
+_blind: ContextVar[Sequence[Tensor] | None] = ContextVar("heads_blinded", default=None)
+
+
+@contextmanager
+def heads_blinded(layers: Sequence[Tensor] | None) -> Iterator[None]:
+    """Hide slots from single heads in the block: one bool [B or 1, H, P] a layer, true where head h misses slot p."""
+    token = _blind.set(layers)
+    try:
+        yield
+    finally:
+        _blind.reset(token)
+
+
+_reading: ContextVar[bool] = ContextVar("read_on", default=False)
+
+
+@contextmanager
+def read_on(plainly: bool) -> Iterator[None]:
+    """Say whether forwards in the block read a text on, every token seeing all that stands before it: no padding."""
+    token = _reading.set(plainly)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one layer's attention is given, after any rotation of queries and keys; nothing of it may be changed."""
+
+    layer: int
+    query: Tensor
+    """[B, N, T, D], N query heads."""
+    key: Tensor
+    """[B, H, S, D]: what the cache held, then these T tokens."""
+    value: Tensor
+    """[B, H, S, D]"""
+    mask: Tensor | None
+    """bool [B or 1, 1, T, S], true where a token sees a slot; None: every token sees all slots up to its own."""
+    scaling: float
+
+
+Watcher: TypeAlias = Callable[[Call], Tensor | None]
+"""Sees a call; None leaves attention as it is, a tensor [B, T, N, D] is its result instead."""
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watched(watcher: Watcher | None) -> Iterator[None]:
+    """Show the attention calls of forwards in the block to a watcher."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+def is_watched() -> bool:
+    """Whether somebody watches; windows made now keep their prefix where watchers see it."""
+    return _watcher.get() is not None
+
+
+def forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,  # by position where kvpress has wrapped all attention functions
+    **options: Any,  # the interface of transformers: scaling, is_causal, sliding_window ...
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
+    lent, watcher, blind = _lent.get(), _watcher.get(), _blind.get()
+    assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
+    if watcher is not None:
+        assert lent is None, "a shared prefix is not shown to watchers"
+        scale = options.get("scaling")
+        scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+        answered = watcher(Call(module.layer_idx, query, key, value, attention_mask, scale))
+        if answered is not None:
+            return answered, None
+    if blind is not None:
+        assert lent is None, "a prefix with hidden slots is not lent"
+        assert watcher is None, "hidden slots are not shown to watchers"
+        attention_mask = _seen_by_heads(blind[module.layer_idx], query, key, attention_mask)
+    if _reading.get() and 1 < query.shape[2] < key.shape[2]:
+        scaling = options.get("scaling")
+        return attend_continuation(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+    shared = None if lent is None else lent[module.layer_idx]
+    if shared is None or not shared.keys.shape[2]:
+        out: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, **options
+        )
+        return out
+    scaling = options.get("scaling")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if shared.all_seen and in_two_parts(query.device):
+        own_mask = None if attention_mask is None else attention_mask[..., shared.keys.shape[2] :]
+        bias = None if own_mask is None else bias_of(own_mask, query.dtype)
+        return attend_shared(query, (key, value), (shared.keys, shared.values), bias, scaling), None
+    return attend_in_parts(query * scaling, (key, value), shared, attention_mask), None
+
+
+def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:
+    """One softmax over written scores of scaled queries, for as many rows at a time as `SCORES_AT_ONCE` allows."""
+    key, value = own
+    rows, heads, tokens, _ = query.shape
+    step = rows
+    if not torch.is_grad_enabled():
+        step = max(
+            1, SCORES_AT_ONCE.get(query.device.type, 2**26) // (heads * tokens * (shared.keys.shape[2] + key.shape[2]))
+        )
+    parts = [slice(begin, begin + step) for begin in range(0, rows, step)]
+    masks = [mask if mask is None or len(mask) == 1 else mask[p] for p in parts]
+    found = [_attend(query[p], (key[p], value[p]), shared, seen) for p, seen in zip(parts, masks, strict=True)]
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _seen_by_heads(hidden_BHP: Tensor, query: Tensor, key: Tensor, mask_B1TS: Tensor | None) -> Tensor:
+    """The mask bool [B, N, T, S] of query heads whose key/value head misses some of the first P slots."""
+    tokens, slots = query.shape[2], key.shape[2]
+    if mask_B1TS is None:
+        mask_B1TS = torch.ones(1, 1, tokens, slots, dtype=torch.bool, device=key.device).tril(slots - tokens)
+    hidden_BHS = pad(hidden_BHP, (0, slots - hidden_BHP.shape[2]))
+    return mask_B1TS & ~hidden_BHS.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[:, :, None]
+
+
+def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask_B1TS: Tensor | None) -> Tensor:
+    """N query heads on H key/value heads; G = N / H query heads share one. Rows move behind heads: [H, B, G, T, D]."""
+    rows, count, tokens, size = query_BNTD.shape
+    heads, slots = own[0].shape[1], shared.keys.shape[2]
+    query_HBGTD = query_BNTD.view(rows, heads, count // heads, tokens, size).transpose(0, 1)
+    flat_HXD = query_HBGTD.reshape(heads, -1, size)
+    rows_HBXD = flat_HXD.view(heads, rows, -1, size)
+    to_shared_HXP = flat_HXD @ shared.keys[0].transpose(1, 2)
+    to_own_HBXS = rows_HBXD @ own[0].permute(1, 0, 3, 2)
+    shape = (heads, rows, count // heads, tokens)
+    to_shared, to_own = to_shared_HXP.view(*shape, slots), to_own_HBXS.view(*shape, -1)
+    if mask_B1TS is not None:
+        lowest = torch.finfo(query_BNTD.dtype).min
+        hidden_1B1TS = ~mask_B1TS[None]
+        to_own = to_own.masked_fill(hidden_1B1TS[..., slots:], lowest)
+        if not shared.all_seen:
+            to_shared = to_shared.masked_fill(hidden_1B1TS[..., :slots], lowest)
+    scores = torch.cat([to_shared, to_own], dim=-1)
+    weights_HXS = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_BNTD.dtype).flatten(1, 3)
+    from_shared_HXD = weights_HXS[..., :slots] @ shared.values[0]
+    own_weights_HBXS = weights_HXS.view(heads, rows, -1, scores.shape[-1])[..., slots:]
+    out_HBXD = from_shared_HXD.view(heads, rows, -1, size) + own_weights_HBXS @ own[1].transpose(0, 1)
+    return out_HBXD.view(*shape, size).permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
+
+
+def _mask(*arguments: Any, **named: Any) -> Tensor | None:
+    """The mask that transformers makes for sdpa; none where a text is read on."""
+    made: Tensor | None = None if _reading.get() else sdpa_mask(*arguments, **named)
+    return made
+
+
+AttentionInterface.register(NAME, forward)
+AttentionMaskInterface.register(NAME, _mask)

@@ -1,0 +1,88 @@
+"""Batches that fit: rows go through together, and where memory does not suffice half as many do.
+
+    for samples in in_batches(asks, BatchSize(64), answer):     # 64, 64, out of memory, 32, 32 ...
+
+What is done stays done; a batch that failed is run again in halves. Results do not depend on the size.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+from ttabench.core.errors import UserError
+from ttabench.lm.memory import out_of_memory
+
+if TYPE_CHECKING:
+    from ttabench.core.types import Ask
+    from ttabench.lm.model import LM
+
+AUTO = 0
+"""Stands for a size that is found: the largest one that fits, from `START` downwards."""
+START = {"cpu": 64, "cuda": 1024}
+"""A CPU gains nothing from more rows, and runs out of memory without a word; a GPU says so."""
+
+Row = TypeVar("Row")
+Done = TypeVar("Done")
+
+
+class BatchSize:
+    """How many rows go together, for as long as they fit.
+
+    Args:
+        wanted: rows; `AUTO` to find out.
+        device: torch device type, where `AUTO` begins.
+    """
+
+    def __init__(self, wanted: int, device: str = "cpu") -> None:
+        self.rows = wanted if wanted != AUTO else START.get(device, START["cpu"])
+        assert self.rows > 0, f"a batch of {self.rows} rows"
+
+
+def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]], Done]) -> Iterator[Done]:
+    """Do the work on all rows, batch by batch; the size shrinks where it must and stays there.
+
+    Raises:
+        UserError: one row alone does not fit.
+    """
+    begin = 0
+    while begin < len(rows):
+        batch = list(rows[begin : begin + size.rows])
+        failed = False
+        try:
+            done = work(batch)
+        except (RuntimeError, MemoryError) as error:
+            failed = out_of_memory(error)
+            if not failed:
+                raise
+        if failed:  # out of the handler, so that what the traceback holds is free again
+            _halve(size, len(batch))
+            continue
+        yield done
+        begin += len(batch)
+
+
+def _halve(size: BatchSize, failed: int) -> None:
+    if failed == 1:
+        hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
+        raise UserError("One query alone does not fit into memory.", hint)
+    size.rows = failed // 2
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
+    """Queries of one mode and one answer length together, those of like length side by side, the longest first.
+
+    What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
+    """
+    texts = [ask.prompt + "".join(ask.options) for ask in asks]  # a prompt is read in one row with its options
+    lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many(texts), strict=True)}
+    ordered = sorted(asks, key=lambda ask: (ask.mode, ask.max_new_tokens, -lengths[ask.key], ask.key))
+    for _, together in groupby(ordered, key=lambda ask: (ask.mode, ask.max_new_tokens)):
+        yield list(together)

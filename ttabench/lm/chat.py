@@ -1,0 +1,113 @@
+"""A tokenizer's chat template, cut where the words of user and assistant stand.
+
+    chat = chat_of(tokenizer, "smollm2-135m", lm.encode_template)
+    chat.start    "<|im_start|>system\\nYou are ...<|im_end|>\\n<|im_start|>user\\n"
+    chat.end      "<|im_end|>\\n<|im_start|>assistant\\n"
+
+Documents and the question about them are one turn of the user, the answer is the assistant's. Demonstrations are turns
+of both, as in lm-evaluation-harness. The words stay apart from the template, so that a context is read once and asked
+many times: what opens the first turn begins a text, as BOS does elsewhere, and what closes it ends a prompt. Special
+tokens are parsed in the template and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttabench.core.architectures import ARCHITECTURES
+from ttabench.core.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+HEADER_BYTES = 32 * 2**20
+"""A GGUF file keeps its metadata in front of its weights."""
+WORDS = ("THE-FIRST-WORDS", "THE-ANSWER-TO-THEM", "THE-LAST-WORDS")
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A chat template around turns of user and assistant."""
+
+    start: str
+    """Up to the user's first words; the template's own system message, if it has one, is in it."""
+    answer: str
+    """Between a question that was answered and its answer."""
+    next: str
+    """Between an answer and the next question."""
+    end: str
+    """Behind the last question, up to where its answer begins."""
+    start_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
+    next_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+
+
+def chat_of(tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str], list[int]]) -> Chat:
+    """The chat template of a tokenizer.
+
+    Args:
+        tokenizer: with a template.
+        name: for messages.
+        encode: ids of a text whose special tokens are meant.
+
+    Raises:
+        UserError: there is no template, it fails, or it does not give the words of a turn back once.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
+    rest, parts = _rendered(tokenizer, name), []
+    for words in WORDS:
+        part, found, rest = rest.partition(words)
+        if not found or words in rest:
+            what = f"The chat template of {name} does not hold the words of every turn once."
+            raise UserError(what, "Leave --chat-template out.")
+        parts.append(part)
+    start, answer, following = parts
+    ids = (tuple(encode(text)) for text in (start, answer, following, rest))
+    return Chat(start, answer, following, rest, *ids)
+
+
+def _rendered(tokenizer: Any, name: str) -> str:
+    import jinja2
+
+    roles = ("user", "assistant", "user")
+    turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    except (jinja2.exceptions.TemplateError, ValueError, TypeError, KeyError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise UserError(f"The chat template of {name} fails: {reason}.", "Leave --chat-template out.") from None
+    return str(text)
+
+
+def has_template(model: str) -> bool:
+    """Whether the model of that name, hub id, folder or GGUF file has a chat template, as far as files here tell."""
+    known = ARCHITECTURES.get(model) or next((each for each in ARCHITECTURES.values() if each.hub == model), None)
+    if known is not None:
+        return known.chats
+    path = _cached(model) or Path(model).expanduser()
+    try:
+        if path.suffix == ".gguf":
+            with path.open("rb") as file:
+                return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
+        if (path / "chat_template.jinja").is_file():
+            return True
+        told = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(told, dict) and bool(told.get("chat_template"))
+
+
+def _cached(model: str) -> Path | None:
+    """The folder of a hub id's tokenizer in the hub's own cache."""
+    if model.count("/") != 1 or Path(model).exists():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "tokenizer_config.json")
+    return Path(found).parent if isinstance(found, str) else None

@@ -1,0 +1,72 @@
+"""Log-probabilities of given tokens from last hidden states, without all logits at once, with gradients or without.
+
+    logprobs_of(lm, hidden_ND, targets_N)     float32 [N]
+
+A value depends on its own hidden state alone. Where the head is frozen, the gradient of each value is therefore made
+slice by slice along with it, known up to the factor that comes back, and no logits are held for the way back.
+
+Shape letters: N tokens · D width · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import cross_entropy
+
+from ttabench.lm.model import LM
+
+LOGITS_AT_ONCE = 2**26
+"""Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
+LOGITS_TRAINED = {"cpu": 2**22, "cuda": 2**26}
+"""The same with gradients. On a CPU 16 MiB: so little is used again, without asking the system for memory."""
+
+
+def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    """Log-probabilities (natural log) of the targets, float32 [N]; differentiable."""
+    head = lm.model.get_output_embeddings()
+    if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(head):
+        values_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head)  # type: ignore[no-untyped-call]
+        return values_N
+    size = len(hidden_ND) if torch.is_grad_enabled() else max(1, LOGITS_AT_ONCE // lm.vocab_size)
+    parts = zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True)
+    return torch.cat([-cross_entropy(lm.logits(h).float(), t, reduction="none") for h, t in parts])
+
+
+def _is_frozen(head: nn.Module) -> bool:
+    """Whether the head is one linear map that nothing trains: no weight, no delta of it, no hook that adds one."""
+    held = [each for each in head._parameters.values() if each is not None]
+    return isinstance(head, nn.Linear) and not head._forward_hooks and not any(each.requires_grad for each in held)
+
+
+class _FrozenHead(torch.autograd.Function):
+    """Log-probabilities of targets, and their gradients with them; the same two tensors hold every slice."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, targets_N: Tensor, head: nn.Linear) -> Tensor:
+        weight_VD, size = head.weight, max(1, LOGITS_TRAINED.get(hidden_ND.device.type, 2**26) // head.out_features)
+        values_N = hidden_ND.new_empty(len(hidden_ND), dtype=torch.float32)
+        slopes_ND = torch.empty_like(hidden_ND)
+        logits = hidden_ND.new_empty(min(size, len(hidden_ND)), head.out_features)
+        logprobs = torch.empty_like(logits, dtype=torch.float32)
+        for begin in range(0, len(hidden_ND), size):
+            part, targets_X1 = slice(begin, begin + size), targets_N[begin : begin + size, None]
+            logits_XV, logprobs_XV = logits[: len(targets_X1)], logprobs[: len(targets_X1)]
+            torch.mm(hidden_ND[part], weight_VD.T, out=logits_XV)
+            if head.bias is not None:
+                logits_XV += head.bias
+            torch.log_softmax(logits_XV, -1, dtype=torch.float32, out=logprobs_XV)
+            values_N[part] = logprobs_XV.gather(1, targets_X1)[:, 0]
+            logprobs_XV.exp_().neg_().scatter_add_(1, targets_X1, logprobs_XV.new_ones(targets_X1.shape))
+            torch.mm(logprobs_XV.to(weight_VD.dtype), weight_VD, out=slopes_ND[part])
+        ctx.save_for_backward(slopes_ND)
+        return values_N
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (slopes_ND,) = ctx.saved_tensors
+        return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None

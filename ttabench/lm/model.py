@@ -1,0 +1,234 @@
+"""The frozen base language model: loaded by name, folder or hub id, with the few facts the package asks of it.
+
+    lm = load("nano")
+    lm.decode(lm.encode("Ada Voss lives in Port Ansel."))    # any text round-trips through a byte-level tokenizer
+
+Weights never change: gradients are off, the model stays in evaluation mode. All adaptation goes through `patching`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from ttabench.core.architectures import NANO
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.lm import attention, hub
+from ttabench.lm.texts import Texts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class LM(Texts):
+    """A frozen causal language model with its tokenizer, whose texts it reads as `Texts` says.
+
+    Args:
+        model: a transformers causal LM whose logits are `output_embeddings(decoder(ids))` (Llama-likes, GPT-2, OPT).
+        tokenizer: a fast tokenizer whose ids all fit the model's vocabulary.
+        name: how the user named it; stands in records.
+        random_weights: whether the weights were never trained.
+        tokenizer_name: stands in records; by default `name`.
+        bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
+
+    Attributes:
+        max_positions: longest window; position ids run from 0 to this less one.
+        kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
+        eos_ids: what may end an answer: the tokenizer's end of sequence, and those of the model's `generation_config`.
+        stands_on: the checkpoint whose deltas were added to the weights, see `standing`; empty where none was.
+        weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
+
+    Raises:
+        UserError: the tokenizer has more tokens than the model, none that ends a text, or no BOS where one is wanted.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        name: str,
+        *,
+        random_weights: bool = False,
+        tokenizer_name: str = "",
+        bos: str = "auto",
+    ) -> None:
+        super().__init__(tokenizer, tokenizer_name or name, bos)
+        self.model = model.eval().requires_grad_(False)
+        model.set_attn_implementation(attention.NAME)
+        self.name = name
+        self.random_weights = random_weights
+        self.weights = ""
+        config = self.config = model.config
+        self.vocab_size: int = config.vocab_size
+        self.max_positions: int = config.max_position_embeddings
+        self.hidden_size: int = config.hidden_size
+        self.layers: int = config.num_hidden_layers
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
+        self.head_dim: int = getattr(config, "head_dim", None) or self.hidden_size // self.heads
+        self.eos_ids = frozenset({self.eos_id, *_ends(model)})
+        if len(tokenizer) > self.vocab_size:
+            what = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
+            raise UserError(what, "Give the tokenizer that belongs to the model.")
+        self.stands_on: Mapping[str, Any] = {}
+
+    @property
+    def decoder(self) -> nn.Module:
+        """The model without its head: ids to last hidden states."""
+        base: nn.Module = self.model.base_model
+        return base
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """Next-token logits [..., V] of the last hidden states [..., D]."""
+        out: Tensor = self.model.get_output_embeddings()(hidden_ND)
+        return out
+
+    @property
+    def _parameter(self) -> nn.Parameter:
+        first: nn.Parameter = next(self.model.parameters())
+        return first
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._parameter.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return self._parameter.dtype
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of architecture, parameter names and shapes, and the first 8 values of every parameter.
+
+        Values are rounded to bfloat16, so one base has one fingerprint in float32 and in bfloat16.
+        """
+        digest = hashlib.sha256(f"{self.config.model_type} {self.heads} {self.kv_heads}".encode())
+        values = []
+        for name, parameter in self.model.named_parameters():
+            digest.update(f"{name} {tuple(parameter.shape)}".encode())
+            values.append(parameter.detach().flatten()[:8].to(torch.bfloat16))
+        digest.update(torch.cat(values).view(torch.int16).cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def linear_names(self) -> list[str]:
+        """Names of the linear maps inside the decoder layers (`Linear`, GPT-2's `Conv1D`), in model order; no head."""
+        blocks = {id(m) for m in self.blocks().modules()}
+        named = self.model.named_modules()
+        return [name for name, m in named if id(m) in blocks and isinstance(m, nn.Linear | Conv1D)]
+
+    def linear_shape(self, name: str) -> tuple[int, int]:
+        """(features in, features out) of the linear map of that name."""
+        module = self.model.get_submodule(name)
+        if isinstance(module, Conv1D):
+            return int(module.nx), int(module.nf)
+        assert isinstance(module, nn.Linear), f"{name} is no linear map"
+        return module.in_features, module.out_features
+
+    def blocks(self) -> nn.ModuleList:
+        """The decoder layers, in order."""
+        lists = [m for m in self.decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
+        assert lists, f"{self.name}: found no list of {self.layers} decoder layers"
+        return lists[0]
+
+    def changed(self, stands_on: Mapping[str, Any]) -> None:
+        """Say that the weights are now those of a base that stands on a checkpoint: it has another fingerprint."""
+        self.stands_on = stands_on
+        self.__dict__.pop("fingerprint", None)
+
+    def describe(self) -> dict[str, Any]:
+        """What a run record says about the base model (JSON values)."""
+        return {
+            "name": self.name,
+            "architecture": str(self.config.model_type),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "positions": self.max_positions,
+            "random_weights": self.random_weights,
+            "fingerprint": self.fingerprint,
+            "tokenizer": self.tokenizer_name,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "start": self.tokenizer.decode(list(self.start_ids)),
+            **({} if self.chat is None else {"chat_end": self.chat.end}),
+            **({"stands_on": dict(self.stands_on)} if self.stands_on else {}),
+            **({"weights": self.weights} if self.weights else {}),
+        }
+
+
+def _ends(model: PreTrainedModel) -> list[int]:
+    """The tokens that the model's `generation_config` ends answers with."""
+    config = getattr(model, "generation_config", None)
+    ends = None if config is None else config.eos_token_id
+    return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+
+def load(
+    name: str = NANO,
+    *,
+    random_weights: bool = False,
+    device: str = "auto",
+    dtype: str = "auto",
+    seed: int = 0,
+    bos: str = "auto",
+) -> LM:
+    """The base LM of that name, frozen.
+
+    Args:
+        name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
+        random_weights: build a known architecture from its published configuration with random weights, offline.
+        device: "auto" (the first GPU if there is one), "cpu", "cuda", "cuda:1" ...
+        dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
+        seed: of the random weights.
+        bos: what begins a text, see `LM`.
+
+    Raises:
+        UserError: unknown name (closest named), folder without a model, hub not reachable, broken weights (see
+            `loading.read`), device or dtype not there.
+    """
+    where = find_device(device)
+    kind = find_dtype(dtype, where)
+    if random_weights:
+        model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
+        return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos)
+    found = hub.pretrained(name, kind, where)
+    lm = LM(found.model, found.tokenizer, name, bos=bos)
+    lm.weights = found.weights
+    return lm
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is the first GPU if there is one.
+
+    Raises:
+        UserError: it is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"Device {name!r} is not there.", "Use --device cpu, or cuda where there is a GPU.") from error
+    return device
+
+
+def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The number format of that name; None, for "auto" on a GPU, stands for the checkpoint's own.
+
+    Raises:
+        UnknownName: no such format.
+    """
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    if name not in DTYPES:
+        raise UnknownName("dtype", name, ["auto", *DTYPES])
+    return DTYPES[name]

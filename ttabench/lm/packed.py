@@ -1,0 +1,105 @@
+"""The tokens of one forward with their padding left out, and the attention that puts them back into rows.
+
+    text = Text(ids_BT, positions_BT, places_X)        places_X: which of the B T tokens are no padding
+    attend = Attending(text, scaling, shared, mask)
+    seen_XND = attend(layer, query_XND, key_BHSD, value_BHSD)
+
+Linear maps take tokens one by one: they are given all rows in one, without padding. Attention is given rows, where it
+cannot do without: tokens meet the slots that all rows share as they are, packed.
+
+Shape letters: B rows · T tokens · X tokens of all rows, padding left out · N query heads · H key/value heads ·
+    G = N / H · S slots · D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from ttabench.lm.attention import Shared, attend_in_parts
+from ttabench.lm.fused import across, attend_continuation, bias_of, merge_partials, summed
+
+
+@dataclass(frozen=True)
+class Text:
+    """The tokens of one forward, in rows; padding stands in rows where attention needs it and is mapped nowhere."""
+
+    ids_BT: Tensor
+    positions_BT: Tensor
+    """[B or 1, T]"""
+    places_X: Tensor | None = None
+    """Which of the B T tokens, row after row, are no padding; None: all of them."""
+
+    def packed(self, rows_BT: Tensor) -> Tensor:
+        """[B, T, ...] without padding: [X, ...]."""
+        flat = rows_BT.flatten(0, 1)
+        return flat if self.places_X is None else flat.index_select(0, self.places_X)
+
+    def in_rows(self, packed_X: Tensor) -> Tensor:
+        """[X, ...] as [B, T, ...]; zeros stand for padding."""
+        rows, tokens = self.ids_BT.shape
+        if self.places_X is not None:
+            padded = packed_X.new_zeros(rows * tokens, *packed_X.shape[1:])
+            packed_X = padded.index_copy_(0, self.places_X, packed_X)
+        return packed_X.view(rows, tokens, *packed_X.shape[1:])
+
+    def heads_first(self, packed_XHD: Tensor) -> Tensor:
+        """[X, H, D] as [B, H, T, D]; zeros stand for padding."""
+        if self.ids_BT.shape[1] == 1:
+            return packed_XHD.unsqueeze(2)
+        return self.in_rows(packed_XHD).transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Attending:
+    """Attention of one forward: what all its layers have in common is made once."""
+
+    text: Text
+    scaling: float
+    shared: Sequence[Shared] | None = None
+    """What a window lends, one entry a layer."""
+    mask: Tensor | None = None
+    """bool [B or 1, 1, T, P + S] of shared and own slots; None: every token sees all slots up to its own."""
+
+    @cached_property
+    def _bias(self) -> Tensor | None:
+        """Of the own slots, where shared ones are attended to apart, else of all."""
+        if self.mask is None:
+            return None
+        lent = 0 if self.shared is None else self.shared[0].keys.shape[2]
+        return bias_of(self.mask[..., lent:], torch.float32)
+
+    def __call__(self, layer: int, query_XND: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Queries [X, N, D] to what they attend to [X, N, D] or [X, H, G, D]; keys and values are [B, H, S, D]."""
+        shared = None if self.shared is None else self.shared[layer]
+        if shared is not None and shared.keys.shape[2]:
+            query = self.text.heads_first(query_XND)
+            if not shared.all_seen:
+                return self.text.packed(attend_in_parts(query * self.scaling, (key, value), shared, self.mask))
+            part = summed(query, key, value, self.scaling, bias=self._bias, causal=self.mask is None)
+            of_own, sum_own = (self.text.packed(each.transpose(1, 2)) for each in part)
+            return merge_partials(across(query_XND, shared.keys, shared.values, self.scaling), (of_own, sum_own))
+        if self.text.ids_BT.shape[1] == 1:  # the query heads of one key/value head are queries of it
+            query = query_XND.reshape(len(key), key.shape[1], -1, key.shape[3])
+            return scaled_dot_product_attention(query, key, value, self._bias, scale=self.scaling)
+        return self.text.packed(self._to_own(self.text.heads_first(query_XND), key, value))
+
+    def _to_own(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        whole = self._bias is None
+        if whole and key.shape[2] > query.shape[2]:
+            return attend_continuation(query, key, value, self.scaling)
+        out = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            self._bias,
+            is_causal=whole,
+            scale=self.scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return out.transpose(1, 2)

@@ -1,0 +1,181 @@
+"""What a method remembers (`State`), and all that it may do to the frozen language model (`Patch`).
+
+Shape letters used in tensor names throughout the package:
+    B batch rows · P prefix positions · T tokens · H key/value heads · D head size · L layers · R rank ·
+    I/O features in and out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ttabench.core.types import Json
+
+if TYPE_CHECKING:
+    from ttabench.lm.attention import Call
+
+
+@dataclass(frozen=True)
+class State:
+    """What a method remembers, as a value: `adapt` returns a new one and leaves the old one as it was.
+
+    Everything that lives in memory between `adapt` and `patch` is a tensor here, so `nbytes` is what it costs to keep.
+    """
+
+    rows: int
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    meta: Mapping[str, Json] = field(default_factory=dict)
+    """JSON values only: document keys, tokens read, truncation, seeds of stochastic rules; and `labels`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(t.numel() * t.element_size() for t in self.tensors.values())
+
+    @property
+    def labels(self) -> Mapping[str, Json]:
+        """What readers of a record should know about how the method came to this state."""
+        found: Mapping[str, Json] = self.meta.get("labels", {})
+        return found
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values put in front of the text in every layer, as a cache would hold them."""
+
+    keys_LBHPD: tuple[Tensor, ...]
+    """One tensor [B, H, P, D] a layer; B is 1 for a prefix all rows share. Keys are used as they are, never rotated."""
+    values_LBHPD: tuple[Tensor, ...]
+    next_position_B: Tensor
+    """int64 [B]: position id of the first text token after the prefix."""
+    mask_BP: Tensor | None = None
+    """bool [B, P], false where a slot is padding; None when every slot counts."""
+    holds_bos: bool = False
+    """True when the prefix was made by reading text that starts with the BOS token (set by `patching`)."""
+    eviction: Eviction | None = None
+    """Which slots go as text is read on top (H2O); None: all stay."""
+    hidden_LBHP: tuple[Tensor, ...] | None = None
+    """One bool [B, H, P] a layer, true where a head does not see a slot that others may; None when all see all."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values."""
+        return sum(t.numel() * t.element_size() for t in (*self.keys_LBHPD, *self.values_LBHPD))
+
+
+class Eviction(Protocol):
+    """What a prefix forgets while text is read on top of it: a value that goes where the prefix goes."""
+
+    def step(self, mask_BT: Tensor) -> EvictionStep:
+        """Watch the next tokens being read, of as many rows as this has; false where a row is padded."""
+        ...
+
+    def select(self, rows_N: Tensor) -> Eviction:
+        """That of these rows, in this order; one row serves any number."""
+        ...
+
+
+class EvictionStep(Protocol):
+    """One reading under an `Eviction`."""
+
+    def __call__(self, call: Call) -> None:
+        """Sees the attention of one layer."""
+        ...
+
+    def left(self, whole: Prefix, *, evict: bool) -> Prefix:
+        """What is left of the prefix with the tokens just read behind it, with its eviction; all of it for now if not
+        `evict`."""
+        ...
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """A weight delta of one linear layer: y += (x @ a^T) @ b^T."""
+
+    a_BRI: Tensor
+    """[B, R, in]; B may be 1."""
+    b_BOR: Tensor
+    """[B, out, R]; B may be 1. Any scale is already inside."""
+    dropout: Callable[[Tensor, Tensor], Tensor] | None = None
+    """dropout(x) @ a^T from x [B, T, in] and a, in place of x @ a^T: while they are trained, never in use."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A delta of any parameter, added to it: [*shape] for all rows alike, or [1, *shape]."""
+
+    delta: Tensor
+
+
+Delta: TypeAlias = LowRank | Dense
+
+
+@dataclass(frozen=True)
+class Patch:
+    """All that adaptation may do to the frozen LM. The parts combine; their rows are 1 (shared) or the batch size.
+
+    With deltas and tokens together, tokens are read by the *adapted* weights. In the window: prefix, tokens, text.
+    """
+
+    tokens_BT: Tensor | None = None
+    """int64 [B, T]: token ids kept in the window (no BOS), right-padded."""
+    tokens_mask_BT: Tensor | None = None
+    prefix: Prefix | None = None
+    deltas: Mapping[str, Delta] = field(default_factory=dict)
+    """Keyed by module name for `LowRank` ("model.layers.0.mlp.up_proj"), by parameter name for `Dense`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything in the patch."""
+        total = self.prefix.nbytes if self.prefix is not None else 0
+        if self.tokens_BT is not None:
+            total += self.tokens_BT.numel() * self.tokens_BT.element_size()
+        for delta in self.deltas.values():
+            parts = (delta.a_BRI, delta.b_BOR) if isinstance(delta, LowRank) else (delta.delta,)
+            total += sum(t.numel() * t.element_size() for t in parts)
+        return total
+
+    def __add__(self, other: Patch) -> Patch:
+        """Both at once: the tokens of `other` stand behind those of this one, deltas of one weight add up."""
+        assert self.prefix is None or other.prefix is None, "two prefixes have no order"
+        deltas = dict(self.deltas)
+        for name, delta in other.deltas.items():
+            deltas[name] = _both(deltas[name], delta) if name in deltas else delta
+        tokens_BT, mask_BT = _in_turn(self, other)
+        return Patch(tokens_BT, mask_BT, other.prefix if self.prefix is None else self.prefix, deltas)
+
+
+def _both(first: Delta, second: Delta) -> Delta:
+    if isinstance(first, LowRank) and isinstance(second, LowRank):
+        assert first.dropout is None is second.dropout, "what is being trained is not merged"
+        return LowRank(_joined(first.a_BRI, second.a_BRI, 1), _joined(first.b_BOR, second.b_BOR, 2))
+    assert isinstance(first, Dense) and isinstance(second, Dense), "names of maps and of parameters differ"  # noqa: PT018
+    return Dense(first.delta + second.delta)
+
+
+def _in_turn(first: Patch, second: Patch) -> tuple[Tensor | None, Tensor | None]:
+    """Tokens of both, and their mask where a row is padded; padding may stand between them."""
+    if first.tokens_BT is None or second.tokens_BT is None:
+        found = second if first.tokens_BT is None else first
+        return found.tokens_BT, found.tokens_mask_BT
+    tokens_BT = _joined(first.tokens_BT, second.tokens_BT, 1)
+    masks = (first.tokens_mask_BT, second.tokens_mask_BT)
+    if masks == (None, None):
+        return tokens_BT, None
+    kept = [
+        each.tokens_BT.new_ones(each.tokens_BT.shape, dtype=torch.bool) if mask is None else mask.bool()
+        for each, mask in zip((first, second), masks, strict=True)
+        if each.tokens_BT is not None
+    ]
+    return tokens_BT, _joined(kept[0], kept[1], 1)
+
+
+def _joined(first: Tensor, second: Tensor, dim: int) -> Tensor:
+    """Side by side, where one row serves any number of rows."""
+    rows = max(len(first), len(second))
+    return torch.cat([first.expand(rows, *first.shape[1:]), second.expand(rows, *second.shape[1:])], dim)

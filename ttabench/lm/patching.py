@@ -1,0 +1,204 @@
+"""The frozen LM under a `Patch`: the one place where adaptation touches the base model.
+
+    patch = encoded(lm, patch)                       tokens are read once and become keys and values
+    logits_BTV, window = forward(lm, patch, ids_BT)  text rows on top of them
+
+The window of a row is [prefix slots] [BOS, unless the prefix holds one] [text]. Prefix keys are used as they are; text
+positions start at `prefix.next_position_B` and skip padding, so padding on either side changes nothing.
+`forward` adds no BOS; `text_start` says what begins a text, and `read`, `scoring` and `generation` put it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.lm.deltas import deltas_applied
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix
+from ttabench.lm.window import Window
+
+__all__ = [
+    "Window",
+    "check_fits",
+    "deltas_applied",
+    "encode",
+    "encoded",
+    "follows_text",
+    "forward",
+    "patch_rows",
+    "read",
+    "select_rows",
+    "text_start",
+]
+
+BLOCK = 2048
+"""Tokens read by one forward: bounds the attention mask of a long context to BLOCK x context."""
+
+
+def forward(
+    lm: LM,
+    patch: Patch,
+    ids_BT: Tensor,
+    mask_BT: Tensor | None = None,
+    *,
+    past: Window | None = None,
+    last: int | None = None,
+) -> tuple[Tensor, Window]:
+    """One forward of text rows under a patch; differentiable with respect to prefix and deltas.
+
+    Args:
+        lm: the base model.
+        patch: of 1 or B rows; tokens in it are read first (use `encoded` once where it serves several forwards).
+        ids_BT: text, BOS included where the text has one.
+        mask_BT: false where padded, on either side; None when nothing is.
+        past: the window of an earlier forward under the same patch, to go on from; None starts at the prefix.
+        last: logits of the last so many positions only.
+
+    Returns:
+        logits [B, T or last, V], and the window, which the next call may continue.
+
+    Raises:
+        UserError: the window is longer than the model's positions.
+    """
+    rows, device = ids_BT.shape[0], lm.device
+    patch = encoded(lm, patch)
+    assert patch_rows(patch) in (1, rows), f"patch of {patch_rows(patch)} rows on a batch of {rows}"
+    if mask_BT is not None and bool(mask_BT.all()):
+        mask_BT = None
+    if past is None:
+        check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
+        past = Window(lm, patch.prefix, rows)
+    with deltas_applied(lm, patch.deltas, rows):
+        hidden_BTD = past.feed(ids_BT.to(device), None if mask_BT is None else mask_BT.to(device).bool())
+        return lm.logits(hidden_BTD if last is None else hidden_BTD[:, -last:]), past
+
+
+def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *, block: int = BLOCK) -> Prefix:
+    """Read text on top of a patch (no head, no logits).
+
+    Args:
+        lm: the base model.
+        patch: of 1 or B rows, as are the ids: the result has as many rows as the larger of the two.
+        ids_BT: text without BOS; it is put in front unless the prefix holds one.
+        mask_BT: false where padded; None when nothing is.
+        block: tokens a forward reads.
+
+    Returns:
+        The patch's prefix extended by the text. Reading in pieces gives the same prefix as reading at once; what the
+        prefix's eviction throws away goes when something is asked.
+
+    Raises:
+        UserError: the window is longer than the model's positions.
+    """
+    patch = encoded(lm, patch)
+    rows, device = max(patch_rows(patch), ids_BT.shape[0]), lm.device
+    ids_BT = ids_BT.to(device).expand(rows, -1)
+    start = text_start(lm, patch)
+    check_fits(lm, patch.prefix, [len(start) + ids_BT.shape[1]] if mask_BT is None else len(start) + mask_BT.sum(1))
+    if mask_BT is not None:
+        mask_BT = None if bool(mask_BT.all()) else mask_BT.to(device).bool().expand(rows, -1)
+    if start:
+        ids_BT = torch.cat([ids_BT.new_tensor(start).expand(rows, -1), ids_BT], dim=1)
+        if mask_BT is not None:
+            mask_BT = torch.cat([mask_BT.new_ones(rows, len(start)), mask_BT], dim=1)
+    window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1], evict=False)
+    with deltas_applied(lm, patch.deltas, rows):
+        for begin in range(0, ids_BT.shape[1], block):
+            part = slice(begin, begin + block)
+            window.feed(ids_BT[:, part], None if mask_BT is None else mask_BT[:, part])
+    return replace(window.prefix(), holds_bos=True)
+
+
+def encode(lm: LM, patch: Patch) -> Prefix | None:
+    """The patch's tokens, read by the adapted weights on top of its prefix; None when it has neither."""
+    if patch.tokens_BT is None:
+        return patch.prefix
+    bare = replace(patch, tokens_BT=None, tokens_mask_BT=None)
+    return read(lm, bare, patch.tokens_BT, patch.tokens_mask_BT)
+
+
+def encoded(lm: LM, patch: Patch) -> Patch:
+    """The same patch with its tokens read once: prefix and deltas only. What is encoded already comes back as it is."""
+    if patch.tokens_BT is None:
+        return patch
+    return replace(patch, tokens_BT=None, tokens_mask_BT=None, prefix=encode(lm, patch))
+
+
+def follows_text(patch: Patch) -> bool:
+    """Whether a text under this patch goes on behind other text in the window, or begins one."""
+    return patch.tokens_BT is not None or (patch.prefix is not None and patch.prefix.holds_bos)
+
+
+def text_start(lm: LM, patch: Patch) -> list[int]:
+    """What begins a text under this (encoded) patch: `lm.start_ids`, unless the text goes on behind other text."""
+    return [] if follows_text(patch) else list(lm.start_ids)
+
+
+READ_LESS = "Read less (--task-set documents=N; --set truncate=left, max_tokens=N) or give a --model of more positions."
+
+
+def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hint: str = READ_LESS) -> None:
+    """Whether so many more tokens of each row fit the model's positions; `hint` says what to do where they do not.
+
+    Raises:
+        UserError: naming the lengths and the limit.
+    """
+    more_B = torch.as_tensor(counts)
+    held_B = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B.to(more_B.device)
+    worst = int((held_B + more_B).max())
+    if worst > lm.max_positions:
+        what = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.max_positions} positions"
+        raise UserError(f"{what} of {lm.name}.", hint)
+
+
+def patch_rows(patch: Patch) -> int:
+    """Rows of a patch: those of its largest part (each other part has as many, or 1)."""
+    sizes = {1, *(tensor.shape[0] for tensor in _row_tensors(patch))}
+    assert len(sizes) <= 2, f"parts of a patch disagree about its rows: {sorted(sizes)}"
+    return max(sizes)
+
+
+def _row_tensors(patch: Patch) -> list[Tensor]:
+    tensors = [t for t in (patch.tokens_BT, patch.tokens_mask_BT) if t is not None]
+    if patch.prefix is not None:
+        tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
+    for delta in patch.deltas.values():
+        tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else []
+    return tensors
+
+
+def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
+    """The patch of these rows, in this order (rows may repeat). Parts of one row stay as they are, shared."""
+    if patch_rows(patch) == 1:
+        return patch
+    index_N = torch.as_tensor(indices, dtype=torch.int64)
+
+    def pick(tensor: Tensor) -> Tensor:
+        return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index_N.to(tensor.device))
+
+    def picked(delta: Delta) -> Delta:
+        return delta if isinstance(delta, Dense) else replace(delta, a_BRI=pick(delta.a_BRI), b_BOR=pick(delta.b_BOR))
+
+    prefix = patch.prefix
+    if prefix is not None:
+        eviction, own = prefix.eviction, prefix.next_position_B.shape[0] > 1
+        prefix = replace(
+            prefix,
+            keys_LBHPD=tuple(pick(keys) for keys in prefix.keys_LBHPD),
+            values_LBHPD=tuple(pick(values) for values in prefix.values_LBHPD),
+            next_position_B=pick(prefix.next_position_B),
+            mask_BP=None if prefix.mask_BP is None else pick(prefix.mask_BP),
+            eviction=eviction.select(index_N.to(prefix.next_position_B.device)) if eviction and own else eviction,
+            hidden_LBHP=None if prefix.hidden_LBHP is None else tuple(pick(hidden) for hidden in prefix.hidden_LBHP),
+        )
+    return Patch(
+        tokens_BT=None if patch.tokens_BT is None else pick(patch.tokens_BT),
+        tokens_mask_BT=None if patch.tokens_mask_BT is None else pick(patch.tokens_mask_BT),
+        prefix=prefix,
+        deltas={name: picked(delta) for name, delta in patch.deltas.items()},
+    )

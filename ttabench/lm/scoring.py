@@ -1,0 +1,249 @@
+"""Log-probabilities under a patch: continuations, options to choose from, long texts; and the training loss.
+
+    token_logprobs(lm, patch, [(prompt ids, target ids), ...])     one float32 tensor an item, one value a target token
+    choose(lm, patch, [(prompt ids, [option ids, ...]), ...])      one float32 tensor an item, one sum an option
+    score_options(lm, patch, questions)                            the same with every token, and whether it was greedy
+    rolling(lm, patch, book ids, window=1024, stride=512)          every token of a long text scored once
+    nll(lm, patch, items)                                          differentiable sum and count
+    target_logprobs(lm, patch, items)                              differentiable, one value a target token
+
+A patch has 1 row, shared by all items, or one row an item. The text of an item starts with BOS unless the patch holds
+one. With an empty prompt and no BOS to predict it from, the first target token is not scored: one value fewer.
+Items of like length share a batch; results do not depend on the batch size beyond float noise. Logits are computed
+only at the positions that predict targets. A prompt is read once for all its options, which fork from it in one row:
+
+    prompt  option 1  option 2        an option's tokens see the prompt and what stands before them in the option
+
+Under a prefix that evicts as text is read, options have rows of their own, token by token (`forcing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ttabench.lm.forcing import Read, teacher_forced
+from ttabench.lm.head import LOGITS_AT_ONCE, logprobs_of
+from ttabench.lm.lean import packs
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
+from ttabench.lm.tokens import pad, windows
+from ttabench.lm.window import Window
+
+Item = tuple[list[int], list[int]]
+"""Prompt ids and target ids, without BOS."""
+Question = tuple[list[int], list[list[int]]]
+"""Prompt ids and the ids of each option, without BOS."""
+
+LIKE, FEWEST = 0.8, 4
+"""A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
+padding costs as text does, and a forward of few rows costs too."""
+LIKE_PACKED = 0.25
+"""The same where padding is left out of all maps (`lean`) and costs in attention alone."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A continuation under the model."""
+
+    logprobs: Tensor
+    """float32 on the CPU, one value (natural log) a token."""
+    greedy: bool
+    """Whether every token is the likeliest one at its place."""
+
+
+@torch.no_grad()
+def token_logprobs(lm: LM, patch: Patch, items: Sequence[Item], batch_size: int = 32) -> list[Tensor]:
+    """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items.
+
+    Raises:
+        UserError: an item is longer than the model's positions.
+    """
+    questions = [(prompt, [target]) for prompt, target in items]
+    return [values for ((values, _),) in _in_batches(lm, patch, questions, batch_size)]
+
+
+def nll(lm: LM, patch: Patch, items: Sequence[Item]) -> tuple[Tensor, int]:
+    """Sum of the negative log-likelihoods of all target tokens, and their count; one differentiable forward.
+
+    Returns:
+        scalar float32 loss sum (divide it by the count for a token mean), number of target tokens.
+
+    Raises:
+        UserError: an item is longer than the model's positions.
+    """
+    values = target_logprobs(lm, patch, items)
+    return -torch.cat(values).sum(), sum(len(value) for value in values)
+
+
+def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
+    """Log-probability of every target token, one float32 tensor an item: one differentiable forward of all items.
+
+    Raises:
+        UserError: an item is longer than the model's positions.
+    """
+    found = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], logprobs_of)
+    return [value for (value,) in found]
+
+
+@torch.no_grad()
+def choose(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[Tensor]:
+    """Summed log-probability of each option after its prompt, float32 on the CPU.
+
+    Divide by the number of tokens or bytes of an option for length-normalised choices.
+    """
+    found = _in_batches(lm, patch, items, batch_size)
+    return [torch.stack([values.sum() for values, _ in options]) for options in found]
+
+
+@torch.no_grad()
+def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32) -> list[list[Scored]]:
+    """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it.
+
+    Raises:
+        UserError: a prompt with its options is longer than the model's positions.
+    """
+    found = _in_batches(lm, patch, items, batch_size, _with_best)
+    return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in found]
+
+
+def rolling(lm: LM, patch: Patch, ids: Sequence[int], window: int, stride: int, batch_size: int = 8) -> Tensor:
+    """Log-probability of every token of a long text, each scored once, float32 [len(ids)] on the CPU.
+
+    Args:
+        lm: the base model.
+        patch: of one row; every window is read on top of it.
+        ids: the text, without BOS (each window starts with it unless the patch holds one).
+        window: longest window in tokens, BOS and prefix not counted.
+        stride: tokens a window scores; the others are its context.
+        batch_size: windows at once.
+
+    Returns:
+        one value a token; one fewer when nothing precedes the first token.
+    """
+    assert patch_rows(patch) == 1, "a rolling score reads one text under one patch"
+    pairs = windows(ids, window, stride)
+    return torch.cat([torch.empty(0), *token_logprobs(lm, patch, pairs, batch_size)])
+
+
+def _in_batches(
+    lm: LM, patch: Patch, items: Sequence[Question], batch_size: int, read: Read | None = None
+) -> list[list[tuple[Tensor, Tensor]]]:
+    """For each question and option (log-probabilities, best log-probabilities) of its tokens, on the CPU.
+
+    Without `read`, the best ones are empty.
+    """
+    patch = encoded(lm, patch)
+    assert patch_rows(patch) in (1, len(items)), f"patch of {patch_rows(patch)} rows for {len(items)} items"
+    results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
+    lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
+    like = LIKE_PACKED if packs(lm, patch) else LIKE
+    for chosen in _batches(lengths, batch_size, like):
+        found = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or logprobs_of)
+        for index, options in zip(chosen, found, strict=True):
+            tables = [values.cpu() if values.ndim == 2 else values.cpu()[:, None] for values in options]
+            results[index] = [(table[:, 0], table[:, 1:].flatten()) for table in tables]
+    return results
+
+
+def _batches(lengths: Sequence[int], size: int, like: float) -> Iterator[list[int]]:
+    """Indices in batches of like length, longest first: what does not fit fails at once."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        unlike = len(batch) >= FEWEST and lengths[index] < like * lengths[batch[0]]
+        if len(batch) == size or unlike:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A text and the options that fork from its end, in one row."""
+
+    owner: int
+    """Which question it is of."""
+    ids: list[int]
+    depths: list[int]
+    """Position of every token behind the prefix."""
+    branches: list[int]
+    """0 in the text, i in the i-th option."""
+    places: list[int]
+    """Which tokens predict the targets."""
+    targets: list[int]
+    counts: list[int]
+    """Targets of each option."""
+
+    @property
+    def forks(self) -> bool:
+        """Whether tokens of several options stand in it, so that causal attention would not keep them apart."""
+        return len(set(self.branches) - {0}) > 1
+
+
+def _row(owner: int, text: list[int], options: Sequence[list[int]]) -> _Row:
+    row = _Row(owner, list(text), list(range(len(text))), [0] * len(text), [], [], [])
+    last = [len(text) - 1] if text else []
+    for number, option in enumerate(options, start=1):
+        begin, read = len(row.ids), option[:-1]
+        row.ids.extend(read)
+        row.depths.extend(range(len(text), len(text) + len(read)))
+        row.branches.extend([number] * len(read))
+        scored = option if text else option[1:]
+        row.places.extend([*last, *range(begin, len(row.ids))] if option else [])
+        row.targets.extend(scored)
+        row.counts.append(len(scored))
+    return row
+
+
+def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list[list[Tensor]]:
+    """What `read` finds at every target of every option: one forward of right-padded rows under an encoded patch."""
+    start = text_start(lm, patch)
+    if patch.prefix is not None and patch.prefix.eviction is not None:
+        if any(len(option) > 1 for _, options in items for option in options):
+            found = iter(teacher_forced(lm, patch, [(start + prompt, options) for prompt, options in items], read))
+            return [[next(found) for _ in options] for _, options in items]
+        patch = replace(patch, prefix=replace(patch.prefix, eviction=None))  # nothing is read after the prompt
+    if getattr(lm.config, "sliding_window", None) is None:
+        rows = [_row(owner, start + prompt, options) for owner, (prompt, options) in enumerate(items)]
+    else:  # which is counted in slots, and a fork has more slots than positions
+        rows = [_row(owner, start + prompt, [o]) for owner, (prompt, options) in enumerate(items) for o in options]
+        patch = select_rows(patch, [row.owner for row in rows])
+    counts = [count for row in rows for count in row.counts]
+    if sum(counts) == 0:
+        return [[torch.zeros(0)] * len(options) for _, options in items]
+    check_fits(lm, patch.prefix, [1 + max(row.depths, default=-1) for row in rows])
+    width = max(len(row.ids) for row in rows)
+    places_N = torch.tensor([i * width + place for i, row in enumerate(rows) for place in row.places], device=lm.device)
+    targets_N = torch.tensor([target for row in rows for target in row.targets], device=lm.device)
+    with deltas_applied(lm, patch.deltas, len(rows)):
+        hidden_BTD = _hidden(lm, patch, rows)
+        values = read(lm, hidden_BTD.flatten(0, 1).index_select(0, places_N), targets_N)
+    split = iter(torch.split(values, counts))
+    return [[next(split) for _ in options] for _, options in items]
+
+
+def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
+    ids_BT, filled_BT = (each.to(lm.device) for each in pad([row.ids for row in rows], lm.pad_id, "right"))
+    window = Window(lm, patch.prefix, len(rows), retain=False)
+    if not any(row.forks for row in rows):
+        # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.
+        return window.feed(ids_BT, filled_BT=filled_BT)
+    depths_BT = pad([row.depths for row in rows], 0, "right")[0].to(lm.device)
+    branches_BT = pad([row.branches for row in rows], 0, "right")[0].to(lm.device)
+    return window.feed_forks(ids_BT, depths_BT, branches_BT, filled_BT)
+
+
+def _with_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    """Log-probabilities of the targets and of the likeliest tokens [N, 2]."""
+    size = max(1, LOGITS_AT_ONCE // lm.vocab_size)
+    found = []
+    for hidden, targets in zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True):
+        logprobs_NV = lm.logits(hidden).float().log_softmax(-1)
+        found.append(torch.stack([logprobs_NV.gather(1, targets[:, None])[:, 0], logprobs_NV.amax(1)], dim=1))
+    return torch.cat(found)

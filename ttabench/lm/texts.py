@@ -1,0 +1,164 @@
+"""Texts as a tokenizer means them: what begins them, how they go on behind other text, what is a special token in them.
+
+texts = Texts(tokenizer, "smollm2-135m")
+texts.encode("Ada <|im_end|>")            "<|im_end|>" in a document is text
+texts.encode("\\n\\nBo", follows=True)    as it stands behind other text
+texts.start_ids                           what stands in front of a text: BOS where the tokenizer adds one, else nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer
+
+from ttabench.core.errors import UserError
+from ttabench.lm.chat import Chat, chat_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+ANCHORS = ("a", "\n", ".", ")", "x")
+"""One of them stands in front of a text that follows other text, while it is tokenised, where that makes a difference:
+the first that shares no token with the text."""
+
+
+class Texts:
+    """Texts to token ids and back.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        name: of the tokenizer, for messages and records.
+        bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
+
+    Attributes:
+        bos_ids: what begins a text: one token for Llama-likes, () for GPT-2 and for SmolLM2.
+        eos_id: the token that ends a text.
+        pad_id: fills padded slots, which nothing attends to; EOS where the tokenizer has no padding token.
+        chat: the chat template in use, see `use_chat_template`; None by default.
+
+    Raises:
+        UserError: the tokenizer has no token that ends a text, or no BOS where one is wanted.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, name: str, bos: str = "auto") -> None:
+        self.tokenizer = tokenizer
+        self.tokenizer_name = name
+        self.eos_id, self.pad_id = _special_ids(tokenizer, name)
+        self.bos_ids = _first_ids(tokenizer, bos, name)
+        # Own copies: a call of `tokenizer` changes truncation, padding and special tokens of its backend.
+        self._texts = backend(tokenizer)
+        self._templates = backend(tokenizer, specials_are_text=False)
+        self._anchors = _anchors(self._texts)
+        self.chat: Chat | None = None
+
+    @property
+    def start_ids(self) -> tuple[int, ...]:
+        """What stands in front of every text: what opens the user's turn of a chat template, else `bos_ids`."""
+        return self.bos_ids if self.chat is None else self.chat.start_ids
+
+    def use_chat_template(self) -> None:
+        """Read contexts and questions as a user's turn of the tokenizer's chat template, answers as the next turn.
+
+        Raises:
+            UserError: the tokenizer has no chat template, or one that leaves out what the user says.
+        """
+        self.chat = chat_of(self.tokenizer, self.tokenizer_name, self.encode_template)
+
+    def encode(self, text: str, max_tokens: int | None = None, *, follows: bool = False) -> list[int]:
+        """Token ids; "<|eos|>" in a document is text, not its end.
+
+        Args:
+            text: any text.
+            max_tokens: keep the first so many.
+            follows: the text goes on behind other text. Tokenizers that put a blank in front of every text
+                (SentencePiece) then put none.
+        """
+        return self.encode_many([text], max_tokens, follows=follows)[0]
+
+    def _following(self, own: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts behind other text: behind an anchor, without it."""
+        found: dict[int, list[int]] = {}
+        for anchor, known in self._anchors.items():
+            left = [number for number in range(len(texts)) if number not in found]
+            rows = own.encode_batch([anchor + texts[number] for number in left], add_special_tokens=False)
+            cut = {number: row.ids for number, row in zip(left, rows, strict=True)}
+            found |= {number: ids[len(known) :] for number, ids in cut.items() if tuple(ids[: len(known)]) == known}
+            if len(found) == len(texts):
+                break
+        alone = [number for number in range(len(texts)) if number not in found]
+        rows = own.encode_batch([texts[number] for number in alone], add_special_tokens=False)
+        found |= {number: row.ids for number, row in zip(alone, rows, strict=True)}
+        return [found[number] for number in range(len(texts))]
+
+    def encode_template(self, text: str) -> list[int]:
+        """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""
+        return self.encode_many([text], specials=True)[0]
+
+    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
+        """Token ids without special tokens, and where in the text each token begins (in characters)."""
+        found = self._texts.encode(text, add_special_tokens=False)
+        return found.ids, [start for start, _ in found.offsets]
+
+    def encode_many(
+        self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
+    ) -> list[list[int]]:
+        """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
+        own = self._templates if specials else self._texts
+        if follows and self._anchors:
+            return [ids[:max_tokens] for ids in self._following(own, texts)]
+        return [row.ids[:max_tokens] for row in own.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens left out."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+
+def backend(tokenizer: PreTrainedTokenizerFast, *, specials_are_text: bool = True) -> Tokenizer:
+    """A copy of the tokenizer's backend that neither cuts nor pads, and that no call of the tokenizer changes.
+
+    Args:
+        tokenizer: a fast tokenizer.
+        specials_are_text: whether "<|eos|>" in a text is text, as in a document, or a token, as in a template.
+    """
+    own = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    own.no_truncation()
+    own.no_padding()
+    own.encode_special_tokens = specials_are_text
+    return own
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    if eos is None:
+        raise UserError(f"Tokenizer {name!r} has no end-of-sequence token.", "Set eos_token in tokenizer_config.json.")
+    return int(eos), int(eos if pad is None else pad)
+
+
+def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:
+    """What begins a text. A BOS token that the tokenizer knows but does not add (SmolLM2, GPT-2) begins none."""
+    if bos == "no":
+        return ()
+    if bos == "yes":
+        if tokenizer.bos_token_id is None:
+            raise UserError(f"Tokenizer {name!r} has no BOS token.", "Leave --bos out.")
+        return (int(tokenizer.bos_token_id),)
+    bare = tokenizer.backend_tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.backend_tokenizer.encode("a", add_special_tokens=True).ids
+    places = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
+    return tuple(whole[: places[0]]) if places else ()
+
+
+def _anchors(texts: Tokenizer) -> dict[str, tuple[int, ...]]:
+    """The ids of `ANCHORS` where a text behind other text has other tokens than alone; else nothing."""
+
+    def ids(text: str) -> list[int]:
+        found: list[int] = texts.encode(text, add_special_tokens=False).ids
+        return found
+
+    first, continuations = ANCHORS[0], ("\n\nb", " b", "\nb")
+    alike = all(ids(first) + ids(each) == ids(first + each) for each in continuations)
+    return {} if alike else {anchor: tuple(ids(anchor)) for anchor in ANCHORS}

@@ -1,0 +1,172 @@
+"""Texts as the token ids a model reads: pieces and what joins them, prompts and targets, windows, padding.
+
+    new_ids(lm, state, chunks)            ids of the pieces of every row, as they follow what the state has read
+    prompt_ids(lm, ask, follows=True)     "\\n\\nWhere does Ada Voss live?" behind a context
+    gold_ids(lm, ask)                     " Port Ansel" and EOS
+
+One rule joins texts: the break goes to the front of the next piece, and so do blanks at the end of a piece
+(`readers.breaks`). Byte-level BPE of GPT-2's kind never joins a letter and the blank behind it, so the ids of the
+pieces, one after the other, are those of the whole text. A piece that begins a text has no break in front. Under a chat
+template a prompt ends with what closes the user's turn.
+
+A text that a reader cut by tokens (a book) was tokenised once, as a whole: its pieces bring their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.chat import Chat
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+
+
+def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:
+    """Ids of a piece, with its joiner in front unless it is the first text in its window."""
+    if lm.chat is not None and piece.turns is not None:
+        question, answer = piece.turns
+        opening = () if first else lm.chat.next_ids
+        return [*opening, *lm.encode(question), *lm.chat.answer_ids, *lm.encode(answer)]
+    joiner = "" if first else piece.joiner
+    if piece.ids:
+        return [*(lm.encode(joiner, follows=True) if joiner else []), *piece.ids]
+    return lm.encode(joiner + piece.text, follows=not first)
+
+
+def new_ids(lm: LM, state: State, chunks: Sequence[Sequence[Observe]]) -> list[list[list[int]]]:
+    """Ids of the next pieces of every row of a state, piece by piece."""
+    read = state.meta["tokens_read"]
+    return [
+        [piece_ids(lm, chunk[row], first=not read[row] and not number) for number, chunk in enumerate(chunks)]
+        for row in range(state.rows)
+    ]
+
+
+def window_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
+    """Ids of the pieces that stand in the window in front of a prompt; `follows`: behind other text."""
+    pieces = enumerate(ask.window)
+    return [token for number, piece in pieces for token in piece_ids(lm, piece, first=not (follows or number))]
+
+
+def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
+    """Ids of the query text, without what begins a text (scoring and generation put it where the window starts).
+
+    Args:
+        lm: the base model.
+        ask: the query.
+        follows: whether other text stands before it in the window.
+    """
+    if ask.prompt_ids:
+        return list(ask.prompt_ids)
+    if lm.chat is None:
+        return lm.encode((ask.joiner if follows else "") + ask.prompt, follows=follows)
+    opening, text = _opened(lm.chat, ask, follows)
+    return [*opening, *lm.encode(text, follows=follows and not opening), *lm.chat.end_ids]
+
+
+def _opened(chat: Chat, ask: Ask, follows: bool) -> tuple[tuple[int, ...], str]:
+    """What opens the turn of a prompt, and its text: a turn of its own behind demonstrations."""
+    if follows and ask.after_turns:
+        return chat.next_ids, ask.prompt
+    return (), (ask.joiner if follows else "") + ask.prompt
+
+
+def gold_ids(lm: LM, ask: Ask) -> list[int]:
+    """Ids of the first gold answer of a query: what is scored, or trained on. A continuation (`score`) has no EOS."""
+    if ask.ids:
+        return list(ask.ids)
+    delimiter = ask.delimiter if lm.chat is None else ""
+    return lm.encode(delimiter + ask.answers[0], follows=True) + ([lm.eos_id] if ask.mode == "generate" else [])
+
+
+Pair: TypeAlias = tuple[list[int], list[list[int]]]
+"""Ids of a prompt, and of the options behind it."""
+Row: TypeAlias = tuple[Ask, str, tuple[str, ...]]
+"""A query, what stands between its prompt and the options, and these options."""
+
+
+def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]]:
+    """Ids of prompts and options of queries that choose, cut as lm-evaluation-harness cuts them.
+
+    Blanks that end the prompt go to the option, and an option's ids are what the whole text has behind those of the
+    prompt. Under a chat template the prompt ends with what closes the user's turn; the option begins the next one,
+    without the delimiter.
+
+    Returns:
+        for each query one pair with all options; or, where options differ in their head, one pair an option.
+    """
+    rows = [(ask, *each) for ask in asks for each in _heads(ask)]
+    pairs = _plain_pairs(lm, rows, follows) if lm.chat is None else _turn_pairs(lm, lm.chat, rows, follows)
+    found = iter(pairs)
+    return [[next(found) for _ in _heads(ask)] for ask in asks]
+
+
+def _plain_pairs(lm: LM, rows: Sequence[Row], follows: bool) -> list[Pair]:
+    texts = [(ask.joiner if follows else "") + ask.prompt + head for ask, head, _ in rows]
+    prompts = lm.encode_many([text.rstrip() for text in texts], follows=follows)
+    both = [text + option for text, (*_, options) in zip(texts, rows, strict=True) for option in options]
+    wholes = iter(lm.encode_many(both, follows=follows))
+    return [
+        (prompt, [next(wholes)[len(prompt) :] for _ in options])
+        for prompt, (*_, options) in zip(prompts, rows, strict=True)
+    ]
+
+
+def _turn_pairs(lm: LM, chat: Chat, rows: Sequence[Row], follows: bool) -> list[Pair]:
+    close = chat.end.rstrip()
+    end_ids, blanks = lm.encode_template(close), chat.end[len(close) :]
+    pairs = []
+    for ask, head, options in rows:
+        opening, text = _opened(chat, ask, follows)
+        body = lm.encode(text + head, follows=follows and not opening)
+        answers = lm.encode_many([blanks + option.removeprefix(ask.delimiter) for option in options], follows=True)
+        pairs.append(([*opening, *body, *end_ids], answers))
+    return pairs
+
+
+def _heads(ask: Ask) -> list[tuple[str, tuple[str, ...]]]:
+    """What stands between prompt and options, with the options behind it."""
+    if not ask.heads:
+        return [("", ask.options)]
+    return [(head, (option,)) for head, option in zip(ask.heads, ask.options, strict=True)]
+
+
+def windows(ids: Sequence[int], length: int, stride: int) -> list[tuple[list[int], list[int]]]:
+    """Overlapping windows that together score every token once.
+
+    Args:
+        ids: a long text.
+        length: longest window, context and targets together.
+        stride: new tokens a window scores; the others are context. `stride == length` gives disjoint windows.
+
+    Returns:
+        (context, targets) pairs: the first scores up to `length` tokens without context, the next ones `stride` each.
+    """
+    assert 0 < stride <= length, f"stride {stride} must lie in 1..{length}"
+    text = list(ids)
+    pairs: list[tuple[list[int], list[int]]] = [([], text[:length])] if text else []
+    for start in range(length, len(text), stride):
+        end = min(start + stride, len(text))
+        pairs.append((text[max(0, end - length) : start], text[start:end]))
+    return pairs
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int, side: Literal["left", "right"]) -> tuple[Tensor, Tensor]:
+    """Rows of unequal length as one tensor.
+
+    Returns:
+        ids_BT (int64) and mask_BT (bool, false where padded), on the CPU.
+    """
+    width = max((len(row) for row in rows), default=0)
+    gaps = [[pad_id] * (width - len(row)) for row in rows]
+    pairs = zip(rows, gaps, strict=True)
+    table = [[*gap, *row] if side == "left" else [*row, *gap] for row, gap in pairs]
+    lengths_B1 = torch.tensor([len(row) for row in rows], dtype=torch.int64).view(-1, 1)
+    slots_1T = torch.arange(width).view(1, -1)
+    mask_BT = slots_1T >= width - lengths_B1 if side == "left" else slots_1T < lengths_B1
+    return torch.tensor(table, dtype=torch.int64).view(len(rows), width), mask_BT

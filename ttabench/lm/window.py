@@ -1,0 +1,224 @@
+"""The text window of a batch while it is being read: prefix, masks, positions, and the cache they live in.
+
+    window = Window(lm, patch.prefix, rows=32, room=16)
+    hidden_BTD = window.feed(prompt_ids_BT, mask_BT)      then feed(one token a row), sixteen times
+    window.prefix()                                       everything read so far, as a `Prefix`
+
+Slots are what the cache holds, positions are what the model is told: padding takes slots but no positions. Where the
+prefix brings an `Eviction`, slots are thrown away after every feed.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.cache_utils import Cache
+
+from ttabench.lm.attention import NAME, Shared, heads_blinded, is_watched, read_on, shared_prefix, watched
+from ttabench.lm.fused import in_two_parts
+from ttabench.lm.lean import Lean
+from ttabench.lm.model import LM
+from ttabench.lm.packed import Attending
+from ttabench.lm.patch import Eviction, Prefix
+from ttabench.lm.slots import Slots, joined
+
+
+class Window:
+    """What a batch of rows has read so far.
+
+    Args:
+        lm: the base model.
+        prefix: encoded context in front of the text, of as many rows or of one that all rows share.
+        rows: batch rows that will be fed.
+        room: tokens that will be fed in all, if known: without gradients, one buffer is then filled in place.
+        retain: whether later feeds or `prefix()` need what is read now. Scoring does not.
+        evict: false puts off what the prefix's eviction would throw away until a later window.
+    """
+
+    def __init__(
+        self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True, evict: bool = True
+    ) -> None:
+        self.lm, self.rows, self.holds_bos = lm, rows, prefix is not None and prefix.holds_bos
+        held = [] if prefix is None else list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
+        pairs = [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
+        assert len(pairs) in (0, lm.layers), f"prefix of {len(pairs)} layers on a model of {lm.layers}"
+        self._mask_BS = None if prefix is None or prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
+        self._evict, self._eviction = evict, self._eviction_of(prefix)
+        hidden = None if prefix is None else prefix.hidden_LBHP
+        self._hidden = None if hidden is None else [each.to(lm.device) for each in hidden]
+        self._shared = self._lendable(pairs)
+        sliding = getattr(lm.config, "sliding_window", None) is not None
+        ours = lm.model.config._attn_implementation == NAME
+        self._whole = ours and not sliding and self._shared is None and self._hidden is None
+        slots = pairs[0][0].shape[2] if self._shared else 0
+        own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
+        assert retain or self._eviction is None, "what was not retained cannot be evicted"
+        room = room if retain and self._eviction is None else 0
+        self._layers = [Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
+        self._lean = Lean.of(lm) if ours and self._hidden is None else None
+        self._cache = Cache(layers=list(self._layers))
+        start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
+        self._next_B = start.to(lm.device)
+
+    def _eviction_of(self, prefix: Prefix | None) -> Eviction | None:
+        """That of the prefix, one row a batch row."""
+        if prefix is None or prefix.eviction is None:
+            return None
+        if self.rows == 1 or prefix.next_position_B.shape[0] > 1:
+            return prefix.eviction
+        return prefix.eviction.select(torch.zeros(self.rows, dtype=torch.int64, device=self.lm.device))
+
+    def _lendable(self, pairs: list[tuple[Tensor, Tensor]]) -> list[Shared] | None:
+        """One prefix for several rows stays one (`attention`), unless someone chose another attention for the model.
+
+        Nor where every row evicts slots of its own, or somebody watches.
+        """
+        config = self.lm.model.config
+        if self._hidden is not None:
+            assert config._attn_implementation == NAME, "no other attention hides slots from single heads"
+            return None
+        if not pairs or self.rows == 1 or pairs[0][0].shape[0] > 1 or config._attn_implementation != NAME:
+            return None
+        if self._eviction is not None or is_watched():
+            return None
+        all_seen = self._mask_BS is None and getattr(config, "sliding_window", None) is None
+        return [Shared(keys, values, all_seen) for keys, values in pairs]
+
+    def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, filled_BT: Tensor | None = None) -> Tensor:
+        """Read these tokens; padded slots (`mask_BT` false, on either side) are never attended to.
+
+        Args:
+            ids_BT: the tokens of every row.
+            mask_BT: false where padded; None where nothing is, or where padding stands behind what is not read on.
+            filled_BT: false where padded, where there is no `mask_BT`: work that may be left out.
+
+        Returns:
+            last hidden states [B, T, D]; those of padded slots mean nothing.
+        """
+        assert ids_BT.shape[0] == self.rows, f"{ids_BT.shape[0]} rows fed to a window of {self.rows}"
+        positions_BT, total_B = self._positions(ids_BT, mask_BT)
+        mask_BS = self._extended_mask(ids_BT, mask_BT)
+        step = None
+        if self._eviction is not None:
+            step = self._eviction.step(torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT)
+        with watched(step) if step is not None else nullcontext():
+            hidden_BTD = self._run(ids_BT, mask_BS, positions_BT, filled_BT if mask_BT is None else mask_BT)
+        self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
+        if step is not None:
+            self._hold(step.left(self.prefix(), evict=self._evict))
+        return hidden_BTD
+
+    def _hold(self, prefix: Prefix) -> None:
+        """Go on from what an eviction has left."""
+        for layer, keys, values in zip(self._layers, prefix.keys_LBHPD, prefix.values_LBHPD, strict=True):
+            layer.keys, layer.values = keys, values
+        self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
+
+    def feed_forks(
+        self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor, filled_BT: Tensor | None = None
+    ) -> Tensor:
+        """Read rows that fork: a token sees the text (branch 0) before it and what stands before it in its own branch.
+
+        Args:
+            ids_BT: a text, then its branches, one after the other.
+            depths_BT: positions behind the prefix; every branch goes on where the text ends.
+            branches_BT: 0 in the text and in padding behind everything, i in the i-th branch.
+            filled_BT: false where padded.
+
+        Returns:
+            last hidden states [B, T, D]. A window that forked is not continued.
+        """
+        assert self._eviction is None, "every branch would evict slots of its own"
+        rows, width = ids_BT.shape
+        slots = self._cache.get_seq_length()
+        held_BS = self._mask_BS
+        if held_BS is None:
+            held_BS = torch.ones(1, slots, dtype=torch.bool, device=ids_BT.device)
+        own_BTT = (branches_BT[:, None, :] == branches_BT[:, :, None]) | (branches_BT[:, None, :] == 0)
+        own_BTT = own_BTT & torch.ones(width, width, dtype=torch.bool, device=ids_BT.device).tril()
+        mask_BTS = torch.cat([held_BS[:, None].expand(rows, width, slots), own_BTT], dim=2)
+        positions_BT = (self._next_B[:, None] + depths_BT).clamp(0, self.lm.max_positions - 1)
+        return self._run(ids_BT, mask_BTS[:, None], positions_BT, filled_BT)
+
+    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, filled_BT: Tensor | None) -> Tensor:
+        """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
+        if self._lean is not None and not is_watched() and self._lean.serves(ids_BT.device):
+            text = self._lean.text(ids_BT, positions_BT, filled_BT)
+            attend = Attending(text, self._lean.scaling, self._shared, self._seen(ids_BT.shape[1], mask))
+            return self._lean.run(text, self._layers, attend)
+        behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
+        plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
+        with shared_prefix(self._shared), heads_blinded(self._hidden), read_on(plainly):
+            output = self.lm.decoder(
+                input_ids=ids_BT,
+                attention_mask=mask,
+                position_ids=positions_BT,
+                past_key_values=self._cache,
+                use_cache=True,
+            )
+        hidden_BTD: Tensor = output.last_hidden_state
+        return hidden_BTD
+
+    def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
+        """What each of the tokens sees, bool [B or 1, 1, T, S]; None: all slots up to its own."""
+        if mask is not None and mask.dim() == 4:
+            return mask
+        held = self._layers[0].get_seq_length()
+        in_parts = self._shared is not None and self._layers[0].own_length() > 0  # causal attention knows two parts
+        if tokens == 1 or (mask is None and not in_parts):
+            return mask if mask is None else mask[:, None, None]
+        causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self._next_B.device).tril(held)
+        return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS
+
+    def _positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        if mask_BT is None and ids_BT.shape[1] == 1:
+            return self._next_B[:, None].clamp(max=self.lm.max_positions - 1), torch.ones_like(self._next_B)
+        if mask_BT is None:
+            steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
+            total_B = torch.full_like(self._next_B, ids_BT.shape[1])
+        else:
+            counts_BT = mask_BT.long().cumsum(1)
+            steps_BT, total_B = counts_BT - 1, counts_BT[:, -1]
+        # Only padding can fall outside: callers check real tokens with `patching.check_fits`.
+        return (self._next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), total_B
+
+    def _extended_mask(self, ids_BT: Tensor, mask_BT: Tensor | None) -> Tensor | None:
+        if mask_BT is None and self._mask_BS is None:
+            return None
+        held_BS, slots = self._mask_BS, self._cache.get_seq_length()
+        if held_BS is None:
+            held_BS = torch.ones(1, slots, dtype=torch.bool, device=ids_BT.device)
+        new_BT = torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT
+        return torch.cat([held_BS.expand(self.rows, -1), new_BT], dim=1)
+
+    def prefix(self) -> Prefix:
+        """Everything read so far, one row a batch row."""
+        keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
+        if self._shared:
+            keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
+            values = [joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
+        mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
+        next_B, hidden = self._next_B.expand(self.rows), None
+        if self._hidden is not None:
+            more = keys[0].shape[2] - self._hidden[0].shape[2]
+            hidden = tuple(pad(each, (0, more)).expand(self.rows, -1, -1) for each in self._hidden)
+        return Prefix(
+            tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, eviction=self._eviction, hidden_LBHP=hidden
+        )
+
+    def select(self, rows_N: Tensor) -> None:
+        """Keep these rows, in this order; a row may be taken several times (beams)."""
+        for layer in self._layers:
+            layer.select(rows_N)
+        self.rows = len(rows_N)
+        if self._hidden is not None and len(self._hidden[0]) > 1:
+            self._hidden = [each.index_select(0, rows_N) for each in self._hidden]
+        if self._mask_BS is not None and self._mask_BS.shape[0] > 1:
+            self._mask_BS = self._mask_BS.index_select(0, rows_N)
+        if self._next_B.shape[0] > 1:
+            self._next_B = self._next_B.index_select(0, rows_N)
+        if self._eviction is not None:
+            self._eviction = self._eviction.select(rows_N)

@@ -1,0 +1,186 @@
+"""A cache of which parts were thrown away: keys and values that stayed, and where in the text they stood.
+
+    kept = extended(lm, None, ids_BT, mask_BT, rotary=None, watcher=sums)     read a text on top of it
+    kept = kept.take(slots_LBHP)                                              keep these slots of every layer and head
+    patch = Patch(prefix=kept.prefix(rotary=None))                            what queries continue from
+
+With `rotary`, keys are stored as they were before the model rotated them, and rotated by their slot whenever they are
+used: positions then never exceed what is kept, however long the text was. Without, they keep the position they had.
+
+Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.lm.attention import Watcher, watched
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Prefix, State
+from ttabench.lm.patching import BLOCK
+from ttabench.lm.window import Window
+from ttabench.methods.eviction.rotary import Rotary, rotates
+
+
+@dataclass(frozen=True)
+class EvictedCache:
+    """What is left of a text that was read. Padding stands in front of a row's slots."""
+
+    keys: Tensor
+    """[L, B, H, P, D]"""
+    values: Tensor
+    """[L, B, H, P, D]"""
+    index: Tensor
+    """int32 [L or 1, B, H or 1, P]: place in the text of every slot, ascending; -1 where a slot is padding."""
+    next: Tensor
+    """int64 [B]: tokens read, BOS included, whatever was thrown away."""
+    scores: Tensor | None = None
+    """float32 [L, B, H, P]: what a method carries along with the slots."""
+
+    @staticmethod
+    def of(state: State) -> EvictedCache | None:
+        """What a state holds; None before anything was read."""
+        return EvictedCache(**state.tensors) if state.tensors else None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As the tensors of a state."""
+        found = {"keys": self.keys, "values": self.values, "index": self.index, "next": self.next}
+        return found if self.scores is None else {**found, "scores": self.scores}
+
+    @property
+    def valid(self) -> Tensor:
+        """bool [B, P]: which slots are no padding (the same ones in all layers and heads)."""
+        return self.index[0, :, 0] >= 0
+
+    def slots(self) -> Tensor:
+        """int64 [B, P]: number of each slot in its row, padding not counted."""
+        return (self.valid.long().cumsum(1) - 1).clamp(min=0)
+
+    def prefix(self, rotary: Rotary | None) -> Prefix:
+        """Keys ready for use, with the position of the text that follows."""
+        valid_BP = self.valid
+        keys = self.keys if rotary is None else rotary.rotate(self.keys, self.slots())
+        following_B = self.next if rotary is None else valid_BP.sum(1)
+        mask_BP = None if bool(valid_BP.all()) else valid_BP
+        return Prefix(tuple(keys.unbind(0)), tuple(self.values.unbind(0)), following_B, mask_BP, holds_bos=True)
+
+    def select(self, rows_N: Tensor) -> EvictedCache:
+        """These rows, in this order; one row serves any number without a copy."""
+
+        def pick(tensor: Tensor, dim: int) -> Tensor:
+            if tensor.shape[dim] > 1:
+                return tensor.index_select(dim, rows_N)
+            return tensor.expand(*tensor.shape[:dim], len(rows_N), *tensor.shape[dim + 1 :])
+
+        keys, values, index = (pick(each, 1) for each in (self.keys, self.values, self.index))
+        scores = None if self.scores is None else pick(self.scores, 1)
+        return EvictedCache(keys, values, index, pick(self.next, 0), scores)
+
+    def take(self, slots_LBHP: Tensor) -> EvictedCache:
+        """Only these slots, -1 for padding; L and H may be 1, for the same slots everywhere. One row gives to many."""
+        held = self.index.shape[-1]
+        if slots_LBHP.shape[-1] == held and bool((slots_LBHP == torch.arange(held, device=slots_LBHP.device)).all()):
+            return self
+        chosen_LBHP = slots_LBHP.clamp(min=0)
+        index = _gathered(self.index, chosen_LBHP).masked_fill(slots_LBHP < 0, -1)
+        scores = None if self.scores is None else _gathered(self.scores, chosen_LBHP)
+        keys, values = (_gathered(both, chosen_LBHP) for both in (self.keys, self.values))
+        return EvictedCache(keys, values, index, self.next.expand(keys.shape[1]), scores)
+
+
+def _gathered(source_LBHS: Tensor, slots_LBHP: Tensor) -> Tensor:
+    """Slots of a tensor [L, B, H, S] or [L, B, H, S, D]; sizes of 1 in front are shared, on either side.
+
+    Slots are picked as rows of a table: several times as fast as a `gather`, which has an index for every number.
+    """
+    *own, held = source_LBHS.shape[:4]
+    front = [max(sizes) for sizes in zip(own, slots_LBHP.shape[:3], strict=True)]
+    first_LBH1 = torch.arange(math.prod(own), device=slots_LBHP.device).view(*own, 1) * held
+    rows_N = (first_LBH1 + slots_LBHP).expand(*front, -1).flatten()
+    table = source_LBHS.reshape(-1, *source_LBHS.shape[4:])
+    return table.index_select(0, rows_N).view(*front, -1, *source_LBHS.shape[4:])
+
+
+def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotary | None) -> None:
+    """Whether the tokens of a text have positions left.
+
+    Raises:
+        UserError: they have not; says which settings would make room.
+    """
+    counts_B = mask_BT.sum(1)
+    if kept is not None:
+        counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
+    worst = int(counts_B.max())
+    if worst <= lm.max_positions:
+        return
+    hint = "Read less (--task-set documents=N) or give a --model with more positions."
+    if rotates(lm):
+        hint = (
+            "Read in pieces that move up as others go: --set positions=cache --set chunk=256, and a budget in tokens."
+        )
+    raise UserError(f"A window of {worst} tokens exceeds the {lm.max_positions} positions of {lm.name}.", hint)
+
+
+@torch.no_grad()
+def extended(
+    lm: LM,
+    kept: EvictedCache | None,
+    ids_BT: Tensor,
+    mask_BT: Tensor,
+    rotary: Rotary | None,
+    watcher: Watcher | None = None,
+) -> EvictedCache:
+    """Read a text on top of what was kept; nothing is thrown away yet, and carried scores are dropped.
+
+    Args:
+        lm: the base model.
+        kept: what was read before; None at the start of a text, whose first token is then BOS where the model has one.
+        ids_BT: tokens.
+        mask_BT: bool, false where a row is padded, in front.
+        rotary: store keys unrotated; None leaves them as the model rotated them.
+        watcher: sees every attention call.
+
+    Raises:
+        UserError: the text needs more positions than the model has.
+    """
+    check_room(lm, kept, mask_BT, rotary)
+    tokens = ids_BT.shape[1]
+    padded = not bool(mask_BT.all())
+    start = None if kept is None else kept.prefix(rotary)
+    window = Window(lm, start, ids_BT.shape[0], room=tokens)
+    with watched(watcher):
+        for begin in range(0, tokens, BLOCK):
+            part = slice(begin, begin + BLOCK)
+            window.feed(ids_BT[:, part], mask_BT[:, part] if padded else None)
+    return joined(kept, window.prefix(), mask_BT, rotary)
+
+
+def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> EvictedCache:
+    """What was kept, and behind it the text at the end of a prefix, read on top of it."""
+    tokens = mask_BT.shape[1]
+    keys = torch.stack([layer[:, :, -tokens:] for layer in whole.keys_LBHPD])
+    values = torch.stack([layer[:, :, -tokens:] for layer in whole.values_LBHPD])
+    steps_BT = mask_BT.long().cumsum(1) - 1
+    if rotary is not None:
+        first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)
+        keys = rotary.unrotate(keys, (first_B1 + steps_BT).clamp(min=0))
+    read_B = mask_BT.sum(1) if kept is None else kept.next + mask_BT.sum(1)
+    index_BT = (read_B[:, None] - mask_BT.sum(1, keepdim=True) + steps_BT).masked_fill(~mask_BT, -1).int()
+    new = EvictedCache(keys, values, index_BT[None, :, None], read_B)
+    if kept is None:
+        return new
+    front = kept.index.shape[0], -1, kept.index.shape[2], -1
+    index = torch.cat([kept.index, new.index.expand(*front)], dim=3)
+    return EvictedCache(torch.cat([kept.keys, keys], dim=3), torch.cat([kept.values, values], dim=3), index, read_B)
+
+
+def padding_first(valid_BS: Tensor) -> Tensor | None:
+    """Order [1, B, 1, S] that moves padding to the front of each row; None where it stands there already."""
+    if bool((valid_BS[:, 1:] >= valid_BS[:, :-1]).all()):
+        return None
+    return valid_BS.long().argsort(dim=1, stable=True)[None, :, None]

@@ -1,0 +1,114 @@
+"""What methods that throw keys and values away have in common: read a text on top of what is left, then evict.
+
+    adapt(state, [[piece], [piece], ...])     one text by default: one prefill, one eviction (the papers' protocol)
+    --set join=false                               one eviction a piece
+    --set chunk=512                                one eviction every 512 tokens at most: memory stays flat
+
+A subclass reads one part and evicts (`_read`); `observed` and `compacted` do what those by attention share.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.tokens import new_ids, pad
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.eviction.evicted_cache import EvictedCache, extended, padding_first
+from ttabench.methods.eviction.rotary import Rotary, rotates
+from ttabench.methods.eviction.scores import ColumnSums
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings:
+    """Settings of every method that evicts."""
+
+    join: bool = True
+    """What is read between two questions is one text, evicted from once; false: evict after every piece."""
+    chunk: int | None = None
+    """Evict after at most so many tokens (a text is cut into equal parts): bounds peak memory and positions."""
+    positions: Literal["auto", "original", "cache"] = "original"
+    """Kept keys stay at their places in the text, or move up to slots 0, 1, ... of the cache (rotary models only);
+    auto: cache where the model is rotary."""
+
+    def __post_init__(self) -> None:
+        if self.chunk is not None and self.chunk < 1:
+            raise ValueError(f"chunk must be at least 1, got {self.chunk}")
+
+
+SettingsT = TypeVar("SettingsT", bound=ReadingSettings)
+
+
+class EvictingMethod(BaseMethod[SettingsT]):
+    """State: the kept keys and values, their places in the text, and how many tokens were read."""
+
+    rotary: Rotary | None
+    chunk: int | None
+    """Tokens after which it evicts at the latest."""
+
+    def __init__(self, lm: LM, settings: SettingsT) -> None:
+        super().__init__(lm, settings)
+        moving = settings.positions == "cache" or (settings.positions == "auto" and rotates(lm))
+        self.rotary = Rotary(lm) if moving else None
+        self.chunk = settings.chunk
+        self.reads = "run" if settings.join else "pieces"
+
+    @torch.no_grad()
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read pieces as one text, or one by one, see `ReadingSettings.join`."""
+        kept = EvictedCache.of(state)
+        pieces = new_ids(self.lm, state, chunks)
+        joined = [[list(chain(*row)) for row in pieces]]
+        for rows in joined if self.settings.join else map(list, zip(*pieces, strict=True)):
+            for part in self._parts(rows, [] if kept is not None else list(self.lm.start_ids)):
+                ids_BT, mask_BT = pad(part, self.lm.pad_id, "left")
+                kept = self._read(kept, ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
+        new = [sum(map(len, row)) for row in pieces]
+        read = [before + more for before, more in zip(state.meta["tokens_read"], new, strict=True)]
+        return State(state.rows, {} if kept is None else kept.tensors(), {"tokens_read": read})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The kept cache as a prefix."""
+        kept = EvictedCache.of(state)
+        return Patch(prefix=None if kept is None else kept.prefix(self.rotary))
+
+    def _parts(self, rows: Sequence[list[int]], start: list[int]) -> Iterator[list[list[int]]]:
+        """Rows cut into parts of at most `chunk` tokens, the parts of a row of like length."""
+        texts = [start + row for row in rows]
+        size = self.chunk or max(1, *map(len, texts))
+        counts = [-(-len(text) // size) for text in texts]
+        for number in range(max(counts)):
+            yield [
+                text[len(text) * number // count : len(text) * (number + 1) // count] if number < count else []
+                for text, count in zip(texts, counts, strict=True)
+            ]
+
+    @abstractmethod
+    def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
+        """What stays after reading these tokens (padded in front) on top of what had stayed before."""
+
+
+def observed(
+    lm: LM, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor, counted_BT: Tensor, rotary: Rotary | None
+) -> tuple[EvictedCache, Tensor]:
+    """Everything kept and read, and the attention float32 [L, B, N, S] each slot got from the tokens that count."""
+    sums = ColumnSums(lm.layers, 0 if kept is None else kept.index.shape[-1], counted_BT)
+    whole = extended(lm, kept, ids_BT, mask_BT, rotary, sums)
+    return whole, sums.total()
+
+
+def compacted(whole: EvictedCache, scores_LBHS: Tensor) -> tuple[EvictedCache, Tensor]:
+    """The same with the padding of each row in front, so that neighbours in the cache are neighbours in the row."""
+    order = padding_first(whole.valid)
+    if order is None:
+        return whole, scores_LBHS
+    return whole.take(order), scores_LBHS.gather(-1, order.expand_as(scores_LBHS))

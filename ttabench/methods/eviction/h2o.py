@@ -1,0 +1,152 @@
+"""H2O: keep the heavy hitters, the keys that have received the most attention so far, and the most recent ones.
+
+    score of a slot += attention it receives from every token read;  keep the `recent` last and the top `heavy` others
+
+    context of 1,000 tokens, heavy = recent = 0.1: 200 slots stay; a prompt of 50 is read on top: 210 of both stay; then
+    every token of the answer adds the attention it pays, and one slot goes for it, in every layer and head
+
+Zhang et al., arXiv 2306.14048 (algorithm 1; released code: FMInference/H2O, its variant that really drops). Scores
+travel with their slots: what was evicted is lost, what stays goes on counting. Sums are raw, over all query heads of a
+group. Each query evicts from a copy of its own, so queries never meet and asking changes nothing; no row shares the
+context's keys with another then, and every token of an answer is a step. Measured with nano on one CPU core, 32 queries
+at once: choosing an answer takes about twice as long as with `evict_decode=false`, writing one three to four times.
+
+Not offered: the mask that the released code lays over lm-eval's texts. It is drawn from the attention of all of a text,
+its answer included: nothing can be read before a query is known, and nothing is saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ttabench.core.types import Ask, Growth
+from ttabench.lm.attention import Call
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, Prefix, State
+from ttabench.methods.eviction.evicted_cache import EvictedCache, joined
+from ttabench.methods.eviction.evicting import EvictingMethod, ReadingSettings, compacted, observed
+from ttabench.methods.eviction.rotary import Rotary
+from ttabench.methods.eviction.scores import Amount, ColumnSums, check_amount, grouped, kept_slots, newest, tokens_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class H2OSettings(ReadingSettings):
+    """Settings of `h2o`; the defaults are the released code's."""
+
+    heavy: Amount = 0.1
+    """Heavy hitters kept in every layer and head; or their share of the tokens read."""
+    recent: Amount = 0.1
+    """Last tokens kept; or their share of the tokens read."""
+    evict_decode: bool = True
+    """Evict after the prompt, then one slot a token of the answer, as published; shares are those of context and
+    prompt. false: prompt and answer are appended and evict nothing."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_amount("heavy", self.heavy)
+        check_amount("recent", self.recent)
+
+
+class H2O(EvictingMethod[H2OSettings]):
+    """The cache of the context, compressed by how much attention its slots have received."""
+
+    name = "h2o"
+    summary = "keep the keys and values that received the most attention, and the latest"
+    paper = "2306.14048"
+    Settings = H2OSettings
+    presets: ClassVar[Mapping[str, Any]] = {
+        "streamadapter": H2OSettings(),
+        "stream": H2OSettings(heavy=256, recent=256, chunk=512, positions="auto"),
+    }
+    growth: Growth = "linear"
+
+    def __init__(self, lm: LM, settings: H2OSettings) -> None:
+        super().__init__(lm, settings)
+        shares = isinstance(settings.heavy, float) or isinstance(settings.recent, float)
+        self.growth = "linear" if shares else "constant"
+
+    def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
+        whole, sums = observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary)
+        whole = scored(whole, sums, kept)
+        heavy_B, recent_B = (tokens_of(each, whole.next) for each in (self.settings.heavy, self.settings.recent))
+        return evicted(whole, heavy_B, recent_B)
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        """The kept cache as a prefix, which goes on evicting; nothing where nothing was read."""
+        patch, kept = super().patch(state, asks), EvictedCache.of(state)
+        if kept is None or patch.prefix is None or not self.settings.evict_decode:
+            return patch
+        eviction = HeavyHitters(kept, self.rotary, (self.settings.heavy, self.settings.recent))
+        return replace(patch, prefix=replace(patch.prefix, eviction=eviction))
+
+
+def scored(whole: EvictedCache, sums_LBNS: Tensor, before: EvictedCache | None) -> EvictedCache:
+    """Everything kept and read with its scores: the new sums, on top of what the slots from before had."""
+    scores = grouped(sums_LBNS, whole.keys.shape[2], "sum")
+    if before is not None and before.scores is not None:
+        scores = scores + pad(before.scores, (0, scores.shape[-1] - before.scores.shape[-1]))
+    whole, scores = compacted(whole, scores)
+    return replace(whole, scores=scores)
+
+
+def evicted(whole: EvictedCache, heavy_B: Tensor, recent_B: Tensor) -> EvictedCache:
+    """The last `recent_B` slots and the `heavy_B` best others of every row, layer and head, with their scores."""
+    assert whole.scores is not None, "heavy hitters are known by their scores"
+    valid_BS = whole.valid
+    stays_BS = newest(valid_BS, recent_B)[:, None]
+    scores = whole.scores.masked_fill(stays_BS, math.inf).masked_fill(~valid_BS[:, None], -math.inf)
+    return whole.take(kept_slots(scores, heavy_B + recent_B))
+
+
+@dataclass(frozen=True)
+class HeavyHitters:
+    """The rule while prompt and answer are read: an `Eviction`."""
+
+    kept: EvictedCache
+    """What the prefix holds, with scores."""
+    rotary: Rotary | None
+    amounts: tuple[Amount, Amount]
+    """Heavy and recent."""
+    budget: tuple[Tensor, Tensor] | None = None
+    """The same in tokens, int64 [B] each: those of the first eviction, after the prompt, hold for the whole answer."""
+
+    def step(self, mask_BT: Tensor) -> _Step:
+        """Watch the next tokens being read."""
+        return _Step(self, mask_BT)
+
+    def select(self, rows_N: Tensor) -> HeavyHitters:
+        """That of these rows."""
+        if self.budget is None:
+            return replace(self, kept=self.kept.select(rows_N))
+        heavy_B, recent_B = self.budget
+        budget = heavy_B.index_select(0, rows_N), recent_B.index_select(0, rows_N)
+        return replace(self, kept=self.kept.select(rows_N), budget=budget)
+
+
+class _Step:
+    """Some tokens read under the rule."""
+
+    def __init__(self, rule: HeavyHitters, mask_BT: Tensor) -> None:
+        self.rule, self.mask_BT = rule, mask_BT
+        self.sums = ColumnSums(rule.kept.keys.shape[0], rule.kept.index.shape[-1], mask_BT)
+
+    def __call__(self, call: Call) -> None:
+        """Add up the attention of one layer."""
+        self.sums(call)
+
+    def left(self, whole: Prefix, *, evict: bool) -> Prefix:
+        """Heavy hitters and recent slots; with all scores brought up to date."""
+        rule = self.rule
+        kept = scored(joined(rule.kept, whole, self.mask_BT, rule.rotary), self.sums.total(), rule.kept)
+        budget = rule.budget
+        if evict:
+            heavy, recent = rule.amounts
+            budget = budget or (tokens_of(heavy, kept.next), tokens_of(recent, kept.next))
+            kept = evicted(kept, *budget)
+        return replace(kept.prefix(rule.rotary), eviction=replace(rule, kept=kept, budget=budget))

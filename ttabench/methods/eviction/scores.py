@@ -1,0 +1,154 @@
+"""Which keys and values to keep: attention received, smoothed, grouped, and the best so many of it.
+
+    sums_BNS = column_sums(call, counted_BT)              how much attention each slot got from the counted queries
+    pooled_BNS = pooled(sums_BNS, kernel=7, how="max")    SnapKV looks at neighbourhoods
+    scores_BHS = grouped(pooled_BNS, heads=2, how="mean") one score a key/value head
+    kept_slots(scores_LBHS, budget_B)                     slots of all layers, ascending, ties to the lower one
+
+SnapKV, arXiv 2404.14469; H2O, arXiv 2306.14048. Sums go block by block: O(N * block * S) memory instead of N * T * S.
+
+Shape letters: L layers · B rows · N query heads · H key/value heads · G = N / H · T queries · S slots · P slots kept ·
+    D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool1d, max_pool1d
+
+from ttabench.lm.attention import Call
+
+Pool: TypeAlias = Literal["max", "avg"]
+Group: TypeAlias = Literal["mean", "max", "sum", "per_query"]
+Amount: TypeAlias = int | float
+"""Tokens (int), or a share of the tokens read so far (float)."""
+
+BLOCK = 256
+"""Queries whose attention weights are alive at a time."""
+
+
+def check_amount(name: str, amount: Amount) -> None:
+    """Whether an amount is at least one token, or a share of at most all.
+
+    Raises:
+        ValueError: it is neither; states the value.
+    """
+    share = isinstance(amount, float)
+    if not (0.0 < amount <= 1.0 if share else amount >= 1):
+        allowed = "a share of the context must lie in (0, 1]" if share else "at least 1 token is needed"
+        raise ValueError(f"{name}: {allowed}, got {amount}")
+
+
+def tokens_of(amount: Amount, total_B: Tensor) -> Tensor:
+    """int64 [B]: the amount in tokens, for rows that have read so many; shares are rounded down, at least 1."""
+    if isinstance(amount, float):
+        return (total_B.double() * amount).floor().long().clamp(min=1)
+    return torch.full_like(total_B, amount)
+
+
+def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
+    """Attention every slot receives from the counted queries, float32 [B, N, S]: sums of softmax columns.
+
+    Args:
+        call: queries and keys of one layer.
+        counted_BT: bool, which queries count.
+        block: queries at a time; changes memory, not results.
+    """
+    rows, count, _, size = call.query.shape
+    heads, slots = call.key.shape[1], call.key.shape[2]
+    query_BHGTD = call.query.reshape(rows, heads, count // heads, -1, size)
+    key_BHDS = call.key.transpose(-1, -2)
+    sums_BHGS = torch.zeros(rows, heads, count // heads, slots, device=call.key.device)
+    columns = counted_BT.any(0).nonzero().flatten().tolist()
+    for begin in range(columns[0], columns[-1] + 1, block) if columns else ():
+        part = slice(begin, min(begin + block, columns[-1] + 1))
+        scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ key_BHDS  # a group's queries as one matrix
+        scores = scores.view(rows, heads, count // heads, -1, slots).float() * call.scaling
+        hidden_B11TS = ~_seen(call, part)[:, :, None]
+        weights = scores.masked_fill_(hidden_B11TS, torch.finfo(torch.float32).min).softmax(-1)
+        sums_BHGS += torch.einsum("bhgts,bt->bhgs", weights, counted_BT[:, part].float())
+    return sums_BHGS.flatten(1, 2)
+
+
+def _seen(call: Call, part: slice) -> Tensor:
+    if call.mask is not None:
+        return call.mask[:, :, part]
+    tokens, slots = call.query.shape[2], call.key.shape[2]
+    own_T1 = torch.arange(slots - tokens, slots, device=call.key.device)[part, None]
+    return (torch.arange(slots, device=call.key.device) <= own_T1)[None, None]
+
+
+class ColumnSums:
+    """A watcher that adds up `column_sums` over the forwards of one reading.
+
+    Args:
+        layers: of the base model.
+        held: slots in front of the text that is read.
+        counted_BT: which of the text's queries count.
+    """
+
+    def __init__(self, layers: int, held: int, counted_BT: Tensor) -> None:
+        self._held, self._counted_BT = held, counted_BT
+        self._sums: list[Tensor | None] = [None] * layers
+
+    def __call__(self, call: Call) -> None:
+        """Add the sums of one forward of one layer."""
+        tokens, slots = call.query.shape[2], call.key.shape[2]
+        begin = slots - tokens - self._held
+        sums_BNS, before = column_sums(call, self._counted_BT[:, begin : begin + tokens]), self._sums[call.layer]
+        if before is not None:
+            sums_BNS[..., : before.shape[-1]] += before
+        self._sums[call.layer] = sums_BNS
+
+    def total(self) -> Tensor:
+        """float32 [L, B, N, S]"""
+        found = [sums for sums in self._sums if sums is not None]
+        assert len(found) == len(self._sums), "sums of layers that were never read"
+        return torch.stack(found)
+
+
+def pooled(scores_BNS: Tensor, kernel: int, how: Pool) -> Tensor:
+    """Scores smoothed over neighbouring slots, same shape: stride 1; averages count the zeros beyond either end."""
+    flat = scores_BNS.flatten(0, -2).unsqueeze(1)
+    smooth = (max_pool1d if how == "max" else avg_pool1d)(flat, kernel, stride=1, padding=kernel // 2)
+    return smooth.view_as(scores_BNS)
+
+
+def grouped(scores_BNS: Tensor, heads: int, how: Group) -> Tensor:
+    """Scores of the G query heads of each key/value head as one, [B, H, S]; `per_query` leaves them apart."""
+    if how == "per_query":
+        return scores_BNS
+    *front, count, slots = scores_BNS.shape
+    split = scores_BNS.view(*front, heads, count // heads, slots)
+    if how == "max":
+        return split.amax(-2)
+    return split.sum(-2) if how == "sum" else split.mean(-2)
+
+
+def newest(valid_BS: Tensor, amount_B: Tensor) -> Tensor:
+    """bool [B, S]: the last so many valid slots of each row."""
+    from_end_BS = valid_BS.long().flip(1).cumsum(1).flip(1)
+    return valid_BS & (from_end_BS <= amount_B[:, None])
+
+
+def oldest(valid_BS: Tensor, amount: int) -> Tensor:
+    """bool [B, S]: the first so many valid slots of each row."""
+    return valid_BS & (valid_BS.long().cumsum(1) <= amount)
+
+
+def kept_slots(scores_LBHS: Tensor, budget_B: Tensor) -> Tensor:
+    """Slots with the highest scores, int64 [L, B, H, P] ascending.
+
+    Args:
+        scores_LBHS: +inf where a slot must stay, -inf where it must not (padding).
+        budget_B: most slots a row keeps; P is what the fullest row keeps, and -1 fills up the others, in front.
+    """
+    count_B = torch.minimum((scores_LBHS > -math.inf).sum(-1).amax((0, 2)), budget_B)
+    width = int(count_B.max())
+    best_LBHP = torch.sort(scores_LBHS, dim=-1, descending=True, stable=True).indices[..., :width]
+    kept_B1P = torch.arange(width, device=best_LBHP.device) < count_B[:, None, None]
+    return best_LBHP.masked_fill(~kept_B1P, -1).sort(-1).values

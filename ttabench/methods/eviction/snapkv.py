@@ -1,0 +1,157 @@
+"""SnapKV: keep the keys and values that the end of the context looks at.
+
+    context of 1,000 tokens, budget 256, window 32:   the last 32 tokens stay; the attention they pay to the 968 before
+    them, smoothed over 7 neighbours, picks the 224 that stay with them, for every key/value head of every layer
+
+    --set query_aware=true       the question observes: nothing is thrown away until it is asked, and each has a cache
+
+Li et al., arXiv 2404.14469 (section 4, listing 1; released code: FasterDecoding/SnapKV). By default the window is the
+tail of the context, not of the question: one cache serves all queries. Generated tokens are appended and never evicted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Growth
+from ttabench.lm.attention import watched
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.tokens import pad, prompt_ids, window_ids
+from ttabench.lm.window import Window
+from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, padding_first
+from ttabench.methods.eviction.evicting import EvictingMethod, ReadingSettings, compacted, observed
+from ttabench.methods.eviction.scores import (
+    Amount,
+    ColumnSums,
+    Group,
+    Pool,
+    check_amount,
+    grouped,
+    kept_slots,
+    newest,
+    pooled,
+    tokens_of,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapKVSettings(ReadingSettings):
+    """Settings of `snapkv`; window, kernel and pool default to the paper's LongBench configuration."""
+
+    budget: Amount = 1024
+    """Tokens kept in every layer, the window included; or their share of the tokens read."""
+    window: Amount = 32
+    """Last tokens of the context (or their share of it), which observe and always stay. A last piece that is shorter
+    observes with all its tokens."""
+    kernel: int = 7
+    """Slots whose scores are pooled around each one; odd."""
+    pool: Pool = "max"
+    """How they are pooled; averages count zeros beyond the ends."""
+    group: Group = "mean"
+    """How the query heads of one key/value head are heard. per_query (as released: one cache a query head) needs a
+    model without grouped queries, where all ways are alike."""
+    query_aware: bool = False
+    """The question is read behind the context before anything is evicted: its tokens end the window, and those it
+    leaves free are the context's last, which stay. The state is then the full cache, and grows with the context;
+    budget and shares are still those of the context."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_amount("budget", self.budget)
+        check_amount("window", self.window)
+        if self.kernel < 1 or self.kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd, got {self.kernel}")
+        if type(self.window) is type(self.budget) and self.window >= self.budget:
+            raise ValueError(f"window must be smaller than the budget {self.budget}, got {self.window}")
+
+
+class SnapKV(EvictingMethod[SnapKVSettings]):
+    """The cache of the context, compressed by what its last tokens attend to."""
+
+    name = "snapkv"
+    summary = "keep the keys and values that the end of the context attends to"
+    paper = "2404.14469"
+    Settings = SnapKVSettings
+    presets: ClassVar[Mapping[str, Any]] = {
+        "nano": SnapKVSettings(budget=256),
+        "stream": SnapKVSettings(budget=512, chunk=512, positions="auto"),
+        "streamadapter": SnapKVSettings(window=0.1, budget=0.2),
+        "class-default": SnapKVSettings(window=64, budget=320, kernel=5, pool="avg"),
+        "init-default": SnapKVSettings(budget=2048, kernel=5, pool="avg"),
+        "longbench-1024": SnapKVSettings(budget=1024),
+        "longbench-2048": SnapKVSettings(budget=2048),
+        "longbench-4096": SnapKVSettings(budget=4096),
+    }
+    growth: Growth = "constant"
+
+    def __init__(self, lm: LM, settings: SnapKVSettings) -> None:
+        super().__init__(lm, settings)
+        self.looks_at_question = settings.query_aware
+        self.growth = "linear" if settings.query_aware or isinstance(settings.budget, float) else "constant"
+        if settings.group == "per_query" and lm.kv_heads < lm.heads:
+            what = f"group=per_query keeps a cache for each of the {lm.heads} query heads of {lm.name},"
+            raise UserError(f"{what} whose attention takes {lm.kv_heads}.", "Use --set group=mean, max or sum.")
+
+    def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
+        if self.settings.query_aware:
+            whole = extended(self.lm, kept, ids_BT, mask_BT, self.rotary)
+            order = padding_first(whole.valid)
+            return whole if order is None else whole.take(order)
+        budget_B, window_B = self._amounts(mask_BT.sum(1) if kept is None else mask_BT.sum(1) + kept.next)
+        whole, sums = observed(self.lm, kept, ids_BT, mask_BT, newest(mask_BT, window_B), self.rotary)
+        whole, sums = compacted(whole, sums)
+        return whole.take(kept_slots(ranked(sums, whole, window_B, self.settings), budget_B))
+
+    def _amounts(self, read_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Budget and window in tokens, int64 [B] each."""
+        budget_B = tokens_of(self.settings.budget, read_B)
+        return budget_B, torch.minimum(tokens_of(self.settings.window, read_B), budget_B)
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        """The kept cache as a prefix; of a full cache, what each question looks at.
+
+        Raises:
+            UserError: context and question need more positions than the model has.
+        """
+        kept = EvictedCache.of(state)
+        if kept is None or not self.settings.query_aware:
+            return super().patch(state, asks)
+        return Patch(prefix=self._looked_at(kept, asks).prefix(self.rotary))
+
+    @torch.no_grad()
+    def _looked_at(self, kept: EvictedCache, asks: Sequence[Ask]) -> EvictedCache:
+        """What stays of the context for each question, which is read behind it and forgotten again."""
+        ids_BT, mask_BT = (each.to(self.lm.device) for each in pad(self._questions(asks), self.lm.pad_id, "left"))
+        check_room(self.lm, kept, mask_BT, self.rotary)
+        budget_B, window_B = self._amounts(kept.next)
+        held = kept.index.shape[-1]
+        sums = ColumnSums(self.lm.layers, held, newest(mask_BT, window_B))
+        with watched(sums):
+            window = Window(self.lm, kept.prefix(self.rotary), len(asks), retain=False)
+            window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
+        still_B = (window_B - mask_BT.sum(1)).clamp(min=0)
+        scores = ranked(sums.total()[..., :held], kept, still_B, self.settings)
+        return kept.take(kept_slots(scores, budget_B))
+
+    def _questions(self, asks: Sequence[Ask]) -> list[list[int]]:
+        """Ids of what stands between the context and each answer; EOS where nothing does, as generation has it."""
+        pieces = [window_ids(self.lm, ask, follows=True) for ask in asks]
+        prompts = [prompt_ids(self.lm, ask, follows=True) for ask in asks]
+        return [ids + prompt or [self.lm.eos_id] for ids, prompt in zip(pieces, prompts, strict=True)]
+
+
+def ranked(sums_LBNS: Tensor, whole: EvictedCache, window_B: Tensor, settings: SnapKVSettings) -> Tensor:
+    """Scores [L, B, H, S] by which slots stay: the window first, padding never."""
+    valid_BS = whole.valid
+    window_BS = newest(valid_BS, window_B)
+    past = sums_LBNS.masked_fill((window_BS | ~valid_BS)[:, None], 0.0)
+    scores = grouped(pooled(past, settings.kernel, settings.pool), whole.keys.shape[2], settings.group)
+    return scores.masked_fill(window_BS[:, None], math.inf).masked_fill(~valid_BS[:, None], -math.inf)

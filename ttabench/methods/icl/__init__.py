@@ -1,0 +1,1 @@
+"""In-context learning: everything that is read stands in the window."""

@@ -1,0 +1,92 @@
+"""In-context learning: everything observed stands in the window, as a key/value cache that is read once.
+
+    state = cache of "<bos>Ada Voss lives in Port Ansel.\\n\\n..."   ->  every query continues from it
+
+The ceiling of a comparison as long as the window suffices. What happens beyond it is declared by `truncate`, and the
+state records how many tokens were lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Growth, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import read
+from ttabench.lm.tokens import new_ids, pad
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.parts.cached import cached, prefix_of
+from ttabench.methods.parts.newest import appended, window_of
+
+RESERVE = 256
+"""Positions left for prompt and answer when `max_tokens` is not given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InContextSettings:
+    """Settings of `icl`."""
+
+    truncate: Literal["error", "left", "right"] = "error"
+    """When the context outgrows the window: refuse; forget the oldest tokens; or stop reading."""
+    max_tokens: int | None = None
+    """Context tokens that may stand in the window; by default the model's positions less 256 for prompt and answer."""
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be positive, got {self.max_tokens}")
+
+
+class InContext(BaseMethod[InContextSettings]):
+    """Full context. State: the cache (keys, values), or the newest token ids with `truncate=left`."""
+
+    name = "icl"
+    summary = "full context in the window, read once into a key/value cache"
+    Settings = InContextSettings
+    growth: Growth = "linear"
+
+    def __init__(self, lm: LM, settings: InContextSettings) -> None:
+        super().__init__(lm, settings)
+        self.limit = settings.max_tokens or max(1, lm.max_positions - RESERVE)
+
+    def begin(self, rows: int) -> State:
+        """Nothing read."""
+        return State(rows, meta={"tokens_read": [0] * rows, "truncated_tokens": [0] * rows})
+
+    @torch.no_grad()
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read all pieces of a row as one text: the same keys and values, one pass."""
+        rows_new = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
+        before: list[int] = state.meta["tokens_read"]
+        seen = [before[row] + len(new) for row, new in enumerate(rows_new)]
+        if self.settings.truncate == "error" and max(seen) > self.limit:
+            self._refuse(max(seen))
+        meta = {"tokens_read": seen, "truncated_tokens": [max(0, tokens - self.limit) for tokens in seen]}
+        if self.settings.truncate == "left":
+            return replace(state, tensors=appended(self.lm, state.tensors, rows_new, self.limit), meta=meta)
+        room = [max(0, self.limit - tokens) for tokens in before]
+        return replace(state, tensors=self._extended(state, rows_new, room), meta=meta)
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The cache as a prefix, or the kept tokens, which the runner reads once for all queries."""
+        return window_of(state.tensors) if "tokens" in state.tensors else Patch(prefix=prefix_of(state.tensors))
+
+    def _refuse(self, tokens: int) -> None:
+        raise UserError(
+            f"The context has {tokens} tokens, more than the {self.limit} that stand in the window of {self.lm.name}.",
+            "Use --set truncate=left (keep the newest) or truncate=right (stop reading), or read fewer pieces.",
+        )
+
+    def _extended(self, state: State, rows_new: list[list[int]], room: list[int]) -> dict[str, Tensor]:
+        ids, mask = pad([new[:free] for new, free in zip(rows_new, room, strict=True)], self.lm.pad_id, "right")
+        if not ids.numel():
+            return dict(state.tensors)
+        prefix = read(self.lm, Patch(prefix=prefix_of(state.tensors)), ids.to(self.lm.device), mask.to(self.lm.device))
+        return cached(prefix)

@@ -1,0 +1,1 @@
+"""The one-pass methods of NVIDIA's kvpress, by name."""

@@ -1,0 +1,237 @@
+"""Every one-pass method of NVIDIA's kvpress, as a method here: `--method 'kvpress:SnapKVPress?window_size=32'`.
+
+    --method kvpress:KnormPress --set budget=256           256 tokens stay in every layer
+    --method kvpress:StreamingLLMPress --set budget=0.2    a fifth of the context stays
+    --method "kvpress:AdaKVPress(SnapKVPress)"             presses that wrap others, by nesting
+
+Devoto et al., Expected Attention and kvpress (arXiv 2510.00636), tested with kvpress 0.5.5. A press compresses the
+first forward of a text and no other: all pieces are read as one text, once. What stays is in the order the press left
+it in, which attention does not see; the text that follows goes on at the position after all that was read. Some presses
+throw nothing away and hide slots from single heads instead; they are hidden here, too, and `State.labels` says so.
+
+Shape letters: L layers · B rows · H key/value heads · P slots kept · T tokens read · D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers.cache_utils import DynamicCache
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Growth, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, Prefix, State
+from ttabench.lm.tokens import new_ids
+from ttabench.methods.base import BaseMethod, NoSettings
+from ttabench.methods.eviction.scores import Amount, check_amount, tokens_of
+from ttabench.methods.kvpress import names as presses
+
+MOVING = {"KeyRerotationPress"}
+"""Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it, as in kvpress."""
+EAGER = {"ObservedAttentionPress"}
+"""Presses that read attention weights, which only eager attention hands out, all T x T of them."""
+HIDING = {"AdaKVPress", "CriticalAdaKVPress", "DMSPress", "DuoAttentionPress", "LUKVPress"}
+"""Presses that hide slots from single heads and keep all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KvPressSettings:
+    """Settings of a press that can be told how much to keep; its own arguments stand behind its name."""
+
+    budget: Amount = 1024
+    """Tokens kept in every layer, or their share of the tokens read; it sets compression_ratio, the share removed."""
+
+    def __post_init__(self) -> None:
+        check_amount("budget", self.budget)
+
+
+class KvPress(BaseMethod[Any]):
+    """The cache of the context after a press. State: keys, values, next; mask and hidden where there is such."""
+
+    name = "kvpress:<Press>"
+    summary = "any one-pass method of NVIDIA's kvpress (optional package), e.g. kvpress:KnormPress"
+    paper = "2510.00636"
+    Settings = KvPressSettings
+    presets: ClassVar[Mapping[str, Any]] = {"nano": KvPressSettings(budget=256)}
+    growth: Growth = "constant"
+    reads = "once"
+    wanted: ClassVar[presses.Press]
+    known: ClassVar[Mapping[str, type[Any]]] = {}
+    """Classes of presses by name."""
+
+    @classmethod
+    def of(cls, text: str) -> type[KvPress]:
+        """The method class of a press as it was typed.
+
+        Raises:
+            UserError: whatever `names` refuses; a press that reads a text several times or evicts while
+                decoding; a ratio beside a budget.
+        """
+        wanted = presses.parse(text)
+        known = presses.known_presses()
+        for each in wanted.all():
+            if presses.passes_of_its_own(presses.class_of(each, known)):
+                what = f"{each.name} reads a text several times or evicts while decoding,"
+                hint = "Choose another, or use kvpress's own pipeline."
+                raise UserError(f"{what} and only presses of one pass are offered.", hint)
+        body: dict[str, Any] = {"name": f"kvpress:{text}", "wanted": wanted, "known": known}
+        if not presses.takes_a_budget(presses.build(wanted, known)):
+            return type("KvPress", (cls,), {**body, "Settings": NoSettings, "presets": {}})
+        for each in wanted.all():
+            if "compression_ratio" in each.arguments:
+                ratio = each.arguments["compression_ratio"]
+                what = f"compression_ratio={ratio} of {each.name} is the share removed, which the budget sets."
+                raise UserError(what, "Give the share kept instead, e.g. --set budget=0.5.")
+        return type("KvPress", (cls,), body)
+
+    def __init__(self, lm: LM, settings: KvPressSettings | NoSettings) -> None:
+        super().__init__(lm, settings)
+        self.budget: Amount | None = settings.budget if isinstance(settings, KvPressSettings) else None
+        names = {press.name for press in self.wanted.all()}
+        self.eager = bool(names & EAGER)
+        self.growth = "constant" if isinstance(self.budget, int) and not names & HIDING else "linear"
+        if not all(hasattr(block, "self_attn") for block in getattr(lm.decoder, "layers", [None])):
+            what = f"kvpress knows the attention of Llama, Mistral, Phi-3, Qwen and Gemma, not that of {lm.name}"
+            raise UserError(f"{what} ({lm.config.model_type}).", "Use --method snapkv, h2o or window.")
+
+    @torch.no_grad()
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read all pieces of a row as one text and compress it.
+
+        Raises:
+            UserError: something was compressed before; the text does not fit the model, or the press refuses it.
+        """
+        if not chunks:
+            return state
+        if state.tensors:
+            what = f"{self.name} compresses one text, once, and {max(state.meta['tokens_read'])} tokens are compressed."
+            raise UserError(
+                f"{what} It cannot read on.", "Show it everything at once, or use --method snapkv or window."
+            )
+        rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
+        texts = [[*self.lm.start_ids, *ids] for ids in rows]
+        left = [self._compressed(ids) for ids in texts]
+        moved = self.wanted.name in MOVING
+        following = [row["keys"].shape[2] if moved else len(ids) for row, ids in zip(left, texts, strict=True)]
+        tensors = _stacked(left, torch.tensor(following, device=self.lm.device))
+        reduced = any(row["keys"].shape[2] < len(ids) for row, ids in zip(left, texts, strict=True))
+        labels = {"cache_reduced": reduced, "needs_eager": self.eager}
+        return State(state.rows, tensors, {"tokens_read": [len(ids) for ids in rows], "labels": labels})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The compressed cache as a prefix."""
+        held = state.tensors
+        if not held:
+            return Patch()
+        hidden = tuple(held["hidden"].unbind(0)) if "hidden" in held else None
+        keys, values = tuple(held["keys"].unbind(0)), tuple(held["values"].unbind(0))
+        return Patch(prefix=Prefix(keys, values, held["next"], held.get("mask"), holds_bos=True, hidden_LBHP=hidden))
+
+    def _compressed(self, ids: list[int]) -> dict[str, Tensor]:
+        """What a press leaves of a text: keys and values [L, H, P, D], hidden bool [L, H, P] if slots are hidden."""
+        total = len(ids)
+        if total > self.lm.max_positions:
+            what = f"A context of {total} tokens exceeds the {self.lm.max_positions} positions of {self.lm.name}."
+            raise UserError(what, "Read less (--task-set documents=N) or give a --model with more positions.")
+        press = presses.build(self.wanted, self.known)  # a new one for every text: presses remember
+        if self.budget is not None:
+            press.compression_ratio = removed_share(int(tokens_of(self.budget, torch.tensor([total]))), total)
+        cache = DynamicCache()
+        modules = [block.self_attn for block in self.lm.decoder.layers]  # type: ignore[union-attr]
+        try:
+            with compressing(self.lm, modules, eager=self.eager) as hidden, press(self.lm.model):
+                ids_BT = torch.tensor([ids], device=self.lm.device)
+                self.lm.decoder(input_ids=ids_BT, past_key_values=cache, use_cache=True)
+        except (UserError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # whatever a press of another package raises, it refuses this text
+            told = " ".join(str(error).split()) or type(error).__name__
+            what = f"{self.wanted.name} cannot compress these {total} tokens ({told[:200].rstrip('.')})."
+            raise UserError(
+                what, "Give it other arguments (?key=value), more text, or choose another press."
+            ) from error
+        return self._measured(cache, hidden)
+
+    def _measured(self, cache: DynamicCache, hidden: list[Tensor | None]) -> dict[str, Tensor]:
+        slots = sorted({int(layer.keys.shape[2]) for layer in cache.layers})
+        if len(slots) > 1:
+            what = f"{self.wanted.name} leaves {slots[0]} to {slots[-1]} tokens in different layers."
+            raise UserError(what, "That is not supported: queries of several tokens need as many in all layers.")
+        found = {name: torch.cat([getattr(layer, name) for layer in cache.layers]) for name in ("keys", "values")}
+        if any(each is not None for each in hidden):
+            blind = torch.zeros(found["keys"].shape[:3], dtype=torch.bool, device=self.lm.device)
+            for layer_HP, each in zip(blind, hidden, strict=True):
+                if each is not None:
+                    layer_HP[each[0], each[1]] = True
+            found["hidden"] = blind
+        return found
+
+
+def removed_share(kept: int, total: int) -> float:
+    """The compression ratio at which a press keeps so many of all tokens, in spite of rounding: `int(T * (1 - r))`."""
+    return 0.0 if kept >= total else 1.0 - (kept + 0.5) / total
+
+
+@contextmanager
+def compressing(lm: LM, modules: Sequence[nn.Module], *, eager: bool) -> Iterator[list[Any]]:
+    """A model as presses expect it, and on the way out as it was before.
+
+    Attention is told `cache_position`, which transformers has not passed since 5.4; presses add `rotary_emb` and
+    `masked_key_indices` to it, which are taken away again.
+
+    Yields:
+        A list that holds on the way out, for every layer, the (heads, slots) a press hides, or None.
+    """
+    found: list[Any] = []
+    before = str(lm.model.config._attn_implementation)
+    rotating = [hasattr(module, "rotary_emb") for module in modules]
+    hooks = [module.register_forward_pre_hook(_with_positions, with_kwargs=True) for module in modules]
+    for module in modules:
+        vars(module)["masked_key_indices"] = None
+    try:
+        if eager:
+            lm.model.set_attn_implementation("eager")
+        yield found
+        found += [indices and tuple(indices)[1:] for indices in (vars(m)["masked_key_indices"] for m in modules)]
+    finally:
+        if eager:
+            lm.model.set_attn_implementation(before)
+        for module, hook, own in zip(modules, hooks, rotating, strict=True):
+            hook.remove()
+            del module.masked_key_indices
+            if hasattr(module, "rotary_emb") and not own:
+                del module.rotary_emb
+
+
+def _with_positions(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    hidden_BTD, cache = kwargs["hidden_states"], kwargs["past_key_values"]
+    past = cache.get_seq_length(module.layer_idx)
+    places = torch.arange(past, past + hidden_BTD.shape[1], device=hidden_BTD.device)
+    return args, {"cache_position": places, **kwargs}
+
+
+def _stacked(rows: Sequence[Mapping[str, Tensor]], next_B: Tensor) -> dict[str, Tensor]:
+    """Rows as one state; shorter ones are padded in front."""
+    slots = [row["keys"].shape[2] for row in rows]
+    gaps = [max(slots) - each for each in slots]
+    found = {
+        name: torch.stack([pad(row[name], (0, 0, gap, 0)) for row, gap in zip(rows, gaps, strict=True)], dim=1)
+        for name in ("keys", "values")
+    }
+    found["next"] = next_B
+    if any(gaps):
+        found["mask"] = (
+            torch.arange(max(slots), device=next_B.device) >= torch.tensor(gaps, device=next_B.device)[:, None]
+        )
+    if any("hidden" in row for row in rows):
+        blind = [row["hidden"] if "hidden" in row else torch.zeros_like(row["keys"][..., 0].bool()) for row in rows]
+        found["hidden"] = torch.stack([pad(each, (gap, 0)) for each, gap in zip(blind, gaps, strict=True)], dim=1)
+    return found

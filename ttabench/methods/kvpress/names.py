@@ -1,0 +1,166 @@
+"""Presses of NVIDIA's kvpress by name: `AdaKVPress(SnapKVPress?window_size=32)?alpha_safeguard=0.1`.
+
+    found = parse("AdaKVPress(SnapKVPress?window_size=32)")       what stands there, without kvpress
+    build(found, known_presses())                                 AdaKVPress(press=SnapKVPress(window_size=32))
+
+A press in brackets is wrapped by the one in front of them; `?key=value&key=value` sets arguments. kvpress is imported
+by `known_presses` and nowhere else: importing it wraps every attention function of transformers in this process.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.registry import assignments, parse_value
+
+INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 termcolor==3.3.0"
+"""kvpress asks for an older transformers, so its dependencies cannot be resolved; these are what importing it takes."""
+DEEPEST = 20
+"""Presses within each other."""
+ABSTRACT = ("BasePress", "ScorerPress")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Press:
+    """A press as it was typed."""
+
+    name: str
+    wrapped: tuple[Press, ...] = ()
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+    def all(self) -> list[Press]:
+        """This press and all it wraps."""
+        return [self, *(inner for press in self.wrapped for inner in press.all())]
+
+
+def parse(text: str) -> Press:
+    """A press as it was typed, with those it wraps and their arguments.
+
+    Raises:
+        UserError: brackets that do not close, no name, or an argument without `=`.
+    """
+    head, *queries = _split(text, "?")
+    match = re.fullmatch(r"(\w+)\s*(?:\((.*)\))?", head.strip())
+    if match is None or len(queries) > 1:
+        what = f"{text!r} names no press." if text.strip() else "kvpress needs the name of a press."
+        raise UserError(
+            what, "Write --method 'kvpress:SnapKVPress?window_size=32', or 'kvpress:AdaKVPress(SnapKVPress)'."
+        )
+    typed = [part for part in queries[0].split("&") if part] if queries else []
+    wrapped = () if match[2] is None else tuple(parse(part) for part in _split(match[2], ","))
+    return Press(name=match[1], wrapped=wrapped, arguments=assignments(typed, f"{match[1]}?"))
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The parts between separators that stand in no brackets."""
+    parts, depth = [""], 0
+    for symbol in text:
+        depth += {"(": 1, ")": -1}.get(symbol, 0)
+        if depth > DEEPEST:
+            raise UserError(f"{text[:40]}... nests more than {DEEPEST} presses.", "Wrap fewer.")
+        if depth < 0:
+            break
+        if symbol == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += symbol
+    if depth:
+        raise UserError(f"The brackets of {text!r} do not match.", "Write --method 'kvpress:AdaKVPress(SnapKVPress)'.")
+    return parts
+
+
+def known_presses() -> dict[str, type[Any]]:
+    """The presses that kvpress has, by name.
+
+    Raises:
+        UserError: kvpress, or what it imports, is not installed; the message is the command that installs it.
+    """
+    try:
+        kvpress = import_module("kvpress")
+    except ImportError as error:
+        raise UserError(f"kvpress cannot be imported ({error}).", f"Install it: {INSTALL}") from None
+    named = {name: getattr(kvpress, name) for name in kvpress.__all__ if name not in ABSTRACT}
+    return {name: cls for name, cls in named.items() if issubclass(cls, kvpress.BasePress)}
+
+
+def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
+    """A new press.
+
+    Args:
+        wanted: what was typed.
+        known: press classes by name, see `known_presses`.
+
+    Raises:
+        UserError: an unknown press or argument (with the closest one); a value of another type, or one the press
+            refuses; a press or an argument missing, or presses that it does not wrap.
+    """
+    cls = class_of(wanted, known)
+    taken = [spec for spec in inspect.signature(cls).parameters.values() if not spec.name.startswith("_")]
+    hints = get_type_hints(cls.__init__)
+    places = [spec.name for spec in taken if _takes_a_press(hints[spec.name], tuple(known.values()))]
+    plain = [spec.name for spec in taken if spec.name not in places]
+    presses = [build(press, known) for press in wanted.wrapped]
+    listed = len(places) == 1 and get_origin(hints[places[0]]) is list
+    if len(presses) > len(places) and not listed:
+        takes = f"wraps {len(places)} press" if places else "wraps no other press"
+        raise UserError(f"{wanted.name} {takes}, got {len(presses)}.", "Write the press alone, or one in its brackets.")
+    given: dict[str, Any] = {places[0]: presses} if listed and presses else dict(zip(places, presses, strict=False))
+    for key, text in wanted.arguments.items():
+        if key not in plain:
+            _refuse_argument(wanted, key, plain)
+        given[key] = parse_value(text, hints[key], f"{key} of {wanted.name}")
+    needless = [s.name for s in taken if not (s.default is s.empty or (s.name in places and s.default is None))]
+    missing = [s.name for s in taken if s.name not in given and s.name not in needless]
+    if missing:
+        example = "(SnapKVPress)" if missing[0] in places else f"?{missing[0]}=..."
+        raise UserError(f"{wanted.name} needs its {missing[0]}.", f"Write 'kvpress:{wanted.name}{example}'.")
+    try:
+        return cls(**given)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise UserError(f"{wanted.name}: {' '.join(str(error).split())}.", "See kvpress's documentation.") from None
+
+
+def class_of(wanted: Press, known: Mapping[str, type[Any]]) -> type[Any]:
+    """The class of a press.
+
+    Raises:
+        UnknownName: kvpress has no such press; the message names the closest one.
+    """
+    if wanted.name not in known:
+        raise UnknownName("press", wanted.name, sorted(known))
+    return known[wanted.name]
+
+
+def _refuse_argument(wanted: Press, key: str, plain: list[str]) -> NoReturn:
+    if not plain:
+        raise UserError(f"{wanted.name} takes no arguments, got {key}={wanted.arguments[key]}.", "Leave it out.")
+    raise UnknownName(f"argument of {wanted.name}", key, plain)
+
+
+def _takes_a_press(hint: Any, presses: Sequence[type[Any]]) -> bool:
+    """Whether an annotation is a press, may be one, or is a list of them."""
+    if isinstance(hint, type) and not get_args(hint):
+        return any(issubclass(press, hint) for press in presses)
+    return any(_takes_a_press(part, presses) for part in get_args(hint))
+
+
+def passes_of_its_own(cls: type[Any]) -> bool:
+    """Whether a press replaces the one pass of `BasePress.__call__`, to read several times or evict while decoding."""
+    base = next(parent for parent in reversed(cls.__mro__) if "__call__" in vars(parent))
+    return vars(base)["__call__"] is not cls.__call__
+
+
+def takes_a_budget(press: Any) -> bool:
+    """Whether a press can be told which share of the tokens to remove."""
+    try:
+        before = press.compression_ratio
+        press.compression_ratio = before
+    except (AttributeError, AssertionError, ValueError):  # so presses say that they cannot
+        return False
+    return isinstance(before, int | float)

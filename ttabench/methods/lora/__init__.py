@@ -1,0 +1,1 @@
+"""LoRA: low-rank weight deltas trained beforehand."""

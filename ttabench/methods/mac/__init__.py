@@ -1,0 +1,1 @@
+"""MAC, Memory of Amortized Contexts."""

@@ -1,0 +1,193 @@
+"""What MAC is trained on (Algorithm 1), and auxiliary losses beyond the paper that are off by default.
+
+    answer     -log p(answer | question behind the prefix aggregated from all documents of the episode), per token
+    own        the same with only the question's own document in the bank
+    retrieval  InfoNCE between mean question and mean document latents, over all documents of the batch
+    attention  -log of the attention that the aggregator pays to the question's own document
+    words      cross-entropy between what the T5's own head (its embeddings) reads off the mean decoder state of a
+               document and the document's words, weighted by inverse document frequency in the batch
+
+Backpropagation dropout: only a subset of round((1 - p) K) documents of an episode carries gradient through the
+amortiser; the others are amortised without. The aggregation is one dense attention of all questions over one bank.
+
+Shape letters: R episodes · K documents · C documents that carry gradient · Q questions · N questions of all episodes ·
+T latent tokens · D base width · E width of the T5 · V its vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+from torch.nn.utils.rnn import pad_sequence
+
+from ttabench.core.types import Ask, Episode
+from ttabench.lm.scoring import nll
+from ttabench.methods.mac.networks import MacNetworks
+from ttabench.methods.trainable import training_item
+
+SMALLEST_SHARE = 1e-9
+"""Added before the logarithm of an attention share, which may underflow."""
+WORD_SCALE = 3.0
+"""Sharpens the T5's head: a state is normalised, and has to name several words at once."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Episodes as tensors; questions of all episodes lie one after the other."""
+
+    bank_RKTD: Tensor
+    mask_RK: Tensor
+    ids_C: list[list[int]]
+    """T5 ids of the documents that carry gradient."""
+    states_CTE: Tensor
+    """Their decoder states, before the MLPs."""
+    asks: list[Ask]
+    episode_N: Tensor
+    """The episode of each question."""
+    slot_N: Tensor
+    """Its place among the questions of that episode."""
+    own_N: Tensor
+    """Index of the document with its answer in the episode's bank; -1 where `Ask.about` names none."""
+    x_NTD: Tensor
+
+    def by_episode(self) -> Tensor:
+        """Query tokens [R, Q, T, D], zero where an episode has fewer questions."""
+        questions = int(self.slot_N.max()) + 1
+        x_RQTD = self.x_NTD.new_zeros(self.bank_RKTD.shape[0], questions, *self.x_NTD.shape[1:])
+        return x_RQTD.index_put((self.episode_N, self.slot_N), self.x_NTD)
+
+
+class Objective:
+    """The training loss of MAC's networks.
+
+    Args:
+        mac: the networks that are trained.
+    """
+
+    def __init__(self, mac: MacNetworks) -> None:
+        self.mac = mac
+
+    def parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Weighted losses by name, see the module's text."""
+        mac, s = self.mac, self.mac.settings
+        batch = self._batch(episodes)
+        whole = mac.aggregator(batch.by_episode(), batch.bank_RKTD, batch.mask_RK)
+        parts = {"answer": self._answers(batch.asks, whole[batch.episode_N, batch.slot_N])}
+        known = (batch.own_N >= 0).nonzero()[:, 0]
+        if known.numel() and s.own_aux:
+            own_N1TD = batch.bank_RKTD[batch.episode_N[known], batch.own_N[known]][:, None]
+            latent = mac.aggregator(batch.x_NTD[known][:, None], own_N1TD)[:, 0]
+            parts["own"] = s.own_aux * self._answers([batch.asks[index] for index in known.tolist()], latent)
+        if known.numel() and s.retrieval_aux:
+            parts["retrieval"] = s.retrieval_aux * self._retrieval(batch, known)
+        if known.numel() and s.attention_aux:
+            shares = mac.aggregator.document_shares(batch.by_episode(), batch.bank_RKTD, batch.mask_RK)
+            found = shares[batch.episode_N[known], batch.slot_N[known], batch.own_N[known]]
+            parts["attention"] = -s.attention_aux * (found + SMALLEST_SHARE).log().mean()
+        if s.words_aux:
+            parts["words"] = s.words_aux * self._words(batch)
+        return parts
+
+    def _batch(self, episodes: Sequence[Episode]) -> Batch:
+        mac = self.mac
+        observes = [episode.observes() for episode in episodes]
+        carries = [self._carrying(len(pieces)) for pieces in observes]
+        asks = [self._asked(episode, carry) for episode, carry in zip(episodes, carries, strict=True)]
+        banks, ids_C, states_CTE = self._banks([[piece.text for piece in pieces] for pieces in observes], carries)
+        lengths = torch.tensor([len(bank) for bank in banks], device=mac.lm.device)
+        bank_RKTD = pad_sequence(banks, batch_first=True)
+        own = [_own(ask, [piece.key for piece in observes[row]]) for row, group in enumerate(asks) for ask in group]
+        flat = [ask for group in asks for ask in group]
+        assert flat, "training episodes without a query"
+        return Batch(
+            bank_RKTD,
+            torch.arange(bank_RKTD.shape[1], device=mac.lm.device) < lengths[:, None],
+            ids_C,
+            states_CTE,
+            flat,
+            torch.tensor([row for row, group in enumerate(asks) for _ in group], device=mac.lm.device),
+            torch.tensor([slot for group in asks for slot in range(len(group))], device=mac.lm.device),
+            torch.tensor(own, device=mac.lm.device),
+            mac.questions([ask.prompt for ask in flat]),
+        )
+
+    def _carrying(self, documents: int) -> set[int]:
+        """The documents of an episode that carry gradient."""
+        s = self.mac.settings
+        assert documents, "MAC trains on episodes with documents"
+        if s.lite == "released":
+            return set(range(max(1, int((1 - s.backprop_dropout) * documents))))
+        count = max(1, round((1 - s.backprop_dropout) * documents))
+        return set(torch.randperm(documents)[:count].tolist()) if count < documents else set(range(documents))
+
+    def _asked(self, episode: Episode, carrying: set[int]) -> list[Ask]:
+        """All questions; with `lite=released` and dropout only the first ones, as many as documents carry gradient."""
+        s = self.mac.settings
+        asks = episode.asks()
+        return asks[: len(carrying)] if s.lite == "released" and s.backprop_dropout else asks
+
+    def _banks(
+        self, texts: Sequence[Sequence[str]], carries: Sequence[set[int]]
+    ) -> tuple[list[Tensor], list[list[int]], Tensor]:
+        """Latents [K, T, D] of an episode's documents; ids and states [C, T, E] of those that carry gradient."""
+        mac = self.mac
+        flat = [text for row in texts for text in row]
+        ids, _ = mac.document_text.encode(flat, mac.settings.document_tokens, "start")
+        pairs = [(row, index) for row, group in enumerate(texts) for index in range(len(group))]
+        carrying = [place for place, (row, index) in enumerate(pairs) if index in carries[row]]
+        rest = [place for place, (row, index) in enumerate(pairs) if index not in carries[row]]
+        states_CTE = mac.document_states([ids[place] for place in carrying])
+        latents = mac.amortiser.lifted(states_CTE)
+        if rest:
+            with torch.no_grad():
+                fixed = mac.documents([ids[place] for place in rest])
+            order = torch.tensor(carrying + rest, device=latents.device).argsort()
+            latents = torch.cat([latents, fixed])[order]
+        banks = list(torch.split(latents, [len(group) for group in texts]))
+        return banks, [ids[place] for place in carrying], states_CTE
+
+    def _answers(self, asks: Sequence[Ask], latent_NTD: Tensor) -> Tensor:
+        mac = self.mac
+        items = [training_item(mac.lm, ask, mac.settings.question_tokens) for ask in asks]
+        patch = mac.modulate(latent_NTD)
+        if mac.settings.base_dropout:
+            mac.lm.model.train()
+        try:
+            total, tokens = nll(mac.lm, patch, items)
+        finally:
+            mac.lm.model.eval()
+        return total / tokens
+
+    def _retrieval(self, batch: Batch, known: Tensor) -> Tensor:
+        """Cosines of mean latents over a temperature; the candidates are the documents of all episodes in the batch."""
+        candidates = normalize(batch.bank_RKTD[batch.mask_RK].mean(1), dim=-1)
+        before_R = nn.functional.pad(batch.mask_RK.sum(1).cumsum(0), (1, 0))
+        target = before_R[batch.episode_N[known]] + batch.own_N[known]
+        questions = normalize(batch.x_NTD[known].mean(1), dim=-1)
+        return cross_entropy(questions @ candidates.T / self.mac.settings.retrieval_temperature, target)
+
+    def _words(self, batch: Batch) -> Tensor:
+        """Documents whose decoder states tell their words, see the module's text."""
+        head_VE = self.mac.amortiser.t5.shared.weight
+        ids = [row[:-1] for row in batch.ids_C]
+        weights_CV = telling(ids, len(head_VE)).to(head_VE.device)
+        logits_CV = batch.states_CTE.mean(1) @ head_VE.T * (WORD_SCALE * head_VE.shape[1] ** -0.5)
+        loss: Tensor = -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
+        return loss
+
+
+def telling(ids: Sequence[list[int]], vocabulary: int) -> Tensor:
+    """Per document, how much each word tells it from the others: inverse document frequency, rows sum to 1, [N, V]."""
+    held_NV = torch.zeros(len(ids), vocabulary)
+    for row, words in zip(held_NV, ids, strict=True):
+        row[words] = 1
+    rarity_NV = held_NV * (len(ids) / held_NV.sum(0).clamp(min=1)).log()
+    return rarity_NV / rarity_NV.sum(1, keepdim=True).clamp(min=1e-6)
+
+
+def _own(ask: Ask, keys: Sequence[str]) -> int:
+    return keys.index(ask.about) if ask.about and ask.about in keys else -1

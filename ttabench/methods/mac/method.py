@@ -1,0 +1,153 @@
+"""MAC, Memory of Amortized Contexts: a bank of document latents, and per question a prefix aggregated from it.
+
+    adapt   phi_k = g_amort(d_k), kept in the bank                         no gradient step, no pass of the base model
+    patch   phi* = h_psi(g_input(x), {phi_k}); prefix = expand(phi*)       one cross-attention over the bank
+    answer  the frozen LM on x behind the prefix
+
+Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
+Algorithm 1 (training) is `losses`, Algorithm 2 (use) this file, Algorithm 3 `hierarchy`, Figure 7 `bank_cap`,
+Table 4 `modulation`. An empty bank adds nothing: the base model answers as it is.
+
+Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ttabench.core.types import Ask, Episode, Growth, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.methods.mac import bank
+from ttabench.methods.mac.losses import Objective
+from ttabench.methods.mac.networks import MacNetworks
+from ttabench.methods.mac.settings import PRESETS, RECIPES, MacSettings
+from ttabench.methods.recipe import Recipe
+from ttabench.methods.trainable import Trainable
+
+
+class Mac(Trainable[MacSettings]):
+    """Memory of Amortized Contexts.
+
+    State: tensors `bank` [R, K, T, D] (each reader's entries first, zeros after) and `counts` [R]. Its `meta` keeps,
+    per reader: T5 tokens read, documents truncated, digests of texts read, names of the documents behind each entry.
+
+    Raises:
+        UserError: a T5 that cannot be found, or fewer modulation tokens than latent tokens.
+    """
+
+    name = "mac"
+    summary = "amortised document latents in a bank, aggregated per question into a prefix"
+    paper = "2403.04317"
+    Settings = MacSettings
+    presets: ClassVar[Mapping[str, MacSettings]] = PRESETS
+    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
+    growth: Growth = "linear"
+    looks_at_question = True
+
+    def __init__(self, lm: LM, settings: MacSettings) -> None:
+        super().__init__(lm, settings)
+        self.growth = "constant" if settings.bank_cap else "linear"
+        self.num_beams = settings.num_beams
+        self.networks = MacNetworks(lm, settings)
+
+    def modules(self) -> nn.ModuleDict:
+        """amortiser, input_encoder, aggregator, expansion."""
+        return nn.ModuleDict(dict(self.networks.named_children()))
+
+    def prepare_training(self, first: Sequence[Episode] = ()) -> None:  # noqa: ARG002  # the contract's arguments
+        """Load pretrained T5s, see `MacNetworks.load_pretrained`."""
+        self.networks.load_pretrained()
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Algorithm 1, with the auxiliary losses that the settings switch on, see `losses`."""
+        return Objective(self.networks).parts(episodes)
+
+    def begin(self, rows: int) -> State:
+        """Empty banks."""
+        nothing: list[list[str]] = [[]] * rows
+        meta = {"tokens_read": [0] * rows, "truncated_documents": [0] * rows, "read": nothing, "members": nothing}
+        return State(rows, meta=meta)
+
+    @torch.no_grad()
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Append documents in order; all of them are amortised in batches of like length."""
+        meta = {key: list(values) for key, values in state.meta.items()}
+        banks = [self._bank_of(state, row) for row in range(state.rows)]
+        fresh = [self._unread(meta["read"][row], [chunk[row] for chunk in chunks]) for row in range(state.rows)]
+        texts = [observe.text for pieces in fresh for _, observe in pieces]
+        ids, lengths = self.networks.document_text.encode(texts, self.settings.document_tokens, "start")
+        latents_NTD = self.networks.documents_by_length(ids).to(banks[0].dtype)
+        start = 0
+        for row, pieces in enumerate(fresh):
+            span, read, members = slice(start, start + len(pieces)), meta["read"][row], meta["members"][row]
+            names = [observe.key or digest for digest, observe in pieces]
+            added = bank.append(banks[row], members, latents_NTD[span], names, self._cap(), len(read))
+            banks[row], meta["members"][row] = added
+            meta["read"][row] = [*read, *(digest for digest, _ in pieces)]
+            meta["tokens_read"][row] += sum(map(len, ids[span]))
+            cut = [len(kept) < full for kept, full in zip(ids[span], lengths[span], strict=True)]
+            meta["truncated_documents"][row] += sum(cut)
+            start = span.stop
+        return replace(state, tensors=_stacked(banks), meta=meta)
+
+    @torch.no_grad()
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        """Aggregate the bank for each question: a prefix (or deltas) with one row per question."""
+        assert state.rows in (1, len(asks)), (state.rows, len(asks))
+        if not asks or "counts" not in state.tensors or not state.tensors["counts"].any():
+            return Patch()
+        x_BTD = self.networks.questions([ask.prompt for ask in asks])
+        filled_B = state.tensors["counts"].expand(len(asks)) > 0
+        return self.networks.modulate(self._aggregate(state, x_BTD), filled_B)
+
+    def _aggregate(self, state: State, x_BTD: Tensor) -> Tensor:
+        """phi* [B, T, D]: one reader's bank serves all questions, or each question has its own reader."""
+        s, aggregator = self.settings, self.networks.aggregator
+        bank_RKTD, counts_R = state.tensors["bank"], state.tensors["counts"]
+        x_RQTD = x_BTD[None] if state.rows == 1 else x_BTD[:, None]
+        if s.hierarchy is None:
+            held_RK = torch.arange(bank_RKTD.shape[1], device=bank_RKTD.device) < counts_R[:, None]
+            mask = None if bool(held_RK.all()) else held_RK
+            latent_RQTD: Tensor = aggregator(x_RQTD, bank_RKTD, mask, s.bank_block)
+            return latent_RQTD.flatten(0, 1)
+        rows = []
+        for row, x_QTD in enumerate(x_RQTD):
+            bank_KTD = self._bank_of(state, row)
+            empty = not len(bank_KTD)
+            rows.append(x_QTD if empty else aggregator.hierarchical(x_QTD, bank_KTD, s.hierarchy, s.bank_block))
+        return torch.cat(rows)
+
+    def _bank_of(self, state: State, row: int) -> Tensor:
+        """Entries of one reader, [K, T, D]."""
+        if "bank" in state.tensors:
+            return state.tensors["bank"][row, : int(state.tensors["counts"][row])]
+        shape = (0, self.settings.num_virtual_tokens, self.lm.hidden_size)
+        return torch.zeros(shape, dtype=getattr(torch, self.settings.bank_dtype), device=self.lm.device)
+
+    def _unread(self, read: Sequence[str], observes: Sequence[Observe]) -> list[tuple[str, Observe]]:
+        """The pieces to amortise, in order, with digests of their texts; with `dedupe` only what is new."""
+        before, fresh = set(read if self.settings.dedupe else ()), []
+        for observe in observes:
+            digest = hashlib.blake2b(observe.text.encode(), digest_size=6).hexdigest()
+            if digest not in before:
+                fresh.append((digest, observe))
+            if self.settings.dedupe:
+                before.add(digest)
+        return fresh
+
+    def _cap(self) -> bank.Cap | None:
+        s = self.settings
+        return bank.Cap(s.bank_cap, s.bank_reduce, s.merge_weighted, s.seed) if s.bank_cap else None
+
+
+def _stacked(banks: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Banks of unequal length as one zero-padded tensor [R, K, T, D], and their lengths."""
+    padded = nn.utils.rnn.pad_sequence(list(banks), batch_first=True)
+    return {"bank": padded, "counts": torch.tensor([len(entries) for entries in banks], device=padded.device)}

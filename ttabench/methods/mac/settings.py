@@ -1,0 +1,169 @@
+"""Settings of `mac`, the presets of the paper, of its released code and of the nano model, and how each is trained.
+
+Paper: Tack et al., arXiv 2403.04317, appendix A; released code: jihoontack/MAC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ttabench.methods.mac.bank import Reduce
+from ttabench.methods.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class MacSettings:
+    """Settings of `mac`; the defaults are the paper's (GPT2-large)."""
+
+    amortiser: str = "t5-base"
+    """T5 that reads documents: t5-small, t5-base, t5-large, a folder, a hub id, or scratch:WIDTH,LAYERS,HEADS,FF."""
+    input_encoder: str = "t5-base"
+    """T5 that reads questions."""
+    tokenizer: Literal["auto", "own", "base"] = "auto"
+    """Whose tokenizer the T5s use; auto: the base model's for scratch shapes and random weights, else their own."""
+    num_virtual_tokens: int = 24
+    """T: latent tokens of a document and of a question."""
+    prefix_length: int = 2
+    """Key/value positions filled in each layer (released code; the paper does not state it)."""
+    blocks: int = 4
+    """Cross-attention blocks of the aggregator."""
+    heads: int = 8
+    """Heads of each block."""
+    head_dim: int = 96
+    """Size of each head, whatever the base model's width."""
+    expansion_hidden: int = 768
+    """Inner width of the feed-forward networks of the expansion."""
+    modulation: Literal["prefix", "lora"] = "prefix"
+    """What a latent becomes: P-tuning v2 key/value prefixes, or low-rank weight deltas (Table 4)."""
+    lora_rank: int = 8
+    """Rank of each delta (`modulation=lora`)."""
+    lora_targets: tuple[str, ...] = ("q_proj", "v_proj", "c_attn")
+    """Last parts of the names of the linear layers that get a delta."""
+    document_tokens: int = 512
+    """A document keeps its first so many T5 tokens."""
+    question_tokens: int = 128
+    """A question keeps its last so many T5 tokens; in training the same holds for the base model's tokens."""
+    mask_pads: bool = True
+    """False lets the T5 decoders see padding, as the released code does."""
+    pad_to: int = 0
+    """Pad documents to at least so many tokens (1022 in the released code); matters only without `mask_pads`."""
+    question_pad_to: int = 0
+    """The same for questions."""
+    dedupe: bool = True
+    """Whether a text that was read before is left out of the bank."""
+    bank_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    """Number format of the stored latents; aggregation computes in float32."""
+    bank_cap: int | None = None
+    """Most entries in the bank (1,250 in Figure 7); None lets it grow."""
+    bank_reduce: Reduce = "average_nearest"
+    """What happens when an append exceeds the cap, see `bank`."""
+    merge_weighted: bool = False
+    """Average entries by the number of documents in each rather than one half each."""
+    bank_block: int = 1024
+    """Bank tokens read at a time when answering; changes memory, not results."""
+    hierarchy: int | None = None
+    """M: aggregate by a tree of groups of M documents (Algorithm 3); None attends to all at once."""
+    num_beams: int = 1
+    """Beams of generation; 3 gives what the released 12 beams in 4 groups give."""
+    backprop_dropout: float = 0.0
+    """p: share of the documents of a training episode that carry no gradient through the amortiser."""
+    lite: Literal["random", "released"] = "random"
+    """Which documents carry gradient: a random subset (all questions count), or the first (as many questions count)."""
+    base_dropout: bool = False
+    """Train with the base model's own dropout on, as the released code does."""
+    seed: int = 0
+    """Of initial weights and of the random bank reductions."""
+    share_t5: bool = False
+    """Beyond the paper: one T5 reads documents and questions (prompts and MLPs stay apart)."""
+    amortiser_init: str | None = None
+    """Beyond the paper: folder of a T5 whose weights start the amortiser, and the input encoder if it fits."""
+    embeddings_from_base: bool = False
+    """Beyond the paper: a scratch T5 starts with the base model's word embeddings (same width and vocabulary)."""
+    retrieval_aux: float = 0.0
+    """Beyond the paper: weight of a contrastive loss between question and document latents (needs `Ask.about`)."""
+    retrieval_temperature: float = 0.05
+    """Temperature of the cosines in `retrieval_aux`."""
+    attention_aux: float = 0.0
+    """Beyond the paper: weight of -log(attention the aggregator pays to the document of the question)."""
+    words_aux: float = 0.0
+    """Beyond the paper: weight of a loss that makes a document's latents tell its words, see `losses`."""
+    own_aux: float = 0.0
+    """Beyond the paper: weight of the answer loss with only the question's own document in the bank (K = 1)."""
+
+    def __post_init__(self) -> None:
+        sizes = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden", "lora_rank")
+        for field in (*sizes, "document_tokens", "question_tokens", "bank_block", "num_beams"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        if self.hierarchy is not None and self.hierarchy < 2:
+            raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
+        if self.bank_cap is not None and self.bank_cap < 2:
+            raise ValueError(f"bank_cap must be at least 2, got {self.bank_cap}")
+        if not 0.0 <= self.backprop_dropout < 1.0:
+            raise ValueError(f"backprop_dropout must lie in [0, 1), got {self.backprop_dropout}")
+
+
+_RELEASED = {
+    "mask_pads": False,
+    "document_tokens": 1022,
+    "pad_to": 1022,
+    "question_pad_to": 128,
+    "lite": "released",
+    "base_dropout": True,
+    "dedupe": False,
+    "num_beams": 3,
+}
+
+_DISTILGPT2 = MacSettings(amortiser="t5-small", input_encoder="t5-small", num_virtual_tokens=12)
+_LARGE = MacSettings()
+_XL = MacSettings(amortiser="t5-large", input_encoder="t5-base", backprop_dropout=0.75)
+
+PRESETS: Mapping[str, MacSettings] = {
+    "nano": MacSettings(
+        amortiser="scratch:128,3,8,512",
+        input_encoder="scratch:128,2,8,512",
+        num_virtual_tokens=8,
+        head_dim=16,
+        expansion_hidden=128,
+        retrieval_aux=0.5,
+        words_aux=1.0,
+        attention_aux=0.3,
+    ),
+    "distilgpt2": _DISTILGPT2,
+    "gpt2-large": _LARGE,
+    "gpt2-xl": _XL,
+    "llama-2-7b": _XL,
+    "distilgpt2-released": replace(
+        _DISTILGPT2,
+        amortiser="t5-base",
+        input_encoder="t5-base",
+        **_RELEASED,  # type: ignore[arg-type]
+    ),
+    "gpt2-large-released": replace(_LARGE, backprop_dropout=0.75, **_RELEASED),  # type: ignore[arg-type]
+    "gpt2-xl-released": replace(_XL, **_RELEASED),  # type: ignore[arg-type]
+    "llama-2-7b-released": replace(_XL, **_RELEASED),  # type: ignore[arg-type]
+}
+
+
+_PAPER = Recipe(lr=1e-5, documents=(32,))
+RECIPES: Mapping[str, Recipe] = {
+    "nano": Recipe(
+        documents=(8, 16, 32, 64),
+        questions=2,
+        batch_documents=64,
+        steps=3000,
+        lr=2e-3,
+        warmup=50,
+        schedule="cosine",
+        beta2=0.98,
+        clip=1.0,
+    ),
+    "distilgpt2": replace(_PAPER, lr=1e-4, documents=(64,)),
+    "gpt2-large": _PAPER,
+    "gpt2-xl": _PAPER,
+    "llama-2-7b": _PAPER,
+}
+"""The paper trains for 50 epochs of its task after one of warm-up (none for DistilGPT2), at a constant rate: set
+`--steps` and `--warmup` for the data at hand. The clip of 100 is the released code's."""

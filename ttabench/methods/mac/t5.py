@@ -1,0 +1,224 @@
+"""T5 encoder-decoders by name, and the text they read.
+
+A name is one of the published shapes (`t5-small`, built from the table below without any download), a folder or hub id
+with a T5 `config.json`, or `scratch:WIDTH,LAYERS,HEADS,FF`: a T5 of that shape on the base model's vocabulary, e.g.
+
+    scratch:128,3,8,512   width 128, 3 encoder and 3 decoder layers, 8 heads, feed-forward width 512, no dropout
+
+Paper: Raffel et al., arXiv 1910.10683, table 14 and the configs of google-t5/t5-{small,base,large}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoTokenizer, T5Config, T5Model
+
+from ttabench.core.environment import offline_if_unreachable, quiet_loading
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.lm.finite import first_not_finite
+from ttabench.lm.texts import backend
+from ttabench.lm.tokens import pad
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from ttabench.lm.model import LM
+
+PUBLISHED: dict[str, tuple[int, int, int, int]] = {
+    "t5-small": (512, 6, 8, 2048),
+    "t5-base": (768, 12, 12, 3072),
+    "t5-large": (1024, 24, 16, 4096),
+}
+"""(width, layers of encoder and decoder each, heads of 64, feed-forward width); vocabulary 32,128, dropout 0.1."""
+PUBLISHED_VOCABULARY = 32_128
+SCRATCH = "scratch:"
+
+
+def is_scratch(name: str) -> bool:
+    """Whether the name describes a T5 of its own rather than published weights."""
+    return name.startswith(SCRATCH)
+
+
+def config_of(name: str, vocabulary: int) -> T5Config:
+    """The configuration behind a name.
+
+    Args:
+        name: see the module's text.
+        vocabulary: the least number of embeddings; `scratch:` shapes get exactly so many.
+
+    Raises:
+        UserError: a `scratch:` text that is no shape, a folder without a T5 configuration, or a hub id that cannot be
+            loaded.
+        UnknownName: neither a published shape nor a folder nor a hub id.
+    """
+    if is_scratch(name):
+        width, layers, heads, inner = _scratch_shape(name)
+        return _config(vocabulary, width, layers, heads, width // heads, inner, 0.0)
+    if name in PUBLISHED:
+        width, layers, heads, inner = PUBLISHED[name]
+        return _config(max(vocabulary, PUBLISHED_VOCABULARY), width, layers, heads, 64, inner, 0.1)
+    return _stored_config(name)
+
+
+def _scratch_shape(name: str) -> tuple[int, int, int, int]:
+    try:
+        width, layers, heads, inner = (int(part) for part in name.removeprefix(SCRATCH).split(","))
+    except ValueError:
+        hint = "Write scratch:WIDTH,LAYERS,HEADS,FF, four whole numbers."
+        raise UserError(f"{name!r} is no T5 shape.", hint) from None
+    if min(width, layers, heads, inner) < 1 or width % heads:
+        raise UserError(f"{name!r} is no T5 shape.", "All numbers must be positive and HEADS must divide WIDTH.")
+    return width, layers, heads, inner
+
+
+def _config(
+    vocabulary: int, width: int, layers: int, heads: int, head_dim: int, inner: int, dropout: float
+) -> T5Config:
+    sizes: dict[str, Any] = {"d_model": width, "num_layers": layers, "num_decoder_layers": layers, "d_ff": inner}
+    heading: dict[str, Any] = {"num_heads": heads, "d_kv": head_dim, "dropout_rate": dropout}
+    return T5Config(vocab_size=vocabulary, **sizes, **heading)
+
+
+def _stored_config(name: str) -> T5Config:
+    local = Path(name).is_dir()
+    if not local and name.count("/") != 1:
+        raise UnknownName("T5", name, [*PUBLISHED, f"{SCRATCH}WIDTH,LAYERS,HEADS,FF"])
+    if not local:
+        offline_if_unreachable()
+    try:
+        found = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
+    except Exception:  # a damaged file raises whatever the libraries stumble over
+        found = None
+    if not isinstance(found, T5Config):
+        what = f"{name} holds no T5 config.json." if local else f"No T5 {name} can be loaded from the hub."
+        raise UserError(what, f"Give the folder or hub id of a T5, or one of {', '.join(PUBLISHED)}.")
+    return found
+
+
+def pretrained_weights(name: str) -> dict[str, Tensor]:
+    """The published weights of a T5, by parameter name of `T5Model`.
+
+    Raises:
+        UserError: the weights are neither in the folder nor in the hub's cache, and the hub cannot be reached; a tensor
+            is missing, misshapen or not finite.
+    """
+    hub_id = f"google-t5/{name}" if name in PUBLISHED else name
+    if not (local := Path(hub_id).is_dir()):
+        offline_if_unreachable()
+    try:
+        with quiet_loading():
+            model, report = T5Model.from_pretrained(
+                hub_id,
+                local_files_only=local,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # they are in the report, and refused
+                output_loading_info=True,
+            )
+    except Exception:  # a damaged file raises whatever the libraries stumble over
+        raise UserError(
+            f"The weights of the T5 {name!r} cannot be loaded.",
+            "Give a folder with config.json and model.safetensors, or a scratch: shape.",
+        ) from None
+    parameters = dict(model.named_parameters())
+    lost = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    if broken := lost[0] if lost else first_not_finite(parameters.items()):
+        what = f"Tensor {broken} of the T5 {name!r} is missing, misshapen or not finite."
+        raise UserError(what, "Copy it again, or give another.")
+    return parameters
+
+
+def start_embeddings(t5: T5Model, lm: LM) -> None:
+    """Give a T5 the word embeddings of the base model, scaled to the unit size at which a T5 starts.
+
+    Raises:
+        UserError: another width or vocabulary.
+    """
+    words = lm.model.get_input_embeddings().weight
+    if words.shape != t5.shared.weight.shape:
+        raise UserError(
+            f"Embeddings of {lm.name} are {tuple(words.shape)}, those of the T5 {tuple(t5.shared.weight.shape)}.",
+            "Set embeddings_from_base=false, or give the scratch T5 the base model's width.",
+        )
+    with torch.no_grad():
+        centred = words.float() - words.float().mean(0)
+        t5.shared.weight.copy_(centred / centred.square().mean().sqrt())
+
+
+def start_from(t5: T5Model, name: str, must: bool) -> None:
+    """Give a T5 the weights of another; one of another shape is left alone, or refused if it `must` fit.
+
+    Raises:
+        UserError: weights that cannot be found, or must fit and do not.
+    """
+    given, own = pretrained_weights(name), dict(t5.named_parameters())
+    fits = given.keys() == own.keys() and all(given[key].shape == own[key].shape for key in own)
+    if not fits and must:
+        raise UserError(f"The T5 {name!r} has another shape than the amortiser.", "Set amortiser to that folder too.")
+    if fits:
+        with torch.no_grad():
+            for key, parameter in own.items():
+                parameter.copy_(given[key])
+
+
+class T5Text:
+    """Texts as the ids a T5 reads: truncated, closed by the end token, right-padded.
+
+    Args:
+        tokenizer: the T5's own or the base model's; its special tokens are not used.
+        eos_id: closes every text.
+        pad_id: fills up short rows.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_id: int, pad_id: int) -> None:
+        self.tokenizer = tokenizer
+        self._texts = backend(tokenizer)
+        self.eos_id = eos_id
+        self.pad_id = pad_id
+
+    @classmethod
+    def named(cls, name: str) -> T5Text:
+        """The tokenizer published with a T5.
+
+        Raises:
+            UserError: it is neither in the folder nor in the hub's cache, and the hub cannot be reached.
+        """
+        hub_id = f"google-t5/{name}" if name in PUBLISHED else name
+        if not (local := Path(hub_id).is_dir()):
+            offline_if_unreachable()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(hub_id, local_files_only=local, trust_remote_code=False)
+        except Exception:  # a damaged file raises whatever the libraries stumble over
+            raise UserError(
+                f"The tokenizer of the T5 {name!r} cannot be loaded.",
+                "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile.",
+            ) from None
+        return cls(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
+
+    def encode(
+        self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]
+    ) -> tuple[list[list[int]], list[int]]:
+        """Ids of each text with the end token, at most `max_tokens`, and the length each text had before the cut.
+
+        Args:
+            texts: any number of texts.
+            max_tokens: the limit, end token included.
+            keep: which side survives a cut: documents keep their start, questions their end.
+        """
+        encoded = self._texts.encode_batch(list(texts), add_special_tokens=False)
+        rows = [list(row.ids) for row in encoded]
+        room = max_tokens - 1
+        kept = [row[:room] if keep == "start" else row[max(0, len(row) - room) :] for row in rows]
+        return [[*row, self.eos_id] for row in kept], [len(row) + 1 for row in rows]
+
+    def pad(self, rows: Sequence[list[int]], length: int = 0) -> tuple[Tensor, Tensor]:
+        """Right-padded ids and mask, both int64 [B, N]; N is the longest row or `length` if that is more."""
+        ids_BN, mask_BN = pad(rows, self.pad_id, "right")
+        missing = max(0, length - ids_BN.shape[1])
+        padded_BN = nn.functional.pad(ids_BN, (0, missing), value=self.pad_id)
+        return padded_BN, nn.functional.pad(mask_BN.long(), (0, missing))

@@ -1,0 +1,1 @@
+"""No context: the floor of every comparison."""

@@ -1,0 +1,28 @@
+"""No context: the base model as it is, the floor of every comparison.
+
+"Where does Ada Voss live?"  ->  whatever the weights know
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ttabench.core.types import Ask, Growth, Observe
+from ttabench.lm.patch import Patch, State
+from ttabench.methods.base import BaseMethod, NoSettings
+
+
+class NoContext(BaseMethod[NoSettings]):
+    """Closed book: reads nothing, patches nothing."""
+
+    name = "none"
+    summary = "closed book: the base model without any context"
+    growth: Growth = "none"
+
+    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:  # noqa: ARG002  # the contract's
+        """The state as it was; the pieces are not even tokenised."""
+        return state
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """Nothing."""
+        return Patch()

@@ -1,0 +1,86 @@
+"""Low-rank factors of linear maps (LoRA): how they start, and the weight deltas they are.
+
+    factors = started(lm, LoraShape(rank=64, alpha=64), seed=0)     A drawn, B zero: the base model as it is
+    Patch(deltas=deltas(factors, shape))                            y += (alpha / r) (x A^T) B^T
+
+Hu et al., arXiv 2106.09685. A starts as in peft, Kaiming uniform with a = sqrt(5); B at 0. Every linear map
+inside the decoder layers by default, the head never.
+
+Shape letters: R rank · I/O features in and out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ttabench.core.errors import UserError
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank
+from ttabench.methods.parts.row_dropout import RowDropout
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraShape:
+    """Settings of every method with LoRA factors."""
+
+    rank: int = 64
+    """Rank of each delta."""
+    alpha: float = 64.0
+    """Deltas are scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of the adapted linear maps; none means every one inside the layers."""
+    seed: int = 0
+    """Of the factors at the start, and of dropout."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank must be at least 1, got {self.rank}")
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.alpha / self.rank
+
+
+def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
+    """The linear maps inside the decoder layers whose names end in one of these; all of them where none is named.
+
+    Raises:
+        UserError: the base has no such linear map.
+    """
+    named = lm.linear_names()
+    known = sorted({name.rpartition(".")[2] for name in named})
+    missing = [target for target in targets if target not in known]
+    if missing:
+        raise UserError(f"{lm.name} has no linear map {missing[0]!r}.", f"It has {', '.join(known)}.")
+    return [name for name in named if not targets or name.rpartition(".")[2] in targets]
+
+
+def started(lm: LM, shape: LoraShape) -> dict[str, tuple[Tensor, Tensor]]:
+    """Fresh factors by linear map: A [R, I] drawn from the seed, B [O, R] zero; float32."""
+    factors = {}
+    with torch.random.fork_rng():
+        torch.manual_seed(shape.seed)
+        for name in target_names(lm, shape.targets):
+            features_in, features_out = lm.linear_shape(name)
+            a_RI = torch.empty(shape.rank, features_in)
+            nn.init.kaiming_uniform_(a_RI, a=math.sqrt(5))
+            factors[name] = a_RI.to(lm.device), torch.zeros(features_out, shape.rank, device=lm.device)
+    return factors
+
+
+def deltas(
+    factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, zeros: RowDropout | None = None
+) -> dict[str, LowRank]:
+    """The weight deltas of these factors, differentiable: of rows [B, R, I], [B, O, R], or shared by all rows."""
+    found = {}
+    for name, (a, b) in factors.items():
+        a_BRI, b_BOR = (a, b) if a.dim() == 3 else (a[None], b[None])
+        scaled_BOR = b_BOR if shape.scale == 1.0 else b_BOR * shape.scale
+        found[name] = LowRank(a_BRI, scaled_BOR, None if zeros is None else zeros.of(name))
+    return found

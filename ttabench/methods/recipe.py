@@ -1,0 +1,34 @@
+"""How a method is trained where `ttabench train` is told no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a method is trained: `ttabench train` with no more said. A method's presets may have their own."""
+
+    documents: tuple[int, ...] = (16,)
+    """Pieces in an episode, one number for each equal part of the steps."""
+    rounds: int = 1
+    """How often the steps go through all of these numbers."""
+    questions: int = 1
+    """Queries about each piece."""
+    batch_documents: int = 0
+    """Pieces in one step, in as many episodes as that makes; 0 for one episode a step."""
+    steps: int = 1000
+    lr: float = 1e-4
+    warmup: int = 0
+    """Steps of linear warm-up."""
+    schedule: str = "constant"
+    beta2: float = 0.999
+    """Adam's decay of squared gradients."""
+    clip: float = 100.0
+    """Largest norm of the gradient."""
+    decay: float = 0.0
+    """Weight decay, decoupled from the gradient (AdamW)."""
+
+    def episodes(self, documents: int) -> int:
+        """Episodes of a step whose episodes hold so many documents."""
+        return max(1, self.batch_documents // documents)

@@ -1,0 +1,145 @@
+"""One reader: what it has read so far, and what the frozen LM answers under it. The one thing that reads and answers.
+
+    session = Session(lm, method)
+    session.read([Observe(text="Ada Voss lives in Port Ansel."), ...])
+    (answer,) = session.answer([Ask(prompt="Where does Ada Voss live?", key="1")])
+
+What is read between two questions is one run of pieces, however many calls of `read` brought it: it is adapted to when
+something is asked, or when `settle` says so, in as many calls of `adapt` as the method's `reads` allows. So a state
+depends on what was read and where was asked, and neither on batches nor on who watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.answering import Answer, answer, gold_likelihoods
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import encoded, follows_text
+from ttabench.lm.tokens import window_ids
+from ttabench.methods.base import BaseMethod
+
+READ_AT_ONCE = 256
+"""Pieces in one call of `adapt` where the method does not care: enough to batch by length, few enough for a progress
+bar to move."""
+
+
+class Session:
+    """A method on a base model, with a state that grows as it reads.
+
+    Args:
+        lm: the frozen base model.
+        method: on that model.
+        state: what was read before; by default nothing.
+        rows: independent readers, where no state says how many.
+    """
+
+    def __init__(self, lm: LM, method: BaseMethod[Any], state: State | None = None, *, rows: int = 1) -> None:
+        self.lm, self.method = lm, method
+        self._state = state if state is not None else method.begin(rows)
+        self._unread: list[Sequence[Observe]] = []
+        self._kept: tuple[tuple[Observe, ...], Patch] | None = None
+
+    @property
+    def rows(self) -> int:
+        """Independent readers."""
+        return self._state.rows
+
+    @property
+    def state(self) -> State:
+        """What is left of all that was read."""
+        self.settle()
+        return self._state
+
+    def read(self, pieces: Sequence[Observe]) -> None:
+        """Read on, one reader."""
+        assert self.rows == 1, f"{self.rows} readers: use read_rows"
+        self.read_rows([[piece] for piece in pieces])
+
+    def read_rows(self, pieces: Sequence[Sequence[Observe]]) -> None:
+        """Read on: each of `pieces` holds one piece a reader."""
+        assert all(len(row) == self.rows for row in pieces), f"one piece for each of {self.rows} readers"
+        self._unread += pieces
+
+    @property
+    def unsettled(self) -> int:
+        """Pieces a reader that were read and not adapted to yet."""
+        return len(self._unread)
+
+    def settle_some(self) -> int:
+        """Adapt to as much as goes together; returns how many pieces a reader that was.
+
+        Raises:
+            UserError: the text does not fit the model, or the method refuses it.
+        """
+        count = min(READ_AT_ONCE, self.unsettled) if self.method.reads == "pieces" else self.unsettled
+        if count:
+            self._kept = None
+            self._state = self._adapted(self._state, self._unread[:count])
+            del self._unread[:count]
+        return count
+
+    def settle(self) -> None:
+        """Adapt to all that was read and not adapted to yet.
+
+        Raises:
+            UserError: as `settle_some`.
+        """
+        while self.settle_some():
+            pass
+
+    def _adapted(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        return self.method.adapt(state, pieces)
+
+    def _answering(self) -> State:
+        """The state that answers."""
+        return self.state
+
+    def patch(self, asks: Sequence[Ask]) -> Patch:
+        """The encoded patch for queries with one window of pieces in front of them; several readers: one query each.
+
+        Where the method does not look at the question it is made once, for all queries until something more is read.
+
+        Raises:
+            UserError: what stands in the window does not fit the model.
+        """
+        assert asks, "a patch is for queries"
+        self.settle()
+        if self.method.looks_at_question:
+            return self._made(asks)
+        window = asks[0].window
+        if self._kept is None or self._kept[0] != window:
+            self._kept = None  # the last one must not stand beside the next
+            self._kept = window, self._made(asks if self.rows > 1 else asks[:1])
+        return self._kept[1]
+
+    def _made(self, asks: Sequence[Ask]) -> Patch:
+        patch = encoded(self.lm, self.method.patch(self._answering(), asks))
+        ids = window_ids(self.lm, asks[0], follows=follows_text(patch))
+        if not ids:
+            return patch
+        return encoded(self.lm, replace(patch, tokens_BT=torch.tensor([ids], device=self.lm.device)))
+
+    @torch.no_grad()
+    def answer(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[Answer]:
+        """Answers to queries of one mode and one window, in one batch; asking changes nothing.
+
+        Args:
+            asks: the queries.
+            patch: what `patch` gave for them, where it is there already.
+
+        Raises:
+            UserError: a query does not fit the model's positions.
+        """
+        return answer(self.lm, patch or self.patch(asks), asks, self.method.num_beams)
+
+    @torch.no_grad()
+    def gold_likelihoods(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[tuple[float, int]]:
+        """(summed log-probability, tokens) of the target answer of each query."""
+        return gold_likelihoods(self.lm, patch or self.patch(asks), asks)

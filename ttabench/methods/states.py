@@ -1,0 +1,121 @@
+"""An adapted state on disk: `state.safetensors` with the tensors, `state.json` with what they belong to.
+
+ttabench adapt --method mac --context notes.txt --out mine/     writes it
+ttabench eval --method mac --state mine/                        starts from it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from ttabench.core.digests import digest
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+from ttabench.core.version import __version__
+from ttabench.lm.finite import first_not_finite
+from ttabench.lm.patch import State
+from ttabench.records.schema import unwritable, write_atomically
+
+SCHEMA = 2
+TENSORS_FILE = "state.safetensors"
+HEADER_FILE = "state.json"
+
+
+def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
+    """Write a state and what it belongs to: `method`, `settings`, `model`, `fingerprint`, `checkpoint` (a digest).
+
+    `also` are files below the folder that were written for the state; the header names their digests, too.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    scratch = folder / f".{TENSORS_FILE}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch.unlink(missing_ok=True)  # a link there would be followed
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
+        scratch.chmod(0o644)  # safetensors lets only the owner read
+        scratch.replace(folder / TENSORS_FILE)
+    except (OSError, SafetensorError) as error:
+        raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
+    header = {
+        "schema_version": SCHEMA,
+        "ttabench": __version__,
+        **belongs,
+        "rows": state.rows,
+        "bytes": state.nbytes,
+        "meta": dict(state.meta),
+        "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
+    }
+    header["digest"] = _digest(header)
+    write_atomically(folder / HEADER_FILE, json.dumps(header, indent=1, ensure_ascii=False) + "\n")
+    return folder
+
+
+def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -> State:
+    """Read a state that belongs to the same method, base model, settings and checkpoint.
+
+    Raises:
+        UserError: missing, corrupted, not finite, or belonging to something else, which the message names.
+    """
+    header = _header(folder)
+    for field in ("method", "fingerprint", "checkpoint", "settings", "start"):
+        if header.get(field) != belongs.get(field):
+            raise UserError(
+                f"The state in {folder} is of another {_NAMES[field]}: {_shown(header, field)}"
+                f" rather than {_shown(belongs, field)}.",
+                "Make it anew with `ttabench adapt`, or evaluate with what it was made with.",
+            )
+    try:
+        tensors = load_file(folder / TENSORS_FILE, device=device)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
+    state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
+    if header["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
+        raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
+    if broken := first_not_finite(tensors.items()):
+        raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", "Make it anew.")
+    return state
+
+
+_NAMES = {
+    "method": "method",
+    "fingerprint": "base model",
+    "checkpoint": "checkpoint",
+    "settings": "setting",
+    "start": "beginning of texts (--bos, --chat-template)",
+}
+
+
+def _shown(owner: Mapping[str, Json], field: str) -> str:
+    if field == "fingerprint":
+        return f"{owner.get('model')} ({str(owner.get(field))[:8]})"
+    return str(owner.get(field) or "none")
+
+
+def _header(folder: Path) -> dict[str, Any]:
+    path = folder / HEADER_FILE
+    try:
+        header: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
+    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
+        raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
+    if header.get("digest") != _digest(header):
+        raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
+    return header
+
+
+def _digest(header: Mapping[str, Json]) -> str:
+    """16 hexadecimal digits of what a header says, as JSON has it."""
+    said = {key: value for key, value in json.loads(json.dumps(header)).items() if key != "digest"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

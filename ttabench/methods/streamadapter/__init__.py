@@ -1,0 +1,1 @@
+"""StreamAdapter: chunks of the key/value cache become weight deltas."""

@@ -1,0 +1,223 @@
+"""StreamAdapter: the keys and values of a context, summarised chunk by chunk, become weight deltas of the frozen LM.
+
+    adapt   h_i = alpha_i h_{i-1} + S_i for every chunk of C tokens, at every linear map      a state of fixed size
+    patch   W' = W + W1 h^T W2, and the tokens that still stand in the window
+
+Paper: Muhtar et al., "StreamAdapter: Efficient Test Time Adaptation from Contextual Streams", arXiv 2411.09289. No code
+was published; the equations are in `chunk_state`. h starts at 0 and the first chunk adds S_0 (read literally,
+the paper's h_0 = 0 would lose it). The token that begins a text, BOS, is the same for every text and not mapped.
+
+Two ways to read (`window`):
+
+    None    demonstrations: the base model reads all, all of it is mapped; tokens that fill no chunk are a short last
+            one when asked. What a task keeps in the window (its `ratio`) is read by the adapted weights.
+    1024    books: whenever 1,024 tokens stand in the window (the last of them comes with the query, which is predicted
+            from it), the oldest `stride` are mapped, as the weights in force see them, and leave; the others are read
+            again by the new weights. A token's keys and values depend on what stands before it, so only those that
+            leave are read: one forward a token.
+
+Shape letters: L layers · B rows · S slots · M linear maps · R queries · E state channels of a query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from ttabench.core.types import Ask, Episode, Growth, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, State
+from ttabench.lm.patching import BLOCK, check_fits, deltas_applied, select_rows
+from ttabench.lm.scoring import nll
+from ttabench.lm.tokens import new_ids, pad
+from ttabench.lm.window import Window
+from ttabench.methods.base import labelled
+from ttabench.methods.parts.cached import cached, prefix_of
+from ttabench.methods.parts.newest import ids_of, window_of
+from ttabench.methods.recipe import Recipe
+from ttabench.methods.streamadapter import judged, segments
+from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
+from ttabench.methods.streamadapter.settings import PRESETS, RECIPES, StreamAdapterSettings
+from ttabench.methods.trainable import Trainable, training_item
+
+
+class StreamAdapter(Trainable[StreamAdapterSettings]):
+    """StreamAdapter. State: `h` [L, B, M, R, E]; the unfinished chunk's keys and values, or the window's tokens."""
+
+    name = "streamadapter"
+    summary = "chunks of the key/value cache, summarised into weight deltas"
+    paper = "2411.09289"
+    Settings = StreamAdapterSettings
+    presets: ClassVar[Mapping[str, StreamAdapterSettings]] = PRESETS
+    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
+    growth: Growth = "constant"
+    own_tensors = ("tokens", "lengths")
+
+    def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
+        super().__init__(lm, settings)
+        self.growth = "linear" if settings.keep_cache and settings.window is None else "constant"
+        self.networks = StreamAdapterNetworks(lm, settings)
+        self.reads = "run" if settings.window is None and not settings.keep_cache else "pieces"
+        self._learning = False
+        self._carried: dict[str, Tensor] = {}
+
+    def modules(self) -> nn.ModuleDict:
+        """mappers, one a layer."""
+        return nn.ModuleDict(dict(self.networks.named_children()))
+
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read all pieces of a row as one text; without a window its later pieces see the earlier ones.
+
+        Raises:
+            UserError: without a window, the text is longer than the model's positions.
+        """
+        rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
+        read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
+        with torch.set_grad_enabled(self._learning):
+            tensors = self._whole(state, rows) if self.settings.window is None else self._windows(state, rows)
+        apart = self.reads == "run" and any(state.meta["tokens_read"])  # did not attend to what was read before
+        return State(state.rows, tensors, {"tokens_read": read, **labelled(state, "later_pieces_read_apart", apart)})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """Deltas of every adapted linear map, with the tokens of the window."""
+        if "h" not in state.tensors:
+            return window_of(state.tensors)
+        with torch.set_grad_enabled(self._learning):
+            hooked = self.networks.deltas(self.networks.flushed(state.tensors))
+            deltas: Mapping[str, Delta] = hooked
+            if self.settings.merge and state.rows == 1:
+                deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
+        return replace(window_of(state.tensors), deltas=deltas)
+
+    def prepare_training(self, first: Sequence[Episode] = ()) -> None:
+        """With `centred`, turn the down-projections away from the mean values of the first texts."""
+        if self.settings.centred:
+            segments.centre(self.networks, first)
+
+    def training_steps(self, batches: Iterable[Sequence[Episode]]) -> Iterator[Sequence[Episode]]:
+        """With `form=segments` the texts of a batch, stretch by stretch; else a batch a step."""
+        if self.settings.form != "segments":
+            yield from batches
+            return
+        for batch in batches:
+            yield from segments.parts_of(self.networks, batch, self.settings.step_segments)
+
+    def learn(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+        """See `Trainable.learn`; with `form=segments` row by row, from the state that the step before has left."""
+        if self.settings.form != "segments":
+            return super().learn(episodes, parts)
+        told, h_LBMRE = segments.learned_step(self.networks, self._carried.get("h"), episodes)
+        self._carried = {"h": h_LBMRE}
+        return told
+
+    def carried(self) -> dict[str, Tensor]:
+        """`h` [L, B, M, R, E] of the texts that are being read (`form=segments`)."""
+        return dict(self._carried)
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on with these states."""
+        self._carried = {name: each.to(self.lm.device) for name, each in tensors.items()}
+
+    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """With `form=segments`: NLL under the text's own state, another text's and none, see `judged`."""
+        if self.settings.form != "segments":
+            return super().judge(episodes)
+        return judged.validated(self.networks, episodes)
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Mean negative log-likelihood of the answers under the deltas.
+
+        Demonstrations are read in one batch by the base model (no gradient), mapped, and the queries answered by the
+        adapted weights: two forwards, one backward. With a window, each query follows what was read before it.
+        """
+        self._learning = torch.is_grad_enabled()
+        try:
+            asks = [episode.asks() for episode in episodes]
+            read_first = all(isinstance(step, Ask) for e, each in zip(episodes, asks, strict=True)
+                             for step in e.steps[len(e.steps) - len(each) :])  # fmt: skip
+            if self.settings.window is not None or not read_first:
+                return super().loss_parts(episodes)
+            start = self.begin(1)
+            pieces = [new_ids(self.lm, start, [[piece] for piece in e.observes()])[0] for e in episodes]
+            rows = [list(chain(*each)) for each in pieces]
+            state = State(len(rows), self._whole(self.begin(len(rows)), rows))
+            owners = [row for row, each in enumerate(asks) for _ in each]
+            patch = select_rows(self.patch(state, []), owners)
+            summed, tokens = nll(self.lm, patch, [training_item(self.lm, ask) for each in asks for ask in each])
+            return {"answer": summed / tokens}
+        finally:
+            self._learning = False
+
+    def _merged(self, name: str, delta: LowRank) -> Dense:
+        """The delta as a matrix, in the layout of the map's own weight."""
+        change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
+        return Dense(change_OI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_OI.T)
+
+    # everything into the weights
+
+    def _whole(self, state: State, rows: list[list[int]]) -> dict[str, Tensor]:
+        held = prefix_of(state.tensors)
+        start = [] if held is not None else list(self.lm.start_ids)
+        ids_BT, mask_BT = (
+            each.to(self.lm.device) for each in pad([start + row for row in rows], self.lm.pad_id, "right")
+        )
+        check_fits(self.lm, held, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
+        whole, tokens = self._forward(held, ids_BT, mask_BT), ids_BT.shape[1]
+        new = slice(whole.keys_LBHPD[0].shape[2] - tokens + len(start), None)
+        tensors = self.networks.absorbed(
+            self._before(state),
+            [keys[:, :, new] for keys in whole.keys_LBHPD],
+            [values[:, :, new] for values in whole.values_LBHPD],
+            mask_BT[:, len(start) :],
+        )
+        if not self.settings.keep_cache:
+            return tensors
+        return {**tensors, **cached(whole)}
+
+    def _before(self, state: State) -> dict[str, Tensor]:
+        names = ("h", "tail", "tail_keys", "tail_values")
+        found = {name: state.tensors[name] for name in names if name in state.tensors}
+        return found or self.networks.empty(state.rows)
+
+    @torch.no_grad()
+    def _forward(self, held: Prefix | None, ids_BT: Tensor, mask_BT: Tensor) -> Prefix:
+        """Everything read so far, as the base model sees it."""
+        window = Window(self.lm, held, ids_BT.shape[0], room=ids_BT.shape[1])
+        padded = not bool(mask_BT.all())
+        for begin in range(0, ids_BT.shape[1], BLOCK):
+            part = slice(begin, begin + BLOCK)
+            window.feed(ids_BT[:, part], mask_BT[:, part] if padded else None)
+        return window.prefix()
+
+    # what leaves the window
+
+    def _windows(self, state: State, rows_new: list[list[int]]) -> dict[str, Tensor]:
+        assert self.settings.window is not None
+        window, stride = self.settings.window, self.settings.stride
+        h_LBMRE = self._before(state)["h"]
+        rows = [[*old, *new] for old, new in zip(ids_of(state.tensors, state.rows), rows_new, strict=True)]
+        while leaving := [row for row, ids in enumerate(rows) if len(ids) >= window - 1]:
+            index_N = torch.tensor(leaving, device=h_LBMRE.device)
+            moved = self._evicted(h_LBMRE.index_select(1, index_N), [rows[row][:stride] for row in leaving])
+            h_LBMRE = moved if len(leaving) == len(rows) else h_LBMRE.index_copy(1, index_N, moved)
+            rows = [ids[stride:] if row in leaving else ids for row, ids in enumerate(rows)]
+        lengths_B = torch.tensor([len(ids) for ids in rows], device=h_LBMRE.device)
+        tokens_BT = pad([*rows, [0] * (window - 2)], self.lm.pad_id, "right")[0][:-1]
+        return {"h": h_LBMRE, "tokens": tokens_BT.to(h_LBMRE.device), "lengths": lengths_B}
+
+    def _evicted(self, h_LBMRE: Tensor, rows: list[list[int]]) -> Tensor:
+        """The state after these tokens, as the weights in force see them, have gone into it."""
+        if self.settings.bptt == "detach":
+            h_LBMRE = h_LBMRE.detach()
+        start, device = list(self.lm.start_ids), self.lm.device
+        ids_BT = torch.tensor([start + row for row in rows], device=device)
+        with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
+            seen = self._forward(None, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
+        keys, values = ([each[:, :, len(start) :] for each in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD))
+        full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
+        return self.networks.advanced(h_LBMRE, keys, values, full_B)

@@ -1,0 +1,1 @@
+"""TempLoRA: a LoRA trained on the context while it is read."""

@@ -1,0 +1,124 @@
+"""What methods that are trained have, with defaults: a training loss through the same session as in use.
+
+class Mine(Trainable[MySettings]):
+    def modules(self): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patching import follows_text
+from ttabench.lm.scoring import nll
+from ttabench.lm.tokens import choice_ids, gold_ids, prompt_ids
+from ttabench.methods.base import BaseMethod, SettingsT
+from ttabench.methods.session import Session
+
+
+class Trainable(BaseMethod[SettingsT]):
+    """Defaults of a method with parameters; see `run.training`."""
+
+    trainable = True
+
+    def prepare_training(self, first: Sequence[Episode] = ()) -> None:
+        """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a
+        checkpoint, with the episodes of its first step."""
+
+    def training_steps(self, batches: Iterable[Sequence[Episode]]) -> Iterator[Sequence[Episode]]:
+        """The episodes of each optimiser step; by default a batch a step."""
+        return iter(batches)
+
+    def learn(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+        """Add the gradient of the training loss of these episodes to the parameters.
+
+        Args:
+            episodes: of one optimiser step.
+            parts: take the episodes in so many groups, one after the other, each weighed by its target tokens: the
+                memory of one group, and the gradient of all at once wherever the loss is a mean over target tokens.
+
+        Returns:
+            the named parts of the loss, without gradients, their sum "loss", and whatever else is worth telling.
+        """
+        size = -(-len(episodes) // parts)
+        groups = [episodes[begin : begin + size] for begin in range(0, len(episodes), size)]
+        counts = [self._targets(group) for group in groups] if len(groups) > 1 else [1]
+        told: dict[str, Tensor] = {}
+        for group, count in zip(groups, counts, strict=True):
+            scaled = {name: part * (count / sum(counts)) for name, part in self.loss_parts(group).items()}
+            torch.stack(list(scaled.values())).sum().backward()  # type: ignore[no-untyped-call]
+            for name, part in scaled.items():
+                told[name] = told[name] + part.detach() if name in told else part.detach()
+        return {**told, "loss": torch.stack(list(told.values())).sum()}
+
+    def _targets(self, episodes: Sequence[Episode]) -> int:
+        return sum(len(training_item(self.lm, ask)[1]) for episode in episodes for ask in episode.asks())
+
+    def carried(self) -> dict[str, Tensor]:
+        """What training carries from step to step beside the parameters; by default nothing."""
+        return {}
+
+    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `carried` gave."""
+        assert not tensors, f"{self.name} carries nothing from step to step"
+
+    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """Validation figures of episodes that are not trained on; by default "loss", that of training."""
+        with torch.no_grad():
+            return {"loss": float(torch.stack(list(self.loss_parts(episodes).values())).sum())}
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Named scalars whose sum is the training loss of these episodes; by default one part, see `answer_loss`."""
+        return {"answer": answer_loss(self, episodes)}
+
+
+def answer_loss(method: BaseMethod[Any], episodes: Sequence[Episode]) -> Tensor:
+    """Mean negative log-likelihood of the target tokens, each query asked after the pieces that stand before it.
+
+    Through the same `adapt` and `patch` as in use, and differentiable as far as they are.
+    """
+    total: Tensor | None = None
+    count = 0
+    for episode in episodes:
+        session = Session(method.lm, method)
+        for asking, steps in groupby(episode.steps, lambda step: isinstance(step, Ask)):
+            if not asking:
+                session.read([step for step in steps if isinstance(step, Observe)])
+                continue
+            asks = [step for step in steps if isinstance(step, Ask)]
+            patch = session.patch(asks)
+            follows = follows_text(patch)
+            summed, tokens = nll(method.lm, patch, [training_item(method.lm, ask, follows=follows) for ask in asks])
+            total = summed if total is None else total + summed
+            count += tokens
+    assert total is not None, "training episodes without a query"
+    return total / count
+
+
+def training_item(
+    lm: LM, ask: Ask, max_prompt: int | None = None, *, follows: bool = False
+) -> tuple[list[int], list[int]]:
+    """Prompt and target ids of a query with its first gold answer, or its right option.
+
+    Args:
+        lm: the base model, for its tokenizer.
+        ask: the query.
+        max_prompt: the prompt keeps its last so many tokens; the answer is never cut.
+        follows: whether other text stands before the prompt in the window.
+    """
+    prompt = prompt_ids(lm, ask, follows=follows)
+    if max_prompt is not None:
+        prompt = prompt[max(0, len(prompt) - max_prompt) :]
+    if ask.mode == "choose":
+        assert ask.gold is not None, f"query {ask.key} has options but no right one"
+        (pairs,) = choice_ids(lm, [ask], follows=follows)
+        prompt, options = pairs[ask.gold] if ask.heads else pairs[0]
+        return prompt[len(prompt) - (max_prompt or len(prompt)) :], options[0 if ask.heads else ask.gold]
+    assert ask.answers, f"query {ask.key} has no answer to train on"
+    return prompt, gold_ids(lm, ask)

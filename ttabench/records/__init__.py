@@ -1,0 +1,1 @@
+"""What a command leaves behind: records, finished queries, whole files or none."""

@@ -1,0 +1,215 @@
+"""The record of a run: one JSON file that says what was run, on what, and what came out.
+
+    OUT/<run id>/run.json          the record, written last: its presence means the run is finished
+    OUT/<run id>/samples.parquet   one row a query: prompt, prediction, answers, metrics, milliseconds
+    OUT/<run id>/partial.jsonl     finished queries of a run still going on (see store.py)
+
+Tables are computed from records and never typed. All figures of a record are in its tidy `rows`, one number a row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+
+SCHEMA = 1
+RECORD_FILE = "run.json"
+SAMPLES_FILE = "samples.parquet"
+
+
+class Row(BaseModel):
+    """One number of a run, in the tidy form that tables and plots are made from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run: str
+    method: str
+    task: str
+    source: str
+    model: str
+    seed: int
+    step: int | None = None
+    """Pieces observed before the query, or the length up to which a text was read; None for a figure over all steps."""
+    part: str | None = None
+    """Sub-task or book, or "mean" for the mean over them; None for a figure over all queries."""
+    context_tokens: float | None = None
+    """Mean tokens of context read before the query."""
+    metric: str
+    value: float
+    n: int
+    stderr: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    weight: float | None = None
+    """What the value is a mean over (tokens, words, texts); None where that is the n queries."""
+
+
+class RunRecord(BaseModel):
+    """Everything needed to read, compare and repeat one run. JSON values only."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: int = SCHEMA
+    id: str
+    created: str
+    """UTC, ISO 8601."""
+    config: dict[str, Json]
+    method: dict[str, Json]
+    """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
+    model: dict[str, Json]
+    """Name, parameters, fingerprint, tokenizer, dtype, device."""
+    task: dict[str, Json]
+    """Card name, source, protocol, counts."""
+    source: str
+    seeds: dict[str, int]
+    n: int
+    """Queries answered."""
+    rows: tuple[Row, ...]
+    cost: dict[str, float | int | None]
+    """adapt_seconds (encode_seconds of it to encode the patch all queries share), ask_ms, state_bytes (what is kept
+    between queries), patch_bytes, peak_memory_bytes, pieces, tokens_read ...
+
+    Of the whole run, loading included: wall_seconds, cpu_seconds, and the machine's load average over a minute at start
+    and end (None where the system counts none). Records of older versions lack these."""
+    dropped: dict[str, int]
+    """Rows of the source that were not used, by reason."""
+    notes: tuple[str, ...] = ()
+    versions: dict[str, str]
+    hardware: dict[str, Json]
+    determinism: dict[str, Json]
+    code: dict[str, Json]
+
+    def value(self, metric: str) -> Row | None:
+        """The row of a metric over all steps and sub-tasks."""
+        return next((row for row in self.rows if row.metric == metric and row.step is None and row.part is None), None)
+
+    @property
+    def base(self) -> str:
+        """The base model as tables name it, see `RunConfig.base`."""
+        return self.rows[0].model if self.rows else str(self.config.get("model", ""))
+
+    @property
+    def state_of(self) -> str:
+        """Whose state answered, one of `config.STATES_OF`."""
+        return str(self.config.get("state_of", "own"))
+
+    @property
+    def main_metric(self) -> str:
+        """The metric its task is known by."""
+        return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text so that a reader sees the old file or the new one, never half of it.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    scratch = ""
+    try:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            scratch = file.name
+            file.write(text.encode("utf-8", "backslashreplace"))  # names of files may hold bytes that are no text
+            file.flush()
+            os.fsync(file.fileno())
+        Path(scratch).chmod(0o644)
+        Path(scratch).replace(path)
+    except OSError as error:
+        if scratch:
+            Path(scratch).unlink(missing_ok=True)
+        raise unwritable(path.parent, error) from None
+
+
+def unwritable(folder: Path, error: OSError) -> UserError:
+    """The user error for a folder in which nothing can be written."""
+    return UserError(f"Cannot write in {folder}: {error.strerror or error}.", "Give another folder with --out.")
+
+
+def save_record(record: RunRecord, folder: Path) -> Path:
+    """Write `run.json` in the run's folder and return its path."""
+    path = folder / RECORD_FILE
+    write_atomically(path, json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def load_record(path: Path) -> RunRecord:
+    """Read a record from `run.json` or from the run's folder.
+
+    Raises:
+        UserError: missing, corrupted, or written by a newer ttabench.
+    """
+    file = path / RECORD_FILE if path.is_dir() else path
+    if file.name != RECORD_FILE and file.exists():
+        raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
+    remedy = "Run again with --force, or restore it."
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"The record {file} cannot be read ({_one_line(error)}).", remedy) from None
+    if not isinstance(content, dict):
+        raise UserError(f"The record {file} is not a JSON object.", remedy)
+    if not isinstance(content.get("schema_version"), int):
+        raise UserError(f"The record {file} is corrupted: it names no schema_version.", remedy)
+    if content["schema_version"] != SCHEMA:
+        raise UserError(
+            f"The record {file} has schema version {content['schema_version']}, this ttabench reads {SCHEMA}.",
+            "Install the ttabench that wrote it.",
+        )
+    try:
+        return RunRecord.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"The record {file} is corrupted: {place}: {first['msg']}.", remedy) from None
+
+
+def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:
+    """Write samples as Parquet, atomically; every sample has the same keys."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    scratch = path.with_name(f".{path.name}.tmp")
+    try:
+        scratch.unlink(missing_ok=True)
+        with scratch.open("xb") as file:  # a link that lies there is not followed
+            pq.write_table(pa.Table.from_pylist([dict(sample) for sample in samples]), file, compression="zstd")
+        scratch.replace(path)
+    except OSError as error:
+        scratch.unlink(missing_ok=True)
+        raise unwritable(path.parent, error) from None
+
+
+def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str, list[Any]]:
+    """Columns of a run's samples (all for None; those that are missing are left out).
+
+    Raises:
+        UserError: no samples there, or a file that is not Parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / SAMPLES_FILE
+    try:
+        names = set(pq.read_schema(path).names)
+        wanted = None if columns is None else [column for column in columns if column in names]
+        content: dict[str, list[Any]] = pq.read_table(path, columns=wanted).to_pydict()
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
+    except (OSError, pa.ArrowException) as error:
+        raise UserError(f"{path} cannot be read ({_one_line(error)}).", "Run again with --force.") from None
+    return content
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]

@@ -1,0 +1,211 @@
+"""Where a run lives while it goes on: crash-safe partial results, a lock, and the finished record.
+
+Every finished batch of queries is appended to `partial.jsonl` and flushed; a killed run continues from there and
+loses no finished query. What stands there counts once, and only where it belongs: a line that is damaged, doubled, of
+another run or of a query the task does not have is left out, and its query asked again. Two processes with one
+configuration meet at the lock: the second waits, then returns the run of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from ttabench.core.errors import UserError
+from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.meter import Spent
+from ttabench.core.types import Episode, Json
+from ttabench.records.partial import PARTIAL_FILE, lines, seconds, typed
+from ttabench.records.samples import AskCost, EpisodeCost, Sample
+from ttabench.records.schema import (
+    RECORD_FILE,
+    SAMPLES_FILE,
+    RunRecord,
+    load_record,
+    save_record,
+    unwritable,
+    write_samples,
+)
+
+__all__ = ["AskCost", "EpisodeCost", "RunFolder", "Sample"]
+
+
+class RunFolder:
+    """The folder of one run, `OUT/<run id>`.
+
+    Args:
+        out: the folder of all runs; made if missing.
+        run: the run's id.
+
+    Raises:
+        UserError: the folder cannot be made or written.
+    """
+
+    def __init__(self, out: Path, run: str) -> None:
+        self.path = out / run
+        self.samples: list[Sample] = []
+        self.costs: list[EpisodeCost] = []
+        self.spent = Spent()
+        self.left_out = 0
+        """Lines of the partial results that do not count."""
+        self._answered: set[tuple[str, str]] = set()
+        self._read: dict[str, list[Sample]] = {}
+        """Samples read back, doubled ones included, by episode; those of episodes taken up are no longer here."""
+        self._taken_up: set[str] = set()
+        probe = self.path / f".probe-{os.getpid()}"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise unwritable(out, error) from None
+
+    @contextmanager
+    def locked(self, notify: Callable[[str], None]) -> Iterator[None]:
+        """Hold the run's lock; `notify` gets one line if another process holds it and we wait."""
+        with locked(self.path, lambda: notify(f"Another process is running {self.path.name}; waiting for it.")):
+            self.spent.begin()  # waiting was no work
+            yield
+
+    def stored(self) -> RunRecord | None:
+        """The finished record, if there is one."""
+        return load_record(self.path) if (self.path / RECORD_FILE).exists() else None
+
+    def discard(self) -> None:
+        """Forget the partial results."""
+        try:
+            (self.path / PARTIAL_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            what = f"{self.path / PARTIAL_FILE} cannot be removed: {error.strerror or error}."
+            raise UserError(what, "Remove it, or give another --out.") from None
+
+    def abandon(self) -> None:
+        """Leave no empty folder behind where a run failed before its first result."""
+        if not (self.path / PARTIAL_FILE).exists() and not (self.path / RECORD_FILE).exists():
+            (self.path / LOCK_FILE).unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.rmdir()
+
+    def resume(self) -> int:
+        """Read the partial results of a killed run; returns how many queries are answered already.
+
+        Which of them the task has is seen when their episode is taken up.
+
+        Raises:
+            UserError: they cannot be read.
+        """
+        found, self.left_out = lines(self.path / PARTIAL_FILE, self.path.name)
+        for line in found:
+            try:
+                self._take(line["kind"], line["value"])
+                self.spent.add(*seconds(line))
+            except ValueError:
+                self.left_out += 1
+        return len(self.samples)
+
+    def _take(self, kind: str, value: Json) -> None:
+        if kind == "sample":
+            sample = typed(Sample, value)
+            self._read.setdefault(sample.episode, []).append(sample)
+            if not self.answered(sample.episode, sample.key):
+                self._keep([sample])
+        elif kind == "episode":
+            cost = typed(EpisodeCost, value)
+            if self.finished(cost.episode):
+                raise ValueError("an episode that ended twice")
+            self.costs.append(cost)
+        else:
+            raise ValueError(f"a line of the kind {kind!r}")
+
+    def _keep(self, samples: Sequence[Sample]) -> None:
+        self.samples.extend(samples)
+        self._answered.update((sample.episode, sample.key) for sample in samples)
+
+    def _replace(self, episode: str, kept: Mapping[str, Sample]) -> None:
+        """Of an episode keep these samples alone, by key, where they or others of their key stood."""
+        all_kept = (kept.get(sample.key) if sample.episode == episode else sample for sample in self.samples)
+        self.samples = [sample for sample in all_kept if sample is not None]
+        self._answered = {(sample.episode, sample.key) for sample in self.samples}
+
+    def take_up(self, episode: Episode, metrics: Collection[str]) -> Sequence[Sample]:
+        """What was answered before of this episode; what was read under its name and is of no query of it is dropped.
+
+        Args:
+            episode: of the run's own task.
+            metrics: names that every sample must have a value for.
+        """
+        self._taken_up.add(episode.key)
+        read = self._read.pop(episode.key, [])
+        asks = {ask.key: ask for ask in episode.asks()}
+        kept: dict[str, Sample] = {}
+        for sample in read:
+            if sample.key not in kept and sample.key in asks and sample.answers_this(asks[sample.key], metrics):
+                kept[sample.key] = sample
+        self.left_out += len(read) - len(kept)
+        if len(kept) < len(read):
+            self._replace(episode.key, kept)
+        if len(kept) < len(asks):
+            self._drop_cost(episode.key)
+        return list(kept.values())
+
+    def _drop_cost(self, episode: str) -> None:
+        """An episode of which queries are missing did not end."""
+        kept = [cost for cost in self.costs if cost.episode != episode]
+        self.left_out += len(self.costs) - len(kept)
+        self.costs = kept
+
+    def settle(self) -> str:
+        """Drop what was read back of episodes that the task does not have; returns a note of all that was dropped.
+
+        The note is of the file, not of the run: what was dropped has been asked again.
+        """
+        for episode, read in self._read.items():
+            self.left_out += len(read)
+            self._replace(episode, {})
+        for cost in [cost for cost in self.costs if cost.episode not in self._taken_up]:
+            self._drop_cost(cost.episode)
+        self._read = {}
+        if not self.left_out:
+            return ""
+        counted = f"{self.left_out} line" + ("s" if self.left_out > 1 else "")
+        return f"{counted} of {PARTIAL_FILE} did not count: damaged, doubled, or of no query of this run"
+
+    def answered(self, episode: str, key: str) -> bool:
+        """Whether this query was answered before."""
+        return (episode, key) in self._answered
+
+    def finished(self, episode: str) -> bool:
+        """Whether every query of this episode was answered before."""
+        return any(cost.episode == episode for cost in self.costs)
+
+    def append(self, samples: Sequence[Sample]) -> None:
+        """Store answered queries at once."""
+        self._write([{"kind": "sample", "value": asdict(sample)} for sample in samples])
+        self._keep(samples)
+
+    def end_episode(self, cost: EpisodeCost) -> None:
+        """Store that an episode is done and what it cost."""
+        self._write([{"kind": "episode", "value": asdict(cost)}])
+        self.costs.append(cost)
+
+    def _write(self, found: Sequence[Mapping[str, Json]]) -> None:
+        found = [*({**line, "seconds": self.spent.lap()} for line in found[:1]), *found[1:]]
+        text = "".join(json.dumps({"run": self.path.name, **line}, ensure_ascii=False) + "\n" for line in found)
+        try:
+            with (self.path / PARTIAL_FILE).open("a", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+    def finish(self, record: RunRecord) -> Path:
+        """Write the samples, then the record, then drop the partial results; returns the record's path."""
+        write_samples(self.path / SAMPLES_FILE, [sample.flat() for sample in self.samples])
+        path = save_record(record, self.path)
+        (self.path / PARTIAL_FILE).unlink(missing_ok=True)
+        return path

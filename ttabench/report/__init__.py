@@ -1,0 +1,1 @@
+"""Stored runs beside each other: pairing, tables, pictures, lists."""

@@ -1,0 +1,231 @@
+"""Compare runs: quality beside cost, and whether the differences could be chance.
+
+Runs that differ in their seed only are pooled. Every pair of groups on one task and source gets a paired bootstrap over
+the queries both answered (pairing.py, bootstrap.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Json
+from ttabench.records.schema import Row, RunRecord, load_record
+from ttabench.report.pairing import Values, answered, paired_difference, ratio_of
+from ttabench.stats import aggregation
+from ttabench.stats.bootstrap import RESAMPLES
+
+COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
+STATE_OF = "state of"
+NOT_COMPARED = ("state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a comparison: all runs of one configuration, whatever their seed."""
+
+    label: str
+    method: str
+    task: str
+    source: str
+    model: str
+    seeds: tuple[int, ...]
+    metric: str
+    value: float
+    stderr: float | None
+    n: int
+    costs: Mapping[str, float | None]
+    """Means over the runs: adapt_seconds, ask_ms, state_bytes, peak_memory_bytes."""
+    runs: tuple[str, ...]
+    steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
+    """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
+    state_of: str = "own"
+    """Whose state answered, see `swapping`."""
+    lengths: bool = False
+    """Whether the steps are lengths of a text in tokens, each of them with all that stands before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """`left` minus `right` on the queries both answered, with a 95 % interval (None where a single one shows none)."""
+
+    left: str
+    right: str
+    task: str
+    metric: str
+    value: float
+    ci_low: float | None
+    ci_high: float | None
+    p: float | None
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Entries in the order given, and the differences of all their pairs."""
+
+    entries: tuple[Entry, ...]
+    differences: tuple[Difference, ...]
+    unpaired: tuple[tuple[str, str], ...] = ()
+    """Labels of pairs on one task and source whose perplexities are of other stretches of text, or of other bases."""
+
+
+def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
+    """Compare the runs in these folders.
+
+    Args:
+        folders: run folders, see `records.find_runs`.
+        metric: which metric; each task's own main metric by default.
+        resamples: draws of the bootstrap.
+        seed: of the bootstrap.
+
+    Raises:
+        UserError: no runs, a corrupted record, or a metric a run does not have.
+    """
+    if not folders:
+        raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
+    records = [(folder, load_record(folder)) for folder in folders]
+    groups: dict[str, list[tuple[Path, RunRecord]]] = {}
+    for folder, record in records:
+        groups.setdefault(_group_key(record), []).append((folder, record))
+    members = list(groups.values())
+    labels = _labels([group[0][1] for group in members])
+    entries = [
+        _entry(label, [record for _, record in group], metric) for label, group in zip(labels, members, strict=True)
+    ]
+    values = [
+        answered([folder for folder, _ in group], entry.metric) for group, entry in zip(members, entries, strict=True)
+    ]
+    pairs = list(combinations(zip(entries, values, strict=True), 2))
+    differences = [found for left, right in pairs if (found := _difference(left, right, resamples, seed))]
+    unpaired = [(left[0].label, right[0].label) for left, right in pairs if _score_other_texts(left, right)]
+    return Comparison(entries=tuple(entries), differences=tuple(differences), unpaired=tuple(unpaired))
+
+
+def _varying(record: RunRecord) -> dict[str, Json]:
+    """What sets a run apart from others of its method, task and model, seeds aside, in one level."""
+    flat: dict[str, Json] = {STATE_OF: record.state_of}
+    for key, value in record.config.items():
+        if key in NOT_COMPARED:
+            continue
+        if isinstance(value, dict):
+            # the digest of the rows differs from seed to seed; which data they are, `source` says
+            named = {f"{inner} file": item for inner, item in value.items() if inner not in ("rows", "others")}
+            for inner, item in (named if key == "inputs" else value).items():
+                # a method and a task may have settings of one name
+                flat[f"{key} {inner}" if inner in flat else inner] = item
+        else:
+            flat[key] = value
+    return flat
+
+
+def _group_key(record: RunRecord) -> str:
+    named = [str(record.config.get(key)) for key in ("method", "task", "model")]
+    return repr([*named, record.source, sorted((key, repr(value)) for key, value in _varying(record).items())])
+
+
+def _labels(records: Sequence[RunRecord]) -> list[str]:
+    """Method names, with the settings in which groups of one method differ; made unique if need be."""
+    labels: list[str] = []
+    for record in records:
+        mine = _varying(record)
+        alike = [_varying(other) for other in records if other.config.get("method") == record.config.get("method")]
+        differing = [
+            f"{key}: {value}" if key == STATE_OF else f"{key}={value[:6] if key.endswith(' file') else value}"
+            for key, value in sorted(mine.items())
+            if value is not None and any(other.get(key) != value for other in alike)
+        ]
+        labels.append(" ".join([str(record.config.get("method")), *differing]))
+    places = [(record.config.get("task"), record.source, record.config.get("model")) for record in records]
+    if len(set(zip(labels, places, strict=True))) < len(labels):
+        return [f"{label} #{record.id[:6]}" for label, record in zip(labels, records, strict=True)]
+    return labels
+
+
+def _entry(label: str, records: Sequence[RunRecord], metric: str) -> Entry:
+    name = metric or records[0].main_metric
+    rows = []
+    for record in records:
+        row = record.value(name)
+        if row is None:
+            raise UnknownName(f"metric of run {record.id}", name, sorted({row.metric for row in record.rows}))
+        rows.append(row)
+    value, stderr, n = pooled(rows)
+    return Entry(
+        label=label,
+        method=rows[0].method,
+        task=rows[0].task,
+        source=rows[0].source,
+        model=rows[0].model,
+        seeds=tuple(sorted({row.seed for row in rows})),
+        metric=name,
+        value=value,
+        stderr=stderr,
+        n=n,
+        costs={cost: _mean([record.cost.get(cost) for record in records]) for cost in COSTS},
+        runs=tuple(record.id for record in records),
+        steps=_by_step(records, name),
+        state_of=records[0].state_of,
+        lengths=bool(records[0].task.get("lengths")),
+    )
+
+
+def _by_step(records: Sequence[RunRecord], metric: str) -> dict[int, tuple[float, float | None, int]]:
+    rows: dict[int, list[Row]] = {}
+    for row in (row for record in records for row in record.rows):
+        if row.metric == metric and row.step is not None and row.part is None:
+            rows.setdefault(row.step, []).append(row)
+    return {step: pooled(rows[step]) for step in sorted(rows)}
+
+
+def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:
+    """(mean, standard error, n) over all queries of several runs; the queries of different runs are independent."""
+    figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
+    value, stderr = aggregation.pooled(figures, ratio_of(rows[0].metric))
+    return value, stderr, sum(row.n for row in rows)
+
+
+def _mean(values: Sequence[float | int | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _alike(ours: Entry, theirs: Entry) -> bool:
+    return (ours.task, ours.source, ours.metric) == (theirs.task, theirs.source, theirs.metric)
+
+
+def _score_other_texts(left: tuple[Entry, Values], right: tuple[Entry, Values]) -> bool:
+    ratio = ratio_of(left[0].metric) is not None
+    return ratio and _alike(left[0], right[0]) and not set(left[1]) & set(right[1])
+
+
+def _difference(
+    left: tuple[Entry, Values], right: tuple[Entry, Values], resamples: int, seed: int
+) -> Difference | None:
+    """None where the two have no query in common, or another task, source or metric."""
+    ours, theirs = left[0], right[0]
+    if not _alike(ours, theirs):
+        return None
+    shared = sorted(set(left[1]) & set(right[1]))
+    if not shared:
+        return None
+    sides = [[values[query] for query in shared] for values in (left[1], right[1])]
+    found = paired_difference(ratio_of(ours.metric), sides, resamples, seed)
+    if found is None:
+        return None
+    value, interval = found
+    low, high, p = interval or (None, None, None)
+    return Difference(
+        left=ours.label,
+        right=theirs.label,
+        task=ours.task,
+        metric=ours.metric,
+        value=value,
+        ci_low=low,
+        ci_high=high,
+        p=p,
+        n=len(shared),
+    )

@@ -1,0 +1,223 @@
+"""Tables of runs and comparisons: which figures stand where. How they are printed is the affair of `core/render.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.core.render import Cell, Table, count, number, plus_minus, size
+from ttabench.core.types import Json
+from ttabench.cost import Cost
+from ttabench.records.schema import Row, RunRecord
+from ttabench.report.compare import Comparison, Difference, Entry, pooled
+from ttabench.report.pairing import ratio_of
+from ttabench.stats.metrics import METRICS
+
+if TYPE_CHECKING:
+    from ttabench.run.plan import Plan
+
+COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory")
+
+
+def scale(metric: str) -> float:
+    """What a stored metric is multiplied by to be read: 100 for fractions."""
+    return METRICS[metric].scale if metric in METRICS else 1.0
+
+
+def shown(metric: str, value: float, stderr: float | None) -> str:
+    """A figure of a metric with its standard error, for people."""
+    return plus_minus(value, stderr, scale(metric), _digits(metric))
+
+
+def _digits(metric: str) -> int:
+    return METRICS[metric].digits if metric in METRICS else 1
+
+
+def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
+    """The end of `eval`: every metric of every run beside its cost, and where the records lie."""
+    first = runs[0][0]
+    several = len(runs) > 1
+    rows, data = [], []
+    for record, _ in runs:
+        for position, row in enumerate(_shown(record)):
+            costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
+            name = (
+                row.metric + (f" @{row.step}" if row.step is not None else "") + (f", {row.part}" if row.part else "")
+            )
+            figures = (name, shown(row.metric, row.value, row.stderr), str(row.n))
+            rows.append((str(row.seed), *figures, *costs))
+            data.append({**row.model_dump(), **record.cost})
+    if several:
+        for metric in (row.metric for row in _shown(first) if row.step is None and row.part is None):
+            alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
+            value, stderr, n = pooled(alike)
+            rows.append(("all", metric, shown(metric, value, stderr), str(n), "", "", "", ""))
+    where = ", ".join(str(path) for _, path in runs)
+    again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""
+    return Table(
+        title=f"{_answering(first)} on {first.config['task']} ({first.source}), base {first.base}",
+        columns=("#seed", "metric", "#value ± stderr", "#n", *COST_COLUMNS),
+        rows=tuple(rows),
+        data=tuple(data),
+        caption=f"Stored in {where}{again}",
+    )
+
+
+def _answering(record: RunRecord) -> str:
+    """The method, with whose state answered where that is not the text's own."""
+    apart = f", state of: {record.state_of}" if record.state_of != "own" else ""
+    return f"{record.config.get('method', '')}{apart}"
+
+
+def _shown(record: RunRecord) -> list[Row]:
+    """Figures over all queries, then the main metric by step and by sub-task where there are several."""
+    whole = [row for row in record.rows if row.step is None and row.part is None]
+    main = [row for row in record.rows if row.metric == record.main_metric]
+    steps = [row for row in main if row.step is not None and row.part is None]
+    return whole + steps + [row for row in main if row.step is None and row.part is not None]
+
+
+def _costs(record: RunRecord) -> tuple[str, ...]:
+    cost = record.cost
+    return (
+        number(cost.get("adapt_seconds"), 2),
+        number(cost.get("ask_ms"), 1),
+        size(cost.get("state_bytes")),
+        size(cost.get("peak_memory_bytes")),
+    )
+
+
+def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
+    """`list runs`: one line a run."""
+    rows: list[tuple[str, ...]] = []
+    data: list[Mapping[str, Cell]] = []
+    for record, path in runs:
+        config = record.config
+        row = record.value(record.main_metric)
+        value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
+        named = (_answering(record), str(config.get("task", "")))
+        seed = config.get("seed", "")
+        rows.append((
+            record.id, *named, record.source, record.base, str(seed), str(record.n), value, record.created
+        ))  # fmt: skip
+        data.append({
+            "run": record.id, "method": config.get("method"), "state_of": record.state_of, "task": named[1],
+            "source": record.source, "model": record.base, "seed": seed, "n": record.n,
+            "metric": row.metric if row else None, "value": row.value if row else None,
+            "created": record.created, "path": str(path),
+        })  # fmt: skip
+    columns = ("run", "method", "task", "source", "model", "#seed", "#n", "#result", "created")
+    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
+
+
+def comparison_tables(found: Comparison) -> list[Table]:
+    """`compare`: quality beside cost, quality by step where there are several, then the paired differences."""
+    tables = [_entries_table(found.entries, found.unpaired)]
+    if any(entry.steps for entry in found.entries):
+        tables.append(_steps_table([entry for entry in found.entries if entry.steps]))
+    if found.differences:
+        swapped = any(entry.state_of == "other" for entry in found.entries)
+        tables.append(_differences_table(found.differences, swapped))
+    return tables
+
+
+def _entries_table(entries: Sequence[Entry], unpaired: Sequence[tuple[str, str]]) -> Table:
+    rows, data = [], []
+    for entry in entries:
+        seeds = ",".join(str(seed) for seed in entry.seeds)
+        costs = entry.costs
+        rows.append((
+            entry.label, entry.task, entry.source, entry.model, seeds, str(entry.n), entry.metric,
+            shown(entry.metric, entry.value, entry.stderr), number(costs["adapt_seconds"], 2),
+            number(costs["ask_ms"], 1), size(costs["state_bytes"]), size(costs["peak_memory_bytes"]),
+        ))  # fmt: skip
+        data.append({
+            "label": entry.label, "method": entry.method, "state_of": entry.state_of, "task": entry.task,
+            "source": entry.source,
+            "model": entry.model, "seeds": seeds, "n": entry.n, "metric": entry.metric, "value": entry.value,
+            "stderr": entry.stderr, **costs, "runs": " ".join(entry.runs),
+        })  # fmt: skip
+    columns = ("method", "task", "source", "model", "seeds", "#n", "metric", "#value ± stderr", *COST_COLUMNS)
+    named = "; ".join(f"{left} − {right}" for left, right in unpaired)
+    caption = f"No difference, for no stretch of text was scored by both with one base and tokenizer: {named}."
+    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption if unpaired else "")
+
+
+def _steps_table(entries: Sequence[Entry]) -> Table:
+    """A column for each number of pieces observed before the query, or for each length."""
+    steps = sorted({step for entry in entries for step in entry.steps})
+    rows, data = [], []
+    for entry in entries:
+        found = [entry.steps.get(step) for step in steps]
+        figures = ("" if at is None else shown(entry.metric, at[0], at[1]) for at in found)
+        rows.append((entry.label, entry.task, entry.metric, *figures))
+        data += [
+            {"label": entry.label, "task": entry.task, "metric": entry.metric, "step": step, "value": value,
+             "stderr": stderr, "n": n}
+            for step, (value, stderr, n) in entry.steps.items()
+        ]  # fmt: skip
+    columns = ("method", "task", "metric", *(f"#{step}" for step in steps))
+    counted = {
+        "Up to so many tokens of each text." if entry.lengths else "By pieces observed before the query."
+        for entry in entries
+    }
+    caption = " ".join(sorted(counted))
+    return Table(title="steps", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+
+
+def _differences_table(differences: Sequence[Difference], swapped: bool) -> Table:
+    rows: list[tuple[str, ...]] = []
+    data: list[Mapping[str, Cell]] = []
+    for apart in differences:
+        times, digits = scale(apart.metric), _digits(apart.metric)
+        bounds = [number(bound * times, digits) for bound in (apart.ci_low, apart.ci_high) if bound is not None]
+        interval = f"[{', '.join(bounds)}]" if bounds else "-"
+        p = "-" if apart.p is None else f"{apart.p:.4f}" if apart.p >= 0.001 else "< 0.001"
+        value = number(apart.value * times, digits)
+        rows.append((f"{apart.left} − {apart.right}", apart.task, apart.metric, value, interval, p, str(apart.n)))
+        data.append({
+            "left": apart.left, "right": apart.right, "task": apart.task, "metric": apart.metric,
+            "value": apart.value, "ci_low": apart.ci_low, "ci_high": apart.ci_high, "p": apart.p, "n": apart.n,
+        })  # fmt: skip
+    columns = ("difference", "task", "metric", "#value", "#95 % interval", "#p", "#n shared")
+    caption = "Paired bootstrap over the queries both answered."
+    if any(ratio_of(apart.metric) for apart in differences):
+        caption += (
+            " Perplexities (lower is better): over whole texts where there are several, p not under 2^(1 - texts)."
+        )
+    if swapped:
+        caption += " Own state − another's is memory of the context; another's − none is what any such context gives."
+    return Table(title="differences", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+
+
+def config_table(plans: Sequence[Plan]) -> Table:
+    """The resolved configuration of a dry run; what differs between seeds stands with all its values."""
+    flat = [_flat(plan.config.to_json()) for plan in plans]
+    rows = [("run", ", ".join(plan.config.identity() for plan in plans))]
+    for key in flat[0]:
+        values = dict.fromkeys(str(each.get(key)) for each in flat)
+        rows.append((key, ", ".join(values)))
+    return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows))
+
+
+def _flat(config: Mapping[str, Json]) -> dict[str, Json]:
+    flat: dict[str, Json] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat.update({f"{key}.{inner}": item for inner, item in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def cost_table(cost: Cost) -> Table:
+    """The analytic cost of a dry run."""
+    row = (count(cost.parameters), count(cost.adapt_flops), count(cost.ask_flops), size(cost.state_bytes))
+    data = {
+        "parameters": cost.parameters, "adapt_flops": cost.adapt_flops,
+        "ask_flops": cost.ask_flops, "state_bytes": cost.state_bytes,
+    }  # fmt: skip
+    columns = ("#base parameters", "#adapt operations", "#operations a query", "#state")
+    caption = "Computed from shapes, with 4 characters a token; what is measured stands in the record of a run."
+    return Table(title="analytic cost", columns=columns, rows=(row,), data=(data,), caption=caption)

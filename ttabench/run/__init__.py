@@ -1,0 +1,1 @@
+"""From what was typed to a stored run: resolving, planning, the loop, training."""

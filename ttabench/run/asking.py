@@ -1,0 +1,83 @@
+"""How a task is asked of a model where the user leaves it open: in turns of a chat template or not, in which words.
+
+    found = manner(RunRequest(method="icl", task="squad_seq", model="smollm2-135m"))
+    found.chat, found.options                   False, {"prompt": "qa", "examples": "1"}
+
+What was typed comes first. Then weights that were tuned are asked as they were trained: the checkpoint under the model,
+or that of `lora`. Then the task's card says how models with a chat template are asked. All others are asked as the
+card's protocol says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from ttabench.core import registry
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+from ttabench.lm.chat import has_template
+from ttabench.readers.cards import Card, Manner, load_card
+from ttabench.run.resolve import RunRequest, named
+
+TRAINED_WITH = "asked"
+"""Where a checkpoint's record of its training says how it was asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How a task is asked."""
+
+    card: Card
+    chat: bool
+    """Context and question stand in the model's chat template."""
+    options: Mapping[str, str]
+    """Of the task: those that were typed, and those of the prompt that follow from the model."""
+
+
+def manner(request: RunRequest) -> Asked:
+    """How the task of a request is asked of its model.
+
+    Raises:
+        UserError: the task asks nothing in turns, or an option cannot be read.
+    """
+    card, typed = load_card(request.task), registry.assignments(request.task_options, "--task-set")
+    if request.chat_template and card.reader == "book":
+        raise UserError(f"{card.name} reads a book: it asks nothing in turns.", "Leave --chat-template out.")
+    usual = _trained(request, card) or _of_card(request, card)
+    chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
+    words = {} if usual is None or "prompt" in typed else usual.options()
+    return Asked(card=card, chat=chat, options={**words, **typed})
+
+
+def trained_with(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
+    """What a checkpoint tells of how it was asked, see `TRAINED_WITH`; nothing where its task has one way only."""
+    if "prompt" not in task_options:
+        return {}
+    return {TRAINED_WITH: {"prompt": task_options["prompt"], "examples": task_options["examples"], "turns": chat}}
+
+
+def _of_card(request: RunRequest, card: Card) -> Manner | None:
+    """How the card has models with a chat template asked; in turns that were asked for, without worked examples."""
+    usual = card.prompt.chat
+    if usual is None or request.random_weights or not (request.chat_template or has_template(request.model)):
+        return None
+    if request.chat_template and not usual.turns:
+        return Manner(prompt=usual.prompt)
+    return usual
+
+
+def _trained(request: RunRequest, card: Card) -> Manner | None:
+    """How the tuned weights were asked in training, if these are words that the card knows."""
+    checkpoint = request.base_checkpoint or (request.checkpoint if request.method == "lora" else "")
+    if checkpoint in ("", "none"):
+        return None
+    try:
+        header = json.loads((named(checkpoint, request.model) / "adapter.json").read_text(encoding="utf-8"))
+        found = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
+    except (OSError, ValueError, KeyError, TypeError, ValidationError, UserError):
+        return None  # no such record, or no checkpoint: whoever loads it says so
+    return found if found.prompt in card.prompt.templates else None

@@ -1,0 +1,123 @@
+"""The whole configuration of a run, as one value, and the identity that follows from it.
+
+    RunConfig(method="mac", task="streamingqa", seed=1).identity()  ->  "3f0c2a9b71de"
+
+Two commands with one identity are the same run: the second returns what the first stored. Where the results go and how
+they are shown (`--out`, `--json`, `--quiet`) is no part of a run, and neither is the device; the number format is.
+Files are identified by what they hold, not by where they lie: `inputs` carries their digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from ttabench.core.architectures import NANO
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Json
+
+IDENTITY_DIGITS = 12
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+BOS = ("auto", "yes", "no")
+STATES_OF = {
+    "own": "",
+    "other": "the state of another context answered; what reading cost stands in the run of the own state",
+    "none": "an empty state answered; what reading cost stands in the run of the own state",
+}
+"""Whose state answers (see `swapping`), and what a record says of it."""
+SEEDS = 2**32
+"""What numpy takes for a seed."""
+PATH_FIELDS = ("checkpoint", "state", "device", "base_checkpoint")
+"""Fields of the record that the identity leaves out; the digests in `inputs` stand for the paths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Everything that decides what a run computes.
+
+    Attributes:
+        settings: the method's settings that differ from its defaults or its preset, JSON values.
+        task_options: the same for the task's protocol.
+        inputs: digests of what is read ("rows" of the task, "checkpoint", "state", "model"), see `digest`.
+        limit: at most that many queries are asked; None asks all.
+        batch_size: queries at once; 0 for as many as fit.
+        ask_only: read none of the task's context, ask from the given state.
+        state_of: whose state answers, one of `STATES_OF` (see `swapping`); "own" is not hashed.
+        bos: what begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing.
+        base_checkpoint: the checkpoint that the base model stands on, see `standing`.
+        chat_template: whether context and question stand in the tokenizer's chat template.
+    """
+
+    verb: str = "eval"
+    method: str
+    task: str = ""
+    model: str = "nano"
+    source: str = "mini"
+    split: str = "test"
+    seed: int = 0
+    limit: int | None = None
+    preset: str = ""
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    task_options: Mapping[str, Json] = field(default_factory=dict)
+    checkpoint: str = ""
+    state: str = ""
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_size: int = 32
+    random_weights: bool = False
+    ask_only: bool = False
+    state_of: str = "own"
+    bos: str = "auto"
+    chat_template: bool = False
+    base_checkpoint: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"--limit {self.limit} asks nothing.", "Give a number of queries, 1 or more.")
+        if self.batch_size < 0:
+            raise UserError(f"--batch-size {self.batch_size} holds no query.", "Give 1 or more, or auto.")
+        if not 0 <= self.seed < SEEDS:
+            raise UserError(f"Seed {self.seed} is out of range.", f"Give a number from 0 to {SEEDS - 1}.")
+        # whether it is there is seen when the model is loaded, which a stored run is not
+        if self.device.partition(":")[0] not in DEVICES:
+            raise UnknownName("device", self.device, list(DEVICES))
+        if self.dtype not in DTYPES:
+            raise UnknownName("dtype", self.dtype, list(DTYPES))
+        if self.state_of not in STATES_OF:
+            raise UnknownName("state to answer under", self.state_of, list(STATES_OF))
+        if self.bos not in BOS:
+            raise UnknownName("way to begin a text (--bos)", self.bos, list(BOS))
+
+    @property
+    def base(self) -> str:
+        """The base model as tables name it: random weights are said."""
+        name = standing_name(self.model, self.base_checkpoint)
+        return f"{name} (random weights)" if self.random_weights else name
+
+    def to_json(self) -> dict[str, Json]:
+        """The configuration as JSON values, every field named."""
+        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in asdict(self).items()}
+
+    def canonical(self) -> str:
+        """The text that is hashed: JSON with sorted keys, without what is no part of the identity."""
+        kept = {key: value for key, value in self.to_json().items() if key not in PATH_FIELDS}
+        if self.state_of == "own":
+            del kept["state_of"]
+        if "rows" in self.inputs and self.source not in ("mini", "hub"):
+            kept["source"] = "files"
+        if "model" in self.inputs and self.model != NANO:
+            kept["model"] = "folder"
+        return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    def identity(self) -> str:
+        """12 hexadecimal digits of the SHA-256 of `canonical()`: the run's id and the name of its folder."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()[:IDENTITY_DIGITS]
+
+
+def standing_name(model: str, base_checkpoint: str) -> str:
+    """The name of a base model that stands on a checkpoint: smollm2-135m-qa."""
+    return f"{model}-{base_checkpoint.rpartition(':')[2].rstrip('/').rpartition('/')[2]}" if base_checkpoint else model

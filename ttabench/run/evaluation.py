@@ -1,0 +1,160 @@
+"""From a plan to a stored run: look whether it is stored, load, run, record.
+
+plan = make_plan(RunRequest(method="mac", task="streamingqa"), seed=0)
+plan.config.identity()                                  # the run's id, before any model is loaded
+outcome = execute(plan, ModelCache(), Path("runs"))       # returns what is stored, continues, or runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ttabench.core.errors import UserError
+from ttabench.core.progress import Tick, no_tick, no_word
+from ttabench.run.plan import Plan
+from ttabench.run.resolve import RunRequest, named
+
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+    from ttabench.records.schema import RunRecord
+    from ttabench.records.store import RunFolder
+
+
+class ModelCache:
+    """Base models loaded so far, so that several runs of one command load one once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[tuple[str, str, str, bool, str, bool], LM] = {}
+
+    def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
+        """The base model of a request, reading in its chat template or not.
+
+        Raises:
+            UserError: unknown, missing or unreachable model; a device or number format that is not there.
+        """
+        key = (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
+        if key not in self._loaded:
+            from ttabench.core.environment import quiet_libraries
+            from ttabench.lm.model import load as load_lm
+
+            quiet_libraries()
+            lm = load_lm(
+                request.model,
+                random_weights=request.random_weights,
+                device=request.device,
+                dtype=request.dtype,
+                bos=request.bos,
+            )
+            if request.base_checkpoint:
+                from ttabench.run.standing import stood_on
+
+                lm = stood_on(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
+            if chat_template:
+                lm.use_chat_template()
+            self._loaded[key] = lm
+        return self._loaded[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A run that is stored."""
+
+    record: RunRecord
+    folder: Path
+    how: Literal["stored", "continued", "new"]
+    """It was stored already; it was continued after a stop; it ran from the start."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """Who is told what goes on: `tick` about progress, `notify` in one line about what else is worth knowing."""
+
+    tick: Tick = no_tick
+    notify: Callable[[str], None] = no_word
+
+
+def execute(
+    plan: Plan, models: ModelCache, out: Path, *, force: bool = False, watching: Watching | None = None
+) -> Outcome:
+    """Return the run if it is stored, else run or continue it and store it.
+
+    Args:
+        plan: what to run.
+        models: base models already loaded.
+        out: folder of all runs.
+        force: run again from the start even if it is stored.
+        watching: who is told about progress.
+
+    Raises:
+        UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
+            loaded, or the context does not fit the model.
+    """
+    from ttabench.records.schema import RECORD_FILE, load_record
+    from ttabench.records.store import RunFolder
+
+    watching = watching or Watching()
+    where = out / plan.config.identity()
+    if not force and (where / RECORD_FILE).exists():  # it is whole: neither a lock nor a right to write is needed
+        return Outcome(record=load_record(where), folder=where, how="stored")
+    folder = RunFolder(out, plan.config.identity())
+    with folder.locked(watching.notify):
+        if not force and (stored := folder.stored()):
+            return Outcome(record=stored, folder=folder.path, how="stored")
+        if force:
+            folder.discard()
+        resumed = folder.resume()
+        if resumed:
+            watching.notify(f"Continuing run {plan.config.identity()}: {resumed} queries are answered already.")
+        try:
+            record = _run(plan, models, folder, watching)
+        except UserError:
+            folder.abandon()
+            raise
+    return Outcome(record=record, folder=folder.path, how="continued" if resumed else "new")
+
+
+class _Notes:
+    """Notes that are given once something is done: what is refused at the start is refused in one line."""
+
+    def __init__(self, notes: Sequence[str], watching: Watching) -> None:
+        self._pending, self._watching = list(notes), watching
+
+    def give(self) -> None:
+        while self._pending:
+            self._watching.notify(f"Note: {self._pending.pop(0)}.")
+
+    def tick(self, what: str, done: int, total: int) -> None:
+        self.give()
+        self._watching.tick(what, done, total)
+
+
+def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) -> RunRecord:
+    from ttabench.core.environment import seed_everything
+    from ttabench.run.recording import answer_notes, label_notes, make_record, notes
+    from ttabench.run.runner import RunContext, run_episodes
+
+    seed_everything(plan.config.seed)
+    lm = models.get(plan.request, chat_template=plan.config.chat_template)
+    method, state = plan.resolved.build(lm), plan.request.state
+    context = RunContext(
+        lm=lm,
+        method=method,
+        metrics=plan.task.card.metrics,
+        batch_size=plan.config.batch_size,
+        start=None if state is None else plan.resolved.stored_state(state, lm),
+        ask_only=plan.config.ask_only,
+        state_of=plan.config.state_of,
+    )
+    pending = _Notes(notes(plan, lm), watching)
+    run_episodes(context, plan.task, folder, pending.tick)
+    pending.give()
+    for note in [*label_notes(method.name, folder.costs), *answer_notes(folder.samples)]:
+        watching.notify(f"Note: {note}.")
+    if note := folder.settle():
+        watching.notify(f"Note: {note}.")
+    record = make_record(plan, lm, method, folder)
+    folder.finish(record)
+    return record

@@ -1,0 +1,126 @@
+"""A resolved run: what is asked for, with nothing left to decide and no model loaded.
+
+plan = make_plan(RunRequest(method="mac", task="streamingqa"), seed=0)
+plan.config.identity()                                  # the run's id
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ttabench.core.architectures import ARCHITECTURES, NANO
+from ttabench.core.digests import digest
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Json
+from ttabench.readers import Task, load
+from ttabench.run.asking import manner
+from ttabench.run.config import STATES_OF, RunConfig
+from ttabench.run.resolve import ResolvedMethod, RunRequest, named, resolve_method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A resolved run: nothing is left to decide, no model is loaded."""
+
+    request: RunRequest
+    config: RunConfig
+    resolved: ResolvedMethod
+    task: Task
+    task_record: Mapping[str, Json]
+    """The task's own description for the record, its metrics included."""
+
+    def notes(self) -> list[str]:
+        """What the record and the user should know."""
+        found = [str(note) for note in self.task.notes]
+        if told := STATES_OF[self.config.state_of]:
+            found += [told, *self.task_record.get("others", {}).get("notes", [])]
+        if self.resolved.cls.trainable and self.resolved.checkpoint is None:
+            found.append(f"{self.config.method} has no checkpoint here: its modules are untrained")
+        return found
+
+
+def make_plan(request: RunRequest, seed: int) -> Plan:
+    """Resolve a request for one seed.
+
+    Raises:
+        UserError: anything in it that is wrong.
+    """
+    if request.ask_only and request.state is None:
+        raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
+    if request.state_of != "own" and request.state is not None:
+        raise UserError("--swap-state reads every context anew.", "Leave --state out.")
+    _check_model(request)
+    asked = manner(request)
+    source = request.source or ("mini" if request.model == NANO else "hub")
+    resolved = resolve_method(request)
+    task = load(
+        asked.card,
+        source=source,
+        split=request.split,
+        seed=seed,
+        limit=request.limit,
+        options=asked.options,
+    )
+    record = task.describe()
+    if request.state_of != "own" and not task.n_observes:
+        what = f"{task.card.name} shows nothing to adapt to here: there is no state to swap."
+        raise UserError(what, "Change --task-set.")
+    if request.state_of == "other":
+        record["others"] = task.describe_others()
+    config = RunConfig(
+        method=request.method,
+        task=task.card.name,
+        model=request.model,
+        source=source,
+        split=request.split,
+        seed=seed,
+        limit=request.limit,
+        preset=resolved.preset,
+        settings=resolved.settings,
+        task_options={**record.get("arguments", {}), **record["protocol"]},
+        checkpoint=resolved.checkpoint_name(),
+        state=str(request.state or ""),
+        device=request.device,
+        dtype=request.dtype,
+        batch_size=request.batch_size,
+        random_weights=request.random_weights,
+        ask_only=request.ask_only,
+        state_of=request.state_of,
+        bos=request.bos,
+        base_checkpoint=request.base_checkpoint,
+        chat_template=asked.chat,
+        inputs=_inputs(request, resolved, record),
+    )
+    card = task.card
+    metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance}
+    return Plan(request=request, config=config, resolved=resolved, task=task, task_record={**record, **metrics})
+
+
+def _inputs(request: RunRequest, resolved: ResolvedMethod, record: Mapping[str, Json]) -> dict[str, str]:
+    """Digests of what a run reads, by name."""
+    found = {
+        "rows": str(record["digest"]),
+        "model": _model_digest(request),
+        "checkpoint": resolved.checkpoint_digest,
+        "base_checkpoint": digest(named(request.base_checkpoint, request.model)) if request.base_checkpoint else "",
+        "state": digest(request.state) if request.state is not None else "",
+        "others": str(record["others"]["digest"]) if "others" in record else "",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _check_model(request: RunRequest) -> None:
+    """Refuse a model that nothing is known of before its task's data are looked for."""
+    from ttabench.lm.hub import find_source
+
+    if not request.random_weights:
+        find_source(request.model)
+    elif request.model not in ARCHITECTURES:
+        raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))
+
+
+def _model_digest(request: RunRequest) -> str:
+    from ttabench.lm.hub import digest_of
+
+    return "" if request.random_weights else digest_of(request.model)

@@ -1,0 +1,257 @@
+"""The record of a run that is done: aggregate its samples and costs, and say what it stood on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from math import fsum, sqrt
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from ttabench.core import environment
+from ttabench.core.types import Json
+from ttabench.lm.chat import has_template
+from ttabench.records.samples import EpisodeCost, Sample
+from ttabench.records.schema import Row, RunRecord
+from ttabench.records.store import RunFolder
+from ttabench.stats.aggregation import Aggregate, aggregate, interval_of_mean, of_units
+from ttabench.stats.metrics import metric
+
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+    from ttabench.methods.base import BaseMethod
+    from ttabench.run.plan import Plan
+
+
+def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) -> RunRecord:
+    """The record of a run whose queries are all answered."""
+    config = plan.config
+    return RunRecord(
+        id=config.identity(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        config=config.to_json(),
+        method=_method(plan, method, folder.costs),
+        model=lm.describe(),
+        task=dict(plan.task_record),
+        source=plan.task.source,
+        seeds={"run": config.seed},
+        n=len(folder.samples),
+        rows=tuple(tidy_rows(plan, folder.samples)),
+        cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
+        dropped=dict(plan.task.dropped),
+        notes=(
+            *notes(plan, lm),
+            *_truncations(folder.costs),
+            *label_notes(method.name, folder.costs),
+            *_shorter(plan, folder.samples),
+            *answer_notes(folder.samples),
+        ),
+        versions=environment.versions(),
+        hardware=environment.hardware(),
+        determinism=environment.determinism(),
+        code=environment.code(),
+    )
+
+
+def notes(plan: Plan, lm: LM) -> list[str]:
+    """What the record and the user should know once the base model is loaded."""
+    found = plan.notes()
+    if lm.random_weights:
+        found.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
+    elif _told_too_late(plan, lm):
+        found.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
+    return found
+
+
+def _told_too_late(plan: Plan, lm: LM) -> bool:
+    """Whether only the loaded model has told of a chat template, too late for the prompt that its task's card names."""
+    has = bool(getattr(lm.tokenizer, "chat_template", None))
+    return has and plan.task.card.prompt.chat is not None and not has_template(plan.request.model)
+
+
+def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
+    """What the states of all episodes say about how they came about: a label holds where it held once."""
+    found: dict[str, Json] = {}
+    for cost in costs:
+        found |= {name: value or found.get(name, value) for name, value in cost.labels.items()}
+    return found
+
+
+def label_notes(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
+    """What a method says about how it did its work, in one note."""
+    told = ", ".join(
+        f"{label} {'yes' if value is True else 'no' if value is False else value}"
+        for label, value in labels(costs).items()
+    )
+    return [f"{name}: {told.replace('_', ' ')}"] if told else []
+
+
+def answer_notes(samples: Sequence[Sample]) -> list[str]:
+    """Whether most generated answers say nothing, or were cut by the number of tokens they may have."""
+    written = [sample for sample in samples if sample.mode == "generate"]
+    counts = {
+        "are empty": sum(not sample.prediction for sample in written),
+        "were cut at max_new_tokens": sum(not sample.ended for sample in written),
+    }
+    return [
+        f"{count} of {len(written)} answers {what}: the prompt may not suit the base model"
+        for what, count in counts.items()
+        if 2 * count > len(written)
+    ]
+
+
+def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> dict[str, Json]:
+    return {
+        "name": method.name,
+        "paper": method.paper,
+        "growth": method.growth,
+        "looks_at_question": method.looks_at_question,
+        "settings": dict(plan.resolved.settings),
+        "preset": plan.resolved.preset,
+        "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
+        "training": dict(plan.resolved.training),
+        **({"labels": told} if (told := labels(costs)) else {}),
+    }
+
+
+def _truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
+    names = sorted({name for cost in costs for name in cost.truncated})
+    return {name: sum(cost.truncated.get(name, 0) for cost in costs) for name in names}
+
+
+def _truncations(costs: Sequence[EpisodeCost]) -> list[str]:
+    return [f"not all context was read: {name} {lost:,}" for name, lost in _truncated(costs).items() if lost]
+
+
+def _lengths(plan: Plan) -> list[int]:
+    """Lengths that texts are read to in one pass, in tokens; none for most tasks."""
+    return [int(length) for length in plan.task_record.get("lengths", ())]
+
+
+def _shorter(plan: Plan, samples: Sequence[Sample]) -> list[str]:
+    """How many texts do not reach a length."""
+    lengths = _lengths(plan)
+    if not lengths:
+        return []
+    ends: dict[str, int] = {}
+    for sample in samples:
+        ends[sample.episode] = max(ends.get(sample.episode, 0), sample.position + sample.tokens[0])
+    return [
+        f"{count} of {len(ends)} texts end before {length:,} tokens and count there at their own length"
+        for length in lengths
+        if (count := sum(end < length for end in ends.values()))
+    ]
+
+
+def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
+    """One row a metric, over all steps and sub-tasks, and for each of them where there are several.
+
+    With several sub-tasks there is also their unweighted mean (part "mean"), which papers print as the average.
+    What was asked up to one length of a text counts at every greater length, too; single texts have no rows by length.
+    """
+    lengths = _lengths(plan)
+    steps = lengths or sorted({sample.step for sample in samples})
+    parts = sorted({sample.part for sample in samples})
+    rows = []
+    for step in [None, *(steps if len(steps) > 1 else [])]:
+        group = [s for s in samples if step is None or s.step == step or (lengths and s.step < step)]
+        apart = len(parts) > 1 and not (lengths and step)
+        by_part = [[sample for sample in group if sample.part == part] for part in parts] if apart else []
+        for name in plan.task.card.metrics:
+            rows += _row(plan, (step, None), name, group)
+            of_parts = [
+                row
+                for part, own in zip(parts, by_part, strict=False)
+                if own
+                for row in _row(plan, (step, part), name, own)
+            ]
+            rows += [*of_parts, _mean(of_parts)] if of_parts else []
+    return rows
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    """The mean over sub-tasks, each counting alike."""
+    value = fmean(row.value for row in rows)
+    known = [row.stderr for row in rows if row.stderr is not None]
+    stderr = sqrt(fsum(error**2 for error in known)) / len(rows) if len(known) == len(rows) else None
+    low, high = interval_of_mean([(row.value, row.ci_low, row.ci_high) for row in rows])
+    read = [row.context_tokens for row in rows if row.context_tokens is not None]
+    return rows[0].model_copy(
+        update={
+            "part": "mean",
+            "context_tokens": fmean(read) if read else None,
+            "value": value,
+            "n": sum(row.n for row in rows),
+            "stderr": stderr,
+            "ci_low": low,
+            "ci_high": high,
+            "weight": None,
+        }
+    )
+
+
+def _aggregate(name: str, samples: Sequence[Sample]) -> Aggregate | None:
+    ratio = metric(name).ratio
+    if ratio is not None:
+        return of_units(ratio, [sample.unit() for sample in samples])
+    return aggregate([sample.metrics[name] for sample in samples])
+
+
+def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:
+    """The row of a metric; none where it is no number."""
+    found = _aggregate(name, samples)
+    if found is None:
+        return []
+    read = [sample.context_tokens for sample in samples if sample.context_tokens is not None]
+    config = plan.config
+    row = Row(
+        run=config.identity(),
+        method=config.method,
+        task=config.task,
+        source=plan.task.source,
+        model=config.base,
+        seed=config.seed,
+        step=place[0],
+        part=place[1],
+        context_tokens=fmean(read) if read else None,
+        metric=name,
+        value=found.mean,
+        n=found.n,
+        stderr=found.stderr,
+        ci_low=found.ci_low,
+        ci_high=found.ci_high,
+        weight=found.weight if found.weight != found.n else None,
+    )
+    return [row]
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """None where one is not known."""
+    known = [value for value in values if value is not None]
+    return fsum(known) if len(known) == len(values) else None
+
+
+def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[str, float | int | None]:
+    """Seconds are summed over the episodes, `ask_ms` is the mean over queries, bytes are the largest of any episode."""
+    read = [cost.tokens_read for cost in costs if cost.tokens_read is not None]
+    # Encoding a patch once for all queries is part of reading, whenever a method does it.
+    adapt_seconds = sum(cost.adapt_seconds + cost.encode_seconds for cost in costs)
+    pieces = sum(cost.pieces for cost in costs)
+    return {
+        **_truncated(costs),
+        "episodes": len(costs),
+        "pieces": pieces,
+        "tokens_read": sum(read) if read else None,
+        "adapt_seconds": adapt_seconds,
+        "adapt_ms_per_piece": adapt_seconds * 1000 / pieces if pieces else None,
+        "encode_seconds": sum(cost.encode_seconds for cost in costs),
+        "ask_seconds": sum(sample.ask_ms for sample in samples) / 1000,
+        "adapt_cpu_seconds": _sum([cost.adapt_cpu_seconds for cost in costs]),
+        "ask_cpu_seconds": _sum([sample.ask_cpu_ms and sample.ask_cpu_ms / 1000 for sample in samples]),
+        "ask_ms": fmean(sample.ask_ms for sample in samples) if samples else None,
+        "state_bytes": max((cost.state_bytes for cost in costs), default=0),
+        "patch_bytes": max((cost.patch_bytes for cost in costs), default=0),
+        "adapt_peak_memory_bytes": max((cost.adapt_peak_bytes for cost in costs), default=0),
+        "ask_peak_memory_bytes": max((cost.ask_peak_bytes for cost in costs), default=0),
+        "peak_memory_bytes": max((max(cost.adapt_peak_bytes, cost.ask_peak_bytes) for cost in costs), default=0),
+    }

@@ -1,0 +1,218 @@
+"""From what a user typed to a resolved method: class, preset, settings, checkpoint. No model is loaded here.
+
+resolve_method(RunRequest(method="mac", task="streamingqa")).settings   # of the shipped checkpoint, else of the preset
+resolve_method(request).build(lm)                                      # the method, its checkpoint loaded
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from shlex import join
+from typing import TYPE_CHECKING, Any
+
+from ttabench.core import registry
+from ttabench.core.architectures import NANO
+from ttabench.core.digests import digest
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Json
+from ttabench.run.config import standing_name
+
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+    from ttabench.lm.patch import State
+    from ttabench.methods.base import BaseMethod
+
+ASSETS = Path(__file__).parents[1] / "assets"
+NO_CHECKPOINT = "none"
+SHIPPED = "shipped:"
+STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
+"""Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What a user asks for, as typed; see the options of `ttabench eval`."""
+
+    method: str
+    task: str
+    model: str = NANO
+    source: str = ""
+    """Empty: `mini` for the nano model, `hub` for any other."""
+    split: str = "test"
+    limit: int | None = None
+    preset: str = ""
+    settings: tuple[str, ...] = ()
+    task_options: tuple[str, ...] = ()
+    checkpoint: str = ""
+    """A folder; "none" for untrained modules; "shipped:NAME" for one of the package's own, whatever the task; empty for
+    the shipped one of method, task and model."""
+    state: Path | None = None
+    ask_only: bool = False
+    state_of: str = "own"
+    """Whose state answers, see `config.STATES_OF`."""
+    device: str = "auto"
+    dtype: str = "auto"
+    batch_size: int = 32
+    random_weights: bool = False
+    bos: str = "auto"
+    base_checkpoint: str = ""
+    """A LoRA checkpoint, or shipped:NAME, whose deltas the base model stands on."""
+    chat_template: bool | None = None
+    """Whether context and question stand in the tokenizer's chat template; None: where there is one and the card of
+    the task has words for it."""
+
+    def __post_init__(self) -> None:
+        if self.model in STANDING:
+            if self.base_checkpoint:
+                raise UserError(f"{self.model} stands on a checkpoint already.", "Leave --base-checkpoint out.")
+            object.__setattr__(self, "base_checkpoint", STANDING[self.model][1])
+            object.__setattr__(self, "model", STANDING[self.model][0])
+
+    @property
+    def base_words(self) -> str:
+        """The options that name this base model, as they are typed."""
+        words = ["--model", self.model]
+        words += ["--base-checkpoint", self.base_checkpoint] if self.base_checkpoint else []
+        words += ["--bos", self.bos] if self.bos != "auto" else []
+        if self.chat_template is not None:
+            words.append("--chat-template" if self.chat_template else "--no-chat-template")
+        return join(words)
+
+    @property
+    def base_name(self) -> str:
+        """The base model's name, with the checkpoint it stands on."""
+        return standing_name(self.model, self.base_checkpoint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedMethod:
+    """A resolved method: its class, settings and checkpoint, before a model is loaded."""
+
+    cls: type[BaseMethod[Any]]
+    preset: str
+    changes: Mapping[str, Json]
+    """Settings the user typed."""
+    settings: Mapping[str, Json]
+    """All settings in use."""
+    checkpoint: Path | None
+    checkpoint_digest: str
+    training: Mapping[str, Json] = field(default_factory=dict)
+    """What the checkpoint says about its training."""
+
+    def build(self, lm: LM) -> BaseMethod[Any]:
+        """The method on a base model.
+
+        Raises:
+            UserError: the checkpoint belongs to another base model, or does not fit.
+        """
+        if self.checkpoint is None:
+            return self.cls(lm, registry.settings_from(self.cls, self.changes, self.preset))
+        from ttabench.methods import checkpoints
+
+        return checkpoints.load(self.cls, lm, self.checkpoint, self.changes)
+
+    def checkpoint_name(self) -> str:
+        """Where the checkpoint is, for people: its path, or `shipped:NAME` where the package brought it."""
+        if self.checkpoint is None:
+            return ""
+        shipped = self.checkpoint.is_relative_to(ASSETS / "adapters")
+        return f"{SHIPPED}{self.checkpoint.name}" if shipped else str(self.checkpoint)
+
+    def belongs(self, lm: LM) -> dict[str, Json]:
+        """What a state made by this method on this base model belongs to, see `methods/states`."""
+        return {
+            "method": self.cls.name,
+            "settings": dict(self.settings),
+            "model": lm.name,
+            "fingerprint": lm.fingerprint,
+            "checkpoint": self.checkpoint_digest,
+            "start": lm.tokenizer.decode(list(lm.start_ids)),
+        }
+
+    def stored_state(self, folder: Path, lm: LM) -> State:
+        """What one reader has read before, as `ttabench adapt` wrote it.
+
+        Raises:
+            UserError: missing, damaged, of another method, base model, setting or checkpoint, or of several readers.
+        """
+        from ttabench.methods.states import load_state
+
+        state = load_state(folder, self.belongs(lm), str(lm.device))
+        if state.rows != 1:
+            raise UserError(f"The state in {folder} has {state.rows} rows, not one.", "Make it anew.")
+        return state
+
+
+def resolve_method(request: RunRequest) -> ResolvedMethod:
+    """Resolve the method of a request: class, preset, settings, checkpoint.
+
+    Settings come from, later ones winning: the defaults, the preset (or the checkpoint's own settings), `--set`.
+
+    Raises:
+        UserError: an unknown method, preset or setting; a checkpoint that is missing or of another method.
+    """
+    cls = registry.resolve(request.method)
+    changes = registry.typed_settings(cls, request.settings)
+    preset = registry.preset_for(cls, request.preset, request.model)
+    path = _checkpoint(request, cls)
+    if path is None:
+        settings = asdict(registry.settings_from(cls, changes, preset))
+        return ResolvedMethod(
+            cls=cls, preset=preset, changes=changes, settings=_plain(settings), checkpoint=None, checkpoint_digest=""
+        )
+    from ttabench.methods import checkpoints
+
+    found = checkpoints.header(path)
+    if found.method != request.method:
+        raise UserError(f"{path} is a checkpoint of {found.method}.", f"Use --method {found.method}.")
+    return ResolvedMethod(
+        cls=cls,
+        preset="",
+        changes=changes,
+        settings=_plain({**found.settings, **changes}),
+        checkpoint=path,
+        checkpoint_digest=digest(path),
+        training=found.training,
+    )
+
+
+def shipped_checkpoint(method: str, task: str, model: str) -> Path:
+    """Where the package keeps its own checkpoint of a method, whether or not it has one."""
+    return ASSETS / "adapters" / model / f"{method}-{task}"
+
+
+def _checkpoint(request: RunRequest, cls: type[BaseMethod[Any]]) -> Path | None:
+    if request.checkpoint == NO_CHECKPOINT or (not request.checkpoint and not cls.trainable):
+        return None
+    if request.checkpoint:
+        if not cls.trainable:
+            raise UserError(f"{request.method} has nothing trained to load.", "Leave --checkpoint out.")
+        if request.preset:
+            raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
+        return named(request.checkpoint, request.base_name)
+    shipped = shipped_checkpoint(request.method, request.task, request.base_name)
+    usable = shipped.is_dir() and not request.random_weights and request.preset in ("", request.model)
+    return shipped if usable else None
+
+
+def named(checkpoint: str, base: str) -> Path:
+    """The folder of a checkpoint: a path, or the package's own of that name for this base model.
+
+    Raises:
+        UserError: none is shipped under that name; the closest one is named.
+    """
+    if not checkpoint.startswith(SHIPPED):
+        return Path(checkpoint)
+    name, folder = checkpoint.removeprefix(SHIPPED), ASSETS / "adapters" / base
+    known = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    if not known:
+        raise UserError(f"No adapter is shipped for {base}.", "Train one with `ttabench train`.")
+    if name not in known:
+        raise UnknownName(f"adapter shipped for {base}", name, known)
+    return folder / name
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Json]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}

@@ -1,0 +1,245 @@
+"""THE loop: a method reads what an episode shows, the frozen LM under its patch answers what the episode asks.
+
+    Observe, Observe, ... --> session.read(...)       timed as "adapt"
+    Ask, Ask, ...         --> session.answer(...)     timed as "ask", stored batch by batch
+
+A method that does not look at the question gets one patch, encoded once ("encode"), for all queries in a row. The loop
+knows neither tables nor files: finished queries go to a `Sink`, progress to a callback, time and memory to a `Meter`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+import torch
+
+from ttabench.core.errors import UserError
+from ttabench.core.meter import Meter
+from ttabench.core.progress import Counts, Tick
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.batching import BatchSize, alike, in_batches
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.session import Session
+from ttabench.readers import Task
+from ttabench.records.samples import AskCost, EpisodeCost, Sample
+from ttabench.run.swapping import SwappedSession, paired
+from ttabench.stats.metrics import metric
+
+
+class Sink(Protocol):
+    """Where finished queries go, and what was finished before (see `store.RunFolder`)."""
+
+    def take_up(self, episode: Episode, metrics: Collection[str]) -> Sequence[Sample]:
+        """What was answered of this episode before, with a value of each of these metrics."""
+        ...
+
+    def finished(self, episode: str) -> bool:
+        """Whether all of an episode that was taken up is done, its cost stored."""
+        ...
+
+    def append(self, samples: Sequence[Sample]) -> None:
+        """Keep these, at once."""
+        ...
+
+    def end_episode(self, cost: EpisodeCost) -> None:
+        """An episode is done."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """Everything a run needs besides its task."""
+
+    lm: LM
+    method: BaseMethod[object]
+    metrics: tuple[str, ...]
+    """Names; those that have a value for one query are computed at once."""
+    batch_size: int = 32
+    """Queries answered together, fewer where they do not fit into memory; `batching.AUTO` for as many as fit."""
+    start: State | None = None
+    """A state of one row that every episode begins with; by default an empty one."""
+    ask_only: bool = False
+    """Leave all observations out."""
+    state_of: str = "own"
+    """Whose state answers, see `swapping`; only with "own" is all of the text read and its cost measured."""
+
+    def of_one_query(self) -> list[str]:
+        """The metrics that have a value for one query."""
+        return [name for name in self.metrics if metric(name).ratio is None]
+
+
+def run_episodes(context: RunContext, task: Task, sink: Sink, tick: Tick) -> None:
+    """Run all episodes of a task; what the sink has finished already is not run again.
+
+    Raises:
+        UserError: the context or a query does not fit the model, or the task does not fit the method.
+    """
+    size = BatchSize(context.batch_size, context.lm.device.type)
+    counts = Counts(tick, 0 if context.ask_only else task.n_observes, task.n_asks)
+    for episode, other in paired(task, context.lm, context.state_of):
+        asks = episode.asks()
+        assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
+        before = sink.take_up(episode, context.of_one_query())
+        if sink.finished(episode.key):
+            counts.read(0 if context.ask_only else len(episode.observes()))
+            counts.asked(len(asks))
+        else:
+            _EpisodeRun(context, (episode, other), before, sink, counts, size).run()
+
+
+class _EpisodeRun:
+    """One pass through one episode, answered under its own state or under what replaces it."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        read: tuple[Episode, Episode | None],
+        before: Sequence[Sample],
+        sink: Sink,
+        counts: Counts,
+        size: BatchSize,
+    ) -> None:
+        self.context, self.sink, self.counts, self.size = context, sink, counts, size
+        self.episode, other = read
+        if context.state_of == "own":
+            self.session = Session(context.lm, context.method, context.start)
+        else:
+            self.session = SwappedSession(context.lm, context.method, other)
+        assert self.session.rows == 1, "an episode has one reader"
+        self.meter = Meter(context.lm.device.type)
+        self.pieces = 0
+        self.done = {sample.key for sample in before}
+        self.asked = {sample.asked.group: sample.asked for sample in before if sample.asked is not None}
+        """What asking has cost, by the group that shared a patch; of a run that goes on, what was counted before."""
+
+    def run(self) -> None:
+        """Read and ask, in the order of the steps, and store what it cost."""
+        self._check_reads_on()
+        for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
+            if asking:
+                self._ask([step for step in steps if isinstance(step, Ask)])
+            elif not self.context.ask_only:
+                self._read([step for step in steps if isinstance(step, Observe)])
+        self.sink.end_episode(self._cost())
+
+    def _check_reads_on(self) -> None:
+        method, reads = self.context.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
+        if method.reads == "once" and not self.context.ask_only and sum(reading for reading, _ in reads) > 1:
+            what = f"{method.name} compresses one text, once, but this task reads on after a question."
+            raise UserError(what, "Ask after the last piece only (metaicl: --task-set steps=16), or use snapkv.")
+
+    def _read(self, pieces: list[Observe]) -> None:
+        self.session.read(pieces)
+        while self.session.unsettled:
+            with self.meter.phase("adapt"):
+                done = self.session.settle_some()
+            self.pieces += done
+            self.counts.read(done)
+        self.session.settle()  # what another text takes is no cost of this one
+
+    def _ask(self, asks: list[Ask]) -> None:
+        self.counts.asked(sum(ask.key in self.done for ask in asks))
+        for _, group in groupby(asks, key=lambda ask: ask.window):
+            together = list(group)
+            if pending := [ask for ask in together if ask.key not in self.done]:
+                self._ask_under_one_window(pending, together[0].key)
+
+    def _ask_under_one_window(self, asks: list[Ask], group: str) -> None:
+        # the patch is encoded anew where a run goes on
+        self.asked[group] = replace(
+            self.asked.get(group, AskCost(group=group)), encode_seconds=0.0, encode_cpu_seconds=0.0
+        )
+        if not self.context.method.looks_at_question:
+            self._encode(asks, group)
+        for together in alike(self.context.lm, asks):
+            for samples in in_batches(together, self.size, lambda batch: self._answer(batch, group)):
+                self.sink.append(samples)
+                self.counts.asked(len(samples))
+
+    @torch.no_grad()
+    def _encode(self, asks: list[Ask], group: str) -> None:
+        """Make the patch that the session keeps for all of these queries, and note what that costs."""
+        with self.meter.phase("encode"):
+            patch = self.session.patch(asks[:1])
+        so_far = self.asked[group]
+        self.asked[group] = replace(
+            so_far,
+            encode_seconds=self.meter.last_seconds,
+            encode_cpu_seconds=self.meter.last_cpu_seconds,
+            encode_peak_bytes=max(so_far.encode_peak_bytes, self.meter.peak_bytes["encode"]),
+            held_bytes=max(so_far.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0),
+        )
+
+    @torch.no_grad()
+    def _answer(self, asks: list[Ask], group: str) -> list[Sample]:
+        context = self.context
+        with self.meter.phase("ask"):
+            patch = self.session.patch(asks)
+            answers = self.session.answer(asks, patch)
+        if asks[0].mode == "generate":  # off the clock: measuring how likely the gold answer was is no answering
+            likelihoods = self.session.gold_likelihoods(asks, patch)
+            answers = [
+                replace(given, logprobs=(value,), tokens=(count,))
+                for given, (value, count) in zip(answers, likelihoods, strict=True)
+            ]
+        each_ms = self.meter.last_seconds * 1000 / len(asks)
+        cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"])
+        self.asked[group] = cost
+        return [
+            Sample(
+                episode=self.episode.key,
+                key=ask.key,
+                mode=ask.mode,
+                step=ask.step,
+                context_tokens=_tokens_read(self.session.state),
+                about=ask.about,
+                prompt=ask.prompt,
+                prediction=given.prediction,
+                answers=[] if ask.ids else list(ask.answers),  # a book is not copied into the samples
+                metrics={name: metric(name)(given.prediction, ask, given) for name in context.of_one_query()},
+                ask_ms=each_ms,
+                ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
+                logprobs=list(given.logprobs),
+                tokens=list(given.tokens),
+                blank=list(given.blank),
+                ended=given.ended,
+                part=ask.part,
+                position=ask.position,
+                words=ask.words,
+                asked=cost,
+            )
+            for ask, given in zip(asks, answers, strict=True)
+        ]
+
+    def _largest(self, name: str) -> int:
+        return max((getattr(cost, name) for cost in self.asked.values()), default=0)
+
+    def _cost(self) -> EpisodeCost:
+        state = self.session.state
+        return EpisodeCost(
+            episode=self.episode.key,
+            pieces=self.pieces,
+            tokens_read=_tokens_read(state),
+            adapt_seconds=self.meter.seconds["adapt"],
+            encode_seconds=sum(cost.encode_seconds for cost in self.asked.values()),
+            # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
+            # Deltas are the state once more, or trained parameters.
+            state_bytes=max(state.nbytes, self._largest("held_bytes")),
+            patch_bytes=self._largest("patch_bytes"),
+            adapt_peak_bytes=max(self.meter.peak_bytes["adapt"], self._largest("encode_peak_bytes")),
+            ask_peak_bytes=self._largest("ask_peak_bytes"),
+            adapt_cpu_seconds=self.meter.cpu_seconds["adapt"]
+            + sum(cost.encode_cpu_seconds for cost in self.asked.values()),
+            truncated={key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")},
+            labels=dict(state.labels),
+        )
+
+
+def _tokens_read(state: State) -> int | None:
+    read = state.meta.get("tokens_read")
+    return int(read[0]) if read else None

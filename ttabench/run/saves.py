@@ -1,0 +1,201 @@
+"""Saves of a training, so that a kill at any moment loses only the steps since the last one.
+
+    OUT/adapter.safetensors, adapter.json      the newest checkpoint, for `--checkpoint OUT`
+    OUT/curve.jsonl                            a line a step, and a line a validation
+    OUT/training/step-00000500/                what a training goes on from: parameters, optimiser, what is carried,
+                                               record and configuration; every file says the step
+
+A save is written under another name and renamed when it is whole; older ones go afterwards. What `--checkpoint` reads
+is written after that, and again when the training goes on, so a kill in between leaves nothing wrong for long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+
+SAVES, CURVE, LOCK = "training", "curve.jsonl", ".lock"
+TENSORS, STATE = "state.safetensors", "training.json"
+AGAIN = "Give the same as before, another --out, or --force to start anew."
+
+
+def check(out: Path, *, resume: bool) -> None:
+    """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there.
+
+    Raises:
+        UserError: it cannot be written; or `resume`, and it holds a checkpoint without a save to go on from.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise unwritable(out, error) from None
+    if resume and (out / "adapter.json").exists() and not saved(out):
+        raise UserError(f"{out} holds a checkpoint without a save to go on from.", "Start anew with --force.")
+
+
+@contextmanager
+def locked(out: Path, room: int) -> Iterator[None]:
+    """Hold the folder of a checkpoint while training writes there.
+
+    Args:
+        out: made if it does not exist.
+        room: bytes that saves will take.
+
+    Raises:
+        UserError: the folder cannot be written, the disk is too full, or another process trains into it.
+    """
+    from filelock import FileLock, Timeout
+
+    check(out, resume=False)
+    lock = FileLock(out / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UserError(f"Another process is training into {out}.", "Wait for it, or give another --out.") from None
+    try:
+        free = shutil.disk_usage(out).free
+        if free < room:
+            what = f"{out} has room for {free / 2**20:,.0f} MiB; saves of this training take {room / 2**20:,.0f} MiB."
+            raise UserError(what, "Free some, or give another --out.")
+        yield
+    finally:
+        lock.release()
+
+
+def unwritable(out: Path, error: Exception) -> UserError:
+    """The user error for a checkpoint folder in which nothing can be written."""
+    return UserError(f"Checkpoint folder {out} cannot be written: {reason(error)}.", "Choose another --out.")
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in the system's words."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def write(out: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[str, Json]) -> None:
+    """Store one save and drop those before it.
+
+    Args:
+        out: the checkpoint's folder.
+        step: optimiser steps done.
+        tensors: parameters, moments and whatever is carried.
+        state: the rest, JSON values.
+
+    Raises:
+        UserError: the disk is full or cannot be written; the save before this one stays.
+    """
+    folder = out / SAVES / f"step-{step:08d}"
+    part = folder.with_suffix(".part")
+    if folder in saved(out):
+        return  # a training has one state after a step
+    try:
+        remove(part)
+        part.mkdir(parents=True)
+        store(part / TENSORS, tensors, step)
+        (part / STATE).write_text(json.dumps({**state, "step": step}), encoding="utf-8")
+        synced(part / STATE)
+        rename(part, folder)
+        tidy(out)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise unsaved(out, step, error) from None
+
+
+def unsaved(out: Path, step: int, error: Exception) -> UserError:
+    """The user error for what could not be written in the middle of a training."""
+    hint = "Make room; the same command goes on from the last save."
+    return UserError(f"Step {step} could not be saved in {out}: {reason(error)}.", hint)
+
+
+def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The newest save, on the CPU; None where there is none.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    folders = saved(out)
+    if not folders:
+        return None
+    folder = folders[-1]
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        with safe_open(folder / TENSORS, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            steps = {str(state["step"]), (file.metadata() or {}).get("step"), str(int(folder.name[5:]))}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, SafetensorError) as error:
+        raise UserError(f"The training state in {folder} is damaged: {error}.", "Start anew with --force.") from None
+    if len(steps) > 1:
+        raise UserError(f"The files in {folder} are of different steps.", "Start anew with --force.")
+    return tensors, state
+
+
+def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Whether a stored training is the one that is wanted.
+
+    Raises:
+        UserError: naming the first difference.
+    """
+    for group, values in wanted.items():
+        before = stored.get(group, {})
+        for key in dict.fromkeys([*values, *before]):
+            if values.get(key) != before.get(key):
+                what = f"{out} was trained with other {group}: {key} {before.get(key)}, not {values.get(key)}."
+                raise UserError(what, AGAIN)
+
+
+def tidy(out: Path) -> None:
+    """Remove what a kill may have left beside the newest save: older ones, and one that was not whole."""
+    for path in [*saved(out)[:-1], *(out / SAVES).glob("*.part")]:
+        remove(path)
+
+
+def discard(out: Path) -> None:
+    """Forget a training: all of its saves, its curve and its checkpoint."""
+    for path in (out / "adapter.json", out / "adapter.safetensors", out / CURVE, out / SAVES):
+        remove(path)
+
+
+def saved(out: Path) -> list[Path]:
+    """Folders of whole saves, oldest first."""
+    return sorted(path for path in (out / SAVES).glob("step-*") if path.is_dir() and path.suffix != ".part")
+
+
+def store(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
+    """Tensors as safetensors that say their step, surely on the disk."""
+    save_file({name: each.detach().cpu().contiguous() for name, each in tensors.items()}, path, {"step": str(step)})
+    path.chmod(0o644)  # safetensors lets only the owner read
+    synced(path)
+
+
+def synced(path: Path) -> None:
+    """Wait until the file is on the disk, so that a rename never outruns it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def rename(part: Path, whole: Path) -> None:
+    """Give what was written its name."""
+    part.replace(whole)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,98 @@
+"""A session by names: `ttabench.Session("nano", "mac")`, for a few lines of Python.
+
+session = Session("nano", "mac")
+session.read(["Ada Voss lives in Port Ansel.", "Bo Lind collects stamps."])
+session.ask("Where does Ada Voss live?")
+session.save("mine")                       Session("nano", "mac", state="mine") goes on from there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ttabench.core.types import Ask, Observe
+from ttabench.methods import session
+from ttabench.methods.states import save_state
+from ttabench.run.asking import manner
+from ttabench.run.evaluation import ModelCache
+from ttabench.run.resolve import RunRequest, resolve_method
+
+
+class Session(session.Session):
+    """One reader under a method on a base model, all of them by name, as on the command line.
+
+    Args:
+        model: name, folder, GGUF file or hub id of the base model.
+        method: name of the method.
+        state: a folder that `save` or `ttabench adapt` wrote, to go on from.
+        task: whose words questions are asked in, and whose shipped checkpoint the method takes.
+        checkpoint: another trained adapter: a folder, "shipped:NAME", or "none".
+        preset: named settings of the method.
+        settings: settings that differ from it.
+        device: auto, cpu, cuda, or cuda:N.
+
+    Raises:
+        UserError: an unknown name, a setting, checkpoint or state that does not fit; one line that says what to do.
+    """
+
+    def __init__(
+        self,
+        model: str = "nano",
+        method: str = "icl",
+        state: str | Path | None = None,
+        *,
+        task: str = "streamingqa",
+        checkpoint: str = "",
+        preset: str = "",
+        settings: Mapping[str, object] | None = None,
+        device: str = "auto",
+    ) -> None:
+        request = RunRequest(
+            method=method,
+            task=task,
+            model=model,
+            checkpoint=checkpoint,
+            preset=preset,
+            settings=tuple(f"{key}={value}" for key, value in (settings or {}).items()),
+            device=device,
+        )
+        self._asked, self._resolved, self._questions = manner(request), resolve_method(request), 0
+        lm = ModelCache().get(request, chat_template=self._asked.chat)
+        self._belongs = self._resolved.belongs(lm)
+        before = None if state is None else self._resolved.stored_state(Path(state), lm)
+        super().__init__(lm, self._resolved.build(lm), before)
+
+    def read(self, pieces: Sequence[str | Observe]) -> None:
+        """Read on: documents, demonstrations, turns of a dialogue ..., in order."""
+        assert not isinstance(pieces, str), "read takes a list of texts"
+        super().read([Observe(text=piece) if isinstance(piece, str) else piece for piece in pieces])
+
+    def ask(self, question: str, max_new_tokens: int = 16) -> str:
+        """What the model answers to a question, in the words of the task.
+
+        Raises:
+            UserError: what was read does not fit the model.
+        """
+        card, options = self._asked.card, {**self._asked.card.protocol, **self._asked.options}
+        prompt, self._questions = card.prompt, self._questions + 1
+        text = prompt.asked(question, str(options["prompt"]), int(str(options.get("examples", 0))))
+        ask = Ask(
+            prompt=text,
+            key=str(self._questions),
+            joiner=prompt.joiner,
+            delimiter=prompt.delimiter,
+            max_new_tokens=max_new_tokens,
+            stops=prompt.stops,
+            leads=prompt.leads,
+        )
+        (answer,) = self.answer([ask])
+        return answer.prediction
+
+    def save(self, folder: str | Path) -> Path:
+        """Write what was read, as `ttabench adapt` does.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        return save_state(Path(folder), self.state, self._belongs)

@@ -1,0 +1,181 @@
+"""How a method is trained and on what batches, and the record of what happened so far."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from ttabench.core.types import Episode, Json
+from ttabench.methods import checkpoints
+from ttabench.run import saves
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long and how fast to train."""
+
+    steps: int
+    """Optimiser steps in all, those before a resume included."""
+    lr: float = 1e-4
+    warmup: int = 0
+    """Steps of linear warm-up."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    beta2: float = 0.999
+    """Adam's decay of squared gradients."""
+    clip: float = 100.0
+    """Largest norm of the gradient of all parameters together."""
+    decay: float = 0.0
+    """Weight decay, decoupled from the gradient: AdamW; 0 is Adam."""
+    seed: int = 0
+    accumulate: int = 1
+    """Parts in which the episodes of a step are learned, one after the other: less memory, see `Trainable.learn`."""
+    validate_every: int = 0
+    """Steps between validations; 0 does none."""
+    save_every: int = 0
+    """Steps between saves; 0 writes the checkpoint at the end, and nothing to go on from."""
+    out: Path | None = None
+    """Folder of the checkpoint; None keeps the result in memory."""
+    resume: bool = False
+    """Go on from the last save in `out`, if there is one; False starts anew there."""
+    fresh: bool = True
+    """Begin with the method's own starting weights; False trains the parameters as they are (fine-tuning)."""
+    data: Mapping[str, Json] = field(default_factory=dict)
+    """What the batches are drawn from, for the record of the checkpoint."""
+    stands_on: Mapping[str, Json] = field(default_factory=dict)
+    """Checkpoint that the base model carries while this method is trained: its `name` and `digest`."""
+    dtype: checkpoints.Stored = "float32"
+    """Number format of the parameters in the checkpoint; saves to go on from are float32."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps must be at least 1, got {self.steps}")
+        if min(self.accumulate, self.validate_every + 1, self.save_every + 1) < 1:
+            raise ValueError("accumulate must be at least 1, validate_every and save_every at least 0")
+        if self.lr <= 0 or self.clip <= 0:
+            raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
+        if not 0 <= self.beta2 < 1:
+            raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
+        if self.decay < 0:
+            raise ValueError(f"decay must be at least 0, got {self.decay}")
+        if self.resume and self.out is None:
+            raise ValueError("resume needs out")
+
+    def recipe(self) -> dict[str, Json]:
+        """What a training that goes on must have in common with the one that was stopped."""
+        names = ["lr", "warmup", "schedule", "beta2", "clip", "decay", "accumulate", "seed", "fresh"]
+        names += ["steps"] if self.schedule == "cosine" else []
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(kw_only=True)
+class TrainRecord:
+    """What happened so far; stored in every save and in the checkpoint's header."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    """Spent on steps, without validation and saves."""
+    tokens: int = 0
+    """Tokens of all that was read and asked."""
+    observes: int = 0
+    """Pieces of context read."""
+    asks: int = 0
+    """Queries asked."""
+    losses: list[float] = field(default_factory=list)
+    """Loss of every step."""
+    validation: list[dict[str, float]] = field(default_factory=list)
+    """Figures of every validation, with its `step`."""
+
+    def note(self, batch: Sequence[Episode], tokens: int, loss: float, seconds: float) -> None:
+        """Count one more step."""
+        self.steps += 1
+        self.seconds += seconds
+        self.tokens += tokens
+        self.observes += sum(len(episode.observes()) for episode in batch)
+        self.asks += sum(len(episode.asks()) for episode in batch)
+        self.losses.append(loss)
+
+    def summary(self, config: TrainConfig, points: int = 100) -> dict[str, Json]:
+        """The record with its configuration as JSON; the curve is thinned to at most `points` means."""
+        width = max(1, math.ceil(len(self.losses) / points))
+        parts = [self.losses[start : start + width] for start in range(0, len(self.losses), width)]
+        told = {key: value for key, value in asdict(config).items() if key not in ("out", "resume")}
+        means = [round(sum(part) / len(part), 4) for part in parts]
+        return {**asdict(self), "losses": means, "steps_per_loss": width, "config": told}
+
+
+def rate(config: TrainConfig, step: int) -> float:
+    """Learning rate of a step, counted from 1."""
+    if step <= config.warmup:
+        return config.lr * step / config.warmup
+    if config.schedule == "constant":
+        return config.lr
+    done = (step - config.warmup) / max(1, config.steps - config.warmup)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds: int = 1) -> Iterator[list[Episode]]:
+    """Batches of a curriculum: the steps are shared out evenly among the lessons, one after the other.
+
+    Args:
+        streams: for each lesson its episodes, and how many of them a step takes.
+        steps: of the whole training.
+        rounds: how often all lessons come in turn; with many they are mixed, not one before the other. Where steps are
+            too few for so many, every step is the next lesson.
+    """
+    turns = len(streams) * rounds
+    for step in range(steps):
+        stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
+        yield list(islice(stream, count))
+
+
+class Curve:
+    """`curve.jsonl`: what every step and every validation gave.
+
+    Args:
+        out: the checkpoint's folder; None keeps no curve.
+        step: lines of later steps are dropped, as is a line that was cut off; 0 begins anew.
+    """
+
+    def __init__(self, out: Path | None, step: int) -> None:
+        self.path = None if out is None else out / saves.CURVE
+        if self.path is None:
+            return
+        try:
+            kept = [line for line in self._lines() if (_step_of(line) or math.inf) <= step]
+            part = self.path.with_suffix(".part")
+            part.write_text("".join(kept), encoding="utf-8")
+            saves.rename(part, self.path)
+        except OSError as error:
+            raise saves.unwritable(self.path.parent, error) from None
+
+    def _lines(self) -> list[str]:
+        assert self.path is not None
+        return self.path.read_text(encoding="utf-8").splitlines(keepends=True) if self.path.exists() else []
+
+    def add(self, step: int, line: Mapping[str, Json]) -> None:
+        """One more line.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        if self.path is None:
+            return
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **line}) + "\n")
+        except OSError as error:
+            raise saves.unsaved(self.path.parent, step, error) from None
+
+
+def _step_of(line: str) -> int | None:
+    """The step of a line of the curve; None where it was cut off."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return step if isinstance(step, int) and line.endswith("\n") else None
