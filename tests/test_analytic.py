@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiny import tiny_llama
-from ttabench import cost
 from ttabench.core.architectures import names
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.registry import METHODS, resolve
 from ttabench.cost import Cost
-from ttabench.cost.table import AnalyticLoad, break_even, table
+from ttabench.methods.registry import find, formulas, methods
+from ttabench.profiling.analytic import AnalyticLoad, break_even, table
 
 LENGTHS = (1, 100, 1024, 65_536)
-ALL = list(cost.FORMULAS)
+ALL = list(formulas())
 
 
 @pytest.mark.parametrize("model", names())
@@ -32,7 +31,7 @@ def test_every_method_has_a_row_a_length(model: str) -> None:
     for row in found:
         assert set(row) == columns
         assert row["total_flops"] == row["adapt_flops"] + 3 * row["ask_flops"]
-        assert row["implemented"] == (row["method"] in METHODS)
+        assert row["implemented"] == (row["method"] in methods())
         assert all(row[key] >= 0 for key in columns if key.endswith(("flops", "bytes", "floats", "parameters")))
         assert row["ask_flops"] > 0
 
@@ -96,12 +95,15 @@ def test_a_folder_is_a_model_too(tmp_path: Path) -> None:
         (("nano", ["steamadapter"], [8]), "Unknown method 'steamadapter'. Did you mean 'streamadapter'?"),
         (("nano", ["icl"], [8, 0]), "A context of 0 tokens is none."),
         (("nano", ["icl"], [8], {"mca": {}}), "Unknown method 'mca'."),
-        (("nano", ["h2o"], [8], {"h2o": {"haevy": 1}}), "Unknown setting in the cost of h2o 'haevy'. Did you mean"),
-        (("nano", ["mac"], [8], {"mac": {"hierarchy": 1}}), "Setting hierarchy of mac is 1. Give 2 or more."),
-        (("nano", ["ccm"], [8], {"ccm": {"comp_tokens": "few"}}), "Setting comp_tokens of ccm takes int, got 'few'."),
-        (("nano", ["ccm"], [8], {"ccm": {"update": "mean"}}), "Setting update of ccm takes 'concat' or 'merge', got"),
+        (("nano", ["h2o"], [8], {"h2o": {"haevy": 1}}), "Unknown setting of h2o 'haevy'. Did you mean"),
+        (
+            ("nano", ["mac"], [8], {"mac": {"hierarchy": 1}}),
+            "Settings of mac: hierarchy must be at least 2, or the tree never",
+        ),
+        (("nano", ["ccm"], [8], {"ccm": {"comp_tokens": "few"}}), "--set comp_tokens of ccm takes int, got 'few'."),
+        (("nano", ["ccm"], [8], {"ccm": {"update": "mean"}}), "--set update of ccm takes 'concat' or 'merge', got"),
         (("nano", ["mac"], [8], {"mac": {"amortiser": "t6"}}), "The cost of mac with amortiser=t6"),
-        (("nano", ["sft"], [8], {"sft": {"document_epochs": -1}}), "document_epochs of sft is -1. Give 0 or more"),
+        (("nano", ["sft"], [8], {"sft": {"document_epochs": -1}}), "document_epochs must be at least 0, got -1"),
         (
             ("gpt2", ["lora"], [8], {"lora": {"targets": "q_proj"}}),
             "no linear map 'q_proj'. It has c_attn, c_fc, c_proj",
@@ -139,7 +141,7 @@ def test_what_is_not_known_is_said(arguments: tuple[Any, ...], message: str) -> 
 )
 def test_what_a_method_refuses_has_no_cost(name: str, settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(reversed(settings))):
-        resolve(name).Settings(**settings)
+        find(name).Settings(**settings)
     for changes in (settings, {key: str(value) for key, value in settings.items()}):
         with pytest.raises(UserError, match=next(reversed(settings))):
             table("gpt2", [name], [512], AnalyticLoad(), {name: changes})
@@ -181,8 +183,9 @@ def test_a_break_even_is_one(adapt: int, ask: int, full_adapt: int, full_ask: in
 
 def test_a_table_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom ttabench.cost.table import AnalyticLoad, table\nfrom ttabench.cost import FORMULAS\n"
-        "assert len(table('llama-2-7b', list(FORMULAS), [1024, 65536], AnalyticLoad())) == 2 * len(FORMULAS)\n"
+        "import sys\nfrom ttabench.methods.registry import formulas\n"
+        "from ttabench.profiling.analytic import AnalyticLoad, table\n"
+        "assert len(table('llama-2-7b', list(formulas()), [1024, 65536], AnalyticLoad())) == 2 * len(formulas())\n"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

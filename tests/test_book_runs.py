@@ -21,8 +21,10 @@ from ttabench.lm.patching import encoded, forward
 from ttabench.lm.scoring import rolling, token_logprobs
 from ttabench.lm.tokens import gold_ids, piece_ids
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.eviction.settings import WindowSettings
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.trainable import answer_loss, training_item
 from ttabench.readers import load
@@ -107,7 +109,7 @@ def test_full_context_scores_a_book_as_one_text(tmp_path: Path) -> None:
 
 def test_no_context_scores_every_stride_alone(tmp_path: Path) -> None:
     lm = tiny_llama()
-    found = logprobs(NoContext(lm, NoContext.Settings()), book(lm, put(tmp_path, "a.txt", TEXT)))
+    found = logprobs(NoContext(lm, NoContext.spec.Settings()), book(lm, put(tmp_path, "a.txt", TEXT)))
     starts = range(WINDOW, len(TEXT), STRIDE)
     alone = [(lm.encode(TEXT[start - 1]), lm.encode(TEXT[start : start + STRIDE])) for start in starts]
     torch.testing.assert_close(found, torch.cat(token_logprobs(lm, Patch(), alone)), **NOISE)
@@ -151,7 +153,7 @@ def test_the_stride_window_keeps_no_positions() -> None:
         WindowSettings(mode="stride", recent=1)
     with pytest.raises(ValueError, match="got positions=cache"):
         WindowSettings(mode="stride", positions="cache")
-    assert SlidingWindow.presets["book"] == WindowSettings(n_sink=0, recent=512, mode="stride")
+    assert SlidingWindow.spec.presets["book"] == WindowSettings(n_sink=0, recent=512, mode="stride")
 
 
 def test_a_stride_that_does_not_fit_says_what_does(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from ttabench.core.types import Ask
 from ttabench.lm.answering import answer
 from ttabench.lm.patch import Patch
 from ttabench.lm.patching import encoded
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.readers import load
 from ttabench.records.store import RunFolder
 from ttabench.run.runner import RunContext, run_episodes

@@ -151,10 +151,12 @@ def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
 
 def test_training_takes_the_recipe_of_the_preset_and_changes_what_is_said() -> None:
     nothing = dict.fromkeys(("steps", "lr", "warmup", "beta2"), None) | {"documents": "", "schedule": ""}
-    own = Mac.recipes["nano"]
-    assert recipe_of(Mac, "nano", nothing) == own
-    assert recipe_of(Mac, "nano", nothing | {"steps": 7, "documents": "2,3"}) == replace(own, steps=7, documents=(2, 3))
-    assert recipe_of(Mac, "", nothing | {"warmup": 0}) == Recipe()
+    own = Mac.spec.recipes["nano"]
+    assert recipe_of(Mac.spec, "nano", nothing) == own
+    assert recipe_of(Mac.spec, "nano", nothing | {"steps": 7, "documents": "2,3"}) == replace(
+        own, steps=7, documents=(2, 3)
+    )
+    assert recipe_of(Mac.spec, "", nothing | {"warmup": 0}) == Recipe()
 
 
 def test_train_then_eval(ttabench: Command, common: list[object], trained: Path) -> None:

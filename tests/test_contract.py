@@ -1,243 +1,327 @@
-"""The contract matrix: every registered method keeps the same promises, on a tiny GQA Llama and a tiny GPT-2."""
+"""The contract: every registered method keeps every promise, and `ttabench check` finds methods that do not."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tests.tiny import tiny_gpt2, tiny_llama
-from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes, tiny_method, trainable
-from ttabench.core.registry import METHODS
-from ttabench.core.types import Ask
-from ttabench.lm.generation import generate
-from ttabench.lm.model import LM
+from tests import fake_kvpress
+from tests.conftest import Command, one_line
+from ttabench.contract.bases import BASES
+from ttabench.contract.case import Case
+from ttabench.contract.check import cases, verdict, verdicts
+from ttabench.contract.promises import PROMISES
+from ttabench.core.types import Ask, Observe
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.patching import encoded, forward, select_rows, text_start
-from ttabench.lm.tokens import pad
-from ttabench.methods import checkpoints
+from ttabench.lm.tokens import new_ids
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.states import load_state, save_state
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.registry import find, methods
+from ttabench.methods.spec import MethodSpec
+from ttabench.methods.trainable import Trainable
 
-MODELS: dict[str, Callable[[], LM]] = {"llama-gqa": tiny_llama, "gpt2": tiny_gpt2}
-NOISE = {"atol": 2e-5, "rtol": 1e-4}
-
-
-@pytest.fixture(params=MODELS)
-def lm(request: pytest.FixtureRequest) -> LM:
-    return MODELS[request.param]()
-
-
-@pytest.fixture(params=METHODS)
-def method(request: pytest.FixtureRequest, lm: LM) -> BaseMethod[Any]:
-    return tiny_method(request.param, lm)
-
-
-def read(method: BaseMethod[Any], *texts: str) -> State:
-    """One reader that has read these texts, one at a time."""
-    state = method.begin(1)
-    for observe in observes(*texts):
-        state = method.adapt(state, [[observe]])
-    return state
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "window stride": ("window", {"mode": "stride", "n_sink": 0, "recent": 12}),
+    "snapkv pieces": ("snapkv", {"join": False}),
+    "snapkv query_aware": ("snapkv", {"query_aware": True}),
+    "h2o pieces": ("h2o", {"join": False}),
+    "h2o keeps answers": ("h2o", {"join": False, "evict_decode": False}),
+    "templora epoch": ("templora", {"by": "epoch", "prefix": 0}),
+    "streamadapter whole": ("streamadapter", {"window": None}),
+}
+"""Settings that read in another way than those a method is checked with."""
 
 
-@torch.no_grad()
-def logits(method: BaseMethod[Any], state: State, questions: list[Ask]) -> list[Tensor]:
-    """Logits of each question's tokens under its patch, all in one padded batch."""
-    lm = method.lm
-    patch = encoded(lm, method.patch(state, questions))
-    start = text_start(lm, patch)
-    ids, mask = pad([start + lm.encode(ask.prompt) for ask in questions], lm.pad_id, "right")
-    out, _ = forward(lm, patch, ids, mask)
-    return [row[kept][len(start) :] for row, kept in zip(out, mask, strict=True)]
+def settings(name: str) -> tuple[MethodSpec, Any]:
+    method, changes = WAYS.get(name, (name, {}))
+    spec = find(method)
+    return spec, replace(spec.checked or spec.Settings(), **changes)
 
 
-def answers(method: BaseMethod[Any], state: State, questions: list[Ask]) -> list[list[int]]:
-    prompts = [method.lm.encode(ask.prompt) for ask in questions]
-    return generate(method.lm, method.patch(state, questions), prompts, max_new_tokens=4)
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("promise", PROMISES)
+@pytest.mark.parametrize("name", [*methods(), *WAYS])
+def test_a_method_keeps_a_promise(name: str, promise: str, base: str) -> None:
+    PROMISES[promise](Case(*settings(name), BASES[base]))
 
 
-def tensors_of(patch: Patch) -> list[Tensor]:
-    found = [tensor for tensor in (patch.tokens_BT, patch.tokens_mask_BT) if tensor is not None]
-    if patch.prefix is not None:
-        found += [*patch.prefix.keys_LBHPD, *patch.prefix.values_LBHPD, patch.prefix.next_position_B]
-    for delta in patch.deltas.values():
-        found += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
-    return found
+@pytest.mark.parametrize("promise", PROMISES)
+def test_a_press_keeps_a_promise(promise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_kvpress.installed(monkeypatch)
+    spec = find("kvpress:LastPress")
+    PROMISES[promise](Case(spec, spec.checked, BASES["llama"]))
 
 
-def assert_equal(first: Patch, second: Patch) -> None:
-    pairs = list(zip(tensors_of(first), tensors_of(second), strict=True))
-    assert all(torch.equal(one, other) for one, other in pairs)
+# --- Methods that break one promise each: what the check is worth ----------------------------------------------------
 
 
-def test_describes_itself(method: BaseMethod[Any]) -> None:
-    assert METHODS[method.name].endswith(f":{type(method).__name__}")
-    assert method.summary
-    assert method.trainable == bool(list(method.modules().parameters()))
-    assert type(method).Settings(**asdict(method.settings)) == method.settings
-    json.dumps(asdict(method.settings))
+class Honest(InContext):
+    """Full context, to be broken."""
+
+    spec = replace(InContext.spec, name="honest")
 
 
-def test_asking_twice_gives_the_same_answers(method: BaseMethod[Any]) -> None:
-    state, questions = read(method, *TEXTS), asks(*PROMPTS)
-    assert answers(method, state, questions) == answers(method, state, questions)
-    assert_equal(method.patch(state, questions), method.patch(state, questions))
+class Tells(Honest):
+    """Its spec says something else."""
+
+    spec = replace(Honest.spec, trainable=True)
 
 
-def test_asking_in_another_order_gives_the_same_answers(method: BaseMethod[Any]) -> None:
-    state, questions = read(method, *TEXTS), asks(*PROMPTS)
-    assert answers(method, state, questions[::-1]) == answers(method, state, questions)[::-1]
+class Counts(Honest):
+    """Answers otherwise the second time."""
+
+    calls = 0
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        self.calls += 1
+        patch = super().patch(state, asks)
+        assert patch.prefix is not None
+        values = [value * (1 + self.calls / 10) for value in patch.prefix.values_LBHPD]
+        return replace(patch, prefix=replace(patch.prefix, values_LBHPD=tuple(values)))
 
 
-def test_questions_of_one_batch_do_not_meet(method: BaseMethod[Any]) -> None:
-    state, questions = read(method, *TEXTS), asks(*PROMPTS)
-    for ask, together in zip(questions, logits(method, state, questions), strict=True):
-        torch.testing.assert_close(together, logits(method, state, [ask])[0], **NOISE)
+class Meets(Honest):
+    """Looks at how many questions there are."""
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        return super().patch(state, asks) if len(asks) > 1 or not state.tensors else Patch()
 
 
-def test_adapting_nothing_gives_the_base_model(method: BaseMethod[Any], lm: LM) -> None:
-    questions = asks(*PROMPTS)
-    base = logits(tiny_method("none", lm), State(1), questions)
-    for rows in (1, len(questions)):
-        for ours, theirs in zip(logits(method, method.begin(rows), questions), base, strict=True):
-            torch.testing.assert_close(ours, theirs, **NOISE)
+class Begins(Honest):
+    """Changes the model before anything is read."""
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        patch = super().patch(state, asks)
+        name = self.lm.linear_names()[0]
+        features_in, features_out = self.lm.linear_shape(name)
+        one = LowRank(torch.full((1, 1, features_in), 0.3), torch.full((1, features_out, 1), 0.3))
+        return replace(patch, deltas={name: one})
 
 
-def test_reading_changes_what_is_known(method: BaseMethod[Any]) -> None:
-    """A guard of the tests above: what was read does arrive, unless the method declares that nothing does."""
-    questions = asks(*PROMPTS)
-    before, after = logits(method, method.begin(1), questions), logits(method, read(method, *TEXTS), questions)
-    changed = max(float((one - other).abs().max()) for one, other in zip(before, after, strict=True))
-    assert (changed > 1e-3) == (method.growth != "none")
+class Deaf(Honest):
+    """Reads, and does nothing with it."""
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        return Patch()
 
 
-def test_row_alone_equals_row_in_a_batch(method: BaseMethod[Any]) -> None:
-    first = [TEXTS[0], TEXTS[1] + " And green ones, too, of all sizes.", TEXTS[2]]
-    second = ["It is a harbour.", TEXTS[3], "There are terns, gulls and one old lighthouse."]
-    state, questions = method.begin(3), asks(*PROMPTS)
-    for chunk in (first, second):
-        state = method.adapt(state, [observes(*chunk)])
-    together = logits(method, state, questions)
-    for row in range(3):
-        alone = logits(method, read(method, first[row], second[row]), [questions[row]])
-        torch.testing.assert_close(together[row], alone[0], **NOISE)
+class Mixes(Honest):
+    """Rows of a batch meet."""
+
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        read = super().adapt(state, chunks)
+        if read.rows == 1:
+            return read
+        tensors = {name: each.flip(1) if name in ("keys", "values") else each for name, each in read.tensors.items()}
+        return replace(read, tensors=tensors)
 
 
-def test_patch_rows_can_be_selected(method: BaseMethod[Any]) -> None:
-    state, questions = read(method, *TEXTS), asks(*PROMPTS)
-    patch = method.patch(state, questions)
-    if method.looks_at_question:
-        chosen, expected = select_rows(patch, [2, 0]), method.patch(state, [questions[2], questions[0]])
-        for one, other in zip(tensors_of(chosen), tensors_of(expected), strict=True):
-            torch.testing.assert_close(one, other, **NOISE)
-    else:
-        assert all(tensor.shape[0] == 1 for tensor in tensors_of(patch))
+class Cuts(Honest):
+    """Depends on how the pieces came, and does not say so."""
+
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        read = super().adapt(state, chunks)
+        return replace(read, meta={**read.meta, "calls": state.meta.get("calls", 0) + 1})
 
 
-def test_reading_many_equals_reading_one_by_one(method: BaseMethod[Any]) -> None:
-    """Where a method says so; else what stands between two questions goes to it in one call, see `Session`."""
-    if method.reads != "pieces":
-        return
-    questions = asks(*PROMPTS)
-    at_once = method.adapt(method.begin(1), [[observe] for observe in observes(*TEXTS)])
-    one_by_one = read(method, *TEXTS)
-    assert at_once.meta == one_by_one.meta
-    assert at_once.nbytes == one_by_one.nbytes
-    for one, other in zip(logits(method, at_once, questions), logits(method, one_by_one, questions), strict=True):
-        torch.testing.assert_close(one, other, **NOISE)
+class Writes(Honest):
+    """Changes a state in place."""
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        if "values" in state.tensors:
+            state.tensors["values"].mul_(1.0001)
+        return super().patch(state, asks)
 
 
-def test_states_are_values(method: BaseMethod[Any]) -> None:
-    """Neither reading on nor asking changes a state."""
-    state = read(method, TEXTS[0])
-    kept = {name: tensor.clone() for name, tensor in state.tensors.items()}
-    meta = json.dumps(state.meta)
-    answers(method, method.adapt(state, [observes(TEXTS[1])]), asks(*PROMPTS))
-    answers(method, state, asks(*PROMPTS))
-    assert json.dumps(state.meta) == meta
-    assert kept.keys() == state.tensors.keys()
-    assert all(torch.equal(kept[name], tensor) for name, tensor in state.tensors.items())
+class Hides(Honest):
+    """Keeps what it read on itself, where no state is."""
+
+    kept: ClassVar[dict[int, State]] = {}
+
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        whole = super().adapt(self.kept.get(id(state), state), chunks)
+        bare = State(whole.rows, {"some": torch.zeros(len(self.kept) + 1)}, whole.meta)
+        self.kept[id(bare)] = whole
+        return bare
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        return super().patch(self.kept.get(id(state), State(state.rows, meta=state.meta)), asks)
 
 
-def test_stored_state_gives_an_equal_patch(method: BaseMethod[Any], tmp_path: Path) -> None:
-    state = read(method, *TEXTS)
-    belongs = {"method": method.name, "fingerprint": method.lm.fingerprint, "checkpoint": "", "settings": {}}
-    save_state(tmp_path, state, belongs)
-    loaded = load_state(tmp_path, belongs)
-    assert_equal(method.patch(loaded, asks(*PROMPTS)), method.patch(state, asks(*PROMPTS)))
-    more = observes("One more text.")
-    assert_equal(
-        method.patch(method.adapt(loaded, [more]), asks(*PROMPTS)),
-        method.patch(method.adapt(state, [more]), asks(*PROMPTS)),
+class Grows(Honest):
+    """Says that its state stays as large as it is."""
+
+    spec = replace(Honest.spec, growth="constant")
+
+
+class Draws(Honest):
+    """Random, and without a seed."""
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        patch = super().patch(state, asks)
+        if patch.prefix is None:
+            return patch
+        values = tuple(value + torch.randn_like(value) * 0.05 for value in patch.prefix.values_LBHPD)
+        return replace(patch, prefix=replace(patch.prefix, values_LBHPD=values))
+
+
+class Remembers(Honest):
+    """What another reader read stays with the method."""
+
+    seen: list[list[int]]
+
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        self.seen = [*getattr(self, "seen", []), *(ids for row in new_ids(self.lm, state, chunks) for ids in row)]
+        return super().adapt(state, [[Observe(text=f"{len(self.seen)} {p.text}") for p in row] for row in chunks])
+
+
+class Peeks(Honest):
+    """Answers with what it should not see."""
+
+    spec = replace(Honest.spec, looks_at_question=True)
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        ids = [self.lm.encode(ask.answers[0])[:4] for ask in asks]
+        return Patch(tokens_BT=torch.tensor(ids)) if state.tensors else Patch()
+
+
+class Leaves(Honest):
+    """Leaves a hook on the base model."""
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        self.lm.model.register_forward_hook(lambda *_: None)
+        return super().patch(state, asks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Size:
+    """Settings."""
+
+    size: int = 2
+
+
+class Idle(Trainable[_Size]):
+    """A parameter that nothing uses."""
+
+    spec = MethodSpec(name="idle", summary="idle", Settings=_Size, trainable=True)
+
+    def __init__(self, lm: Any, settings: _Size) -> None:
+        super().__init__(lm, settings)
+        self.used, self.idle = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(settings.size))
+
+    def modules(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"all": nn.ParameterList([self.used, self.idle])})
+
+    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:  # noqa: ARG002  # the contract's
+        return state
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        name = self.lm.linear_names()[0]
+        features_in, features_out = self.lm.linear_shape(name)
+        a = torch.ones(1, 1, features_in) * self.used
+        return Patch(deltas={name: LowRank(a, torch.ones(1, features_out, 1) * self.used)})
+
+
+class Forgets(Idle):
+    """What it answers with is not all stored."""
+
+    spec = replace(Idle.spec, name="forgets")
+
+    def __init__(self, lm: Any, settings: _Size) -> None:
+        super().__init__(lm, settings)
+        self.used = nn.Parameter(torch.randn(1))
+
+    def modules(self) -> nn.ModuleDict:
+        return nn.ModuleDict({"all": nn.ParameterList([self.idle])})
+
+
+BROKEN: dict[type[BaseMethod[Any]], str] = {
+    Tells: "its settings can be stored",
+    Counts: "asking twice",
+    Meets: "questions of one batch",
+    Begins: "adapting nothing",
+    Deaf: "what is read arrives",
+    Mixes: "a row alone",
+    Cuts: "what is read together",
+    Writes: "states are values",
+    Hides: "a stored state",
+    Grows: "the bytes of the state",
+    Draws: "two runs with one seed",
+    Remembers: "what is asked later",
+    Peeks: "nothing of a right answer",
+    Leaves: "nothing is left behind",
+    Idle: "training reaches every parameter",
+    Forgets: "a stored checkpoint",
+}
+
+
+@pytest.mark.parametrize(("cls", "begins"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", None))
+def test_a_broken_promise_is_found(cls: type[BaseMethod[Any]], begins: str) -> None:
+    spec = replace(cls.spec, where=cls)
+    (sentence,) = (each for each in PROMISES if each.startswith(begins))
+    found = verdict(sentence, {"llama": Case(spec, spec.Settings(), BASES["llama"])})
+    assert not found.kept
+    assert found.told.startswith("on llama: ")
+
+
+def test_the_honest_one_keeps_them_all() -> None:
+    spec = replace(Honest.spec, where=Honest)
+    checked, refused = cases(spec, spec.Settings())
+    assert not refused
+    assert [each for each in verdicts(checked) if not each.kept] == []
+
+
+def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
+    ran = ttabench("check", "icl")
+    lines = [line for line in ran.out.splitlines() if line]
+    assert ran.code == 0
+    assert lines[:-1] == [f"kept    {promise}" for promise in PROMISES]
+    assert lines[-1] == f"icl keeps {len(PROMISES)} of {len(PROMISES)} promises, on llama and gpt2 of two layers."
+    file = tmp_path / "deaf.py"
+    file.write_text(
+        "from ttabench.lm.patch import Patch\nfrom ttabench.methods.base import BaseMethod\n"
+        "from ttabench.methods.spec import MethodSpec\n\n\nclass Deaf(BaseMethod):\n"
+        "    spec = MethodSpec(name='deaf', summary='hears nothing', growth='linear')\n\n"
+        "    def adapt(self, state, pieces):\n        return state\n\n"
+        "    def patch(self, state, asks):\n        return Patch()\n",
+        encoding="utf-8",
     )
+    ran = ttabench("check", file)
+    assert ran.code == 1
+    assert (
+        "BROKEN  what is read arrives, unless the spec says that the state stays empty: on llama: growth is" in ran.out
+    )
+    told = ttabench("check", "none", "--json")
+    assert all(each["kept"] for each in told.json()["promises"])
 
 
-def test_state_bytes_follow_growth(method: BaseMethod[Any]) -> None:
-    """Pieces of one length: the state stays empty, stays as it is, or grows by the same amount."""
-    sizes = [read(method, *TEXTS[:count]).nbytes for count in range(1, len(TEXTS) + 1)]
-    steps = {after - before for before, after in pairwise(sizes)}
-    assert len(steps) == 1, sizes
-    step = steps.pop()
-    expected = {"none": sizes[0] == step == 0, "constant": step == 0 < sizes[0], "linear": step > 0}
-    assert expected[method.growth], sizes
+def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> None:
+    ran = ttabench("new", "method", "tail_end", "--out", tmp_path)
+    assert ran.out.split() == [str(tmp_path / "tail_end.py"), str(tmp_path / "test_tail_end.py")]
+    assert ttabench("check", tmp_path / "tail_end.py").code == 0
+    assert "is there already" in one_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
 
 
-def test_two_runs_with_one_seed_are_bit_equal(method: BaseMethod[Any]) -> None:
-    make = tiny_llama if method.lm.kv_heads < method.lm.heads else tiny_gpt2
-    again = tiny_method(method.name, make())
-    first = logits(method, read(method, *TEXTS), asks(*PROMPTS))
-    second = logits(again, read(again, *TEXTS), asks(*PROMPTS))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-def hooks(model: nn.Module) -> int:
-    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
-
-
-def test_nothing_is_left_behind_after_an_exception(method: BaseMethod[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = method.lm
-    before, weights = hooks(lm.model), {name: p.clone() for name, p in lm.model.named_parameters()}
-    state, questions = read(method, *TEXTS), asks(*PROMPTS)
-    last = lm.linear_names()[-1]
-
-    def fail(*_args: object) -> None:
-        raise RuntimeError("in the middle of a forward")
-
-    handle = lm.model.get_submodule(last).register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="in the middle"):
-        logits(method, state, questions)
-    handle.remove()
-    assert hooks(lm.model) == before
-    after = dict(lm.model.named_parameters())
-    assert after.keys() == weights.keys()
-    assert all(torch.equal(after[name], weight) for name, weight in weights.items())
-    assert not any(p.requires_grad for p in after.values())
-
-
-@pytest.mark.parametrize("name", trainable())
-def test_training_reaches_every_parameter_and_no_weight_of_the_base(lm: LM, name: str) -> None:
-    method = tiny_method(name, lm)
-    parts = method.loss_parts([episode("a"), episode("b", documents=2)])
-    torch.stack(list(parts.values())).sum().backward()  # type: ignore[no-untyped-call]
-    missing = [key for key, p in method.modules().named_parameters() if p.grad is None or not p.grad.isfinite().all()]
-    assert not missing
-    assert all(p.grad is None for p in lm.model.parameters())
-
-
-@pytest.mark.parametrize("name", trainable())
-def test_stored_checkpoint_gives_an_equal_patch(lm: LM, name: str, tmp_path: Path) -> None:
-    method = tiny_method(name, lm)
-    with torch.no_grad():
-        for parameter in method.modules().parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.05)
-    checkpoints.save(method, tmp_path)
-    loaded = checkpoints.load(type(method), lm, tmp_path)
-    assert_equal(loaded.patch(read(loaded, *TEXTS), asks(*PROMPTS)), method.patch(read(method, *TEXTS), asks(*PROMPTS)))
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("new", "method", "Tail"), "'Tail' is no name of a method"),
+        (("new", "method", "icl"), "icl is a method of ttabench's own"),
+        (("new", "task", "mine"), "Unknown thing to begin 'task'"),
+        (("check", "icll"), "Did you mean 'icl'"),
+        (("check", "window", "--set", "recent=0"), "at least 1 token is needed"),
+        (("check", "snapkv", "--set", "group=per_query"), ""),
+    ],
+)
+def test_what_cannot_be_checked_is_refused(words: tuple[str, ...], told: str, ttabench: Command) -> None:
+    ran = ttabench(*words)
+    if told:
+        assert told in one_line(ran)
+    else:  # one base refuses it, the other is checked
+        assert ran.code == 0
+        assert "Note: not on llama: group=per_query" in ran.err

@@ -19,11 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt, tinyllama_shaped
 from tests.tiny_methods import TEXTS, TINY_MAC, asks, observes
-from ttabench import cost
-from ttabench.core.architectures import NANO
-from ttabench.core.architectures import names as architectures
 from ttabench.core.errors import UserError
-from ttabench.core.registry import METHODS, resolve
 from ttabench.cost import Cost, Shape, Workload, shape_from
 from ttabench.lm.answering import answer
 from ttabench.lm.model import LM, load
@@ -31,15 +27,13 @@ from ttabench.lm.patch import State
 from ttabench.lm.patching import encoded, follows_text
 from ttabench.lm.tokens import piece_ids, prompt_ids
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.h2o import H2OSettings
-from ttabench.methods.eviction.snapkv import SnapKVSettings
-from ttabench.methods.eviction.window import WindowSettings
-from ttabench.methods.icl.method import InContextSettings
-from ttabench.methods.lora.method import LoraSettings
+from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.mac.settings import PRESETS
+from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
-from ttabench.methods.templora.method import TempLoraSettings
-from ttabench.profiling.typed import STREAM
+from ttabench.methods.templora.settings import TempLoraSettings
 
 QUESTION = asks("Where does Ada live?")
 BASES: dict[str, Callable[[], LM]] = {
@@ -142,7 +136,7 @@ class Measured:
         follows = follows_text(self.method.patch(state, QUESTION))
         asked = len(prompt_ids(self.lm, QUESTION[0], follows=follows))
         work = Workload(pieces=lengths, prompt_tokens=asked, new_tokens=QUICK)
-        found = cost.estimate(self.method.name, settings, replace(shape(self.lm), dense=dense), work)
+        found = cost_of(self.method.name, settings, replace(shape(self.lm), dense=dense), work)
         assert found is not None
         return found
 
@@ -160,8 +154,8 @@ def built(base: str) -> LM:
 def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
     lm = built(base)
     name, settings = CASES[case]
-    cls = resolve(name)
-    method = cls(lm, cls.Settings() if settings is None else settings)
+    spec = find(name)
+    method = spec.load()(lm, spec.Settings() if settings is None else settings)
     method.modules().requires_grad_(False)  # or torch's module tracker looks for a gradient function
     if base not in COUNTED:
         state = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS[:pieces])])
@@ -206,7 +200,7 @@ def test_a_causal_count_leaves_out_masked_pairs_only(case: str) -> None:
     assert replace(causal, adapt_flops=0, ask_flops=0) == replace(dense, adapt_flops=0, ask_flops=0)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_nothing_read_is_a_closed_book(name: str) -> None:
     case = next(case for case, (method, _) in CASES.items() if method == name)
     found = measured("tinyllama", case, 0)
@@ -216,12 +210,12 @@ def test_nothing_read_is_a_closed_book(name: str) -> None:
     assert paper.ask_flops == none.ask_flops + learned == found.ask_flops
 
 
-@pytest.mark.parametrize(("base", "case"), [pair for pair in BYTES if resolve(CASES[pair[1]][0]).trainable], ids=on)
+@pytest.mark.parametrize(("base", "case"), [pair for pair in BYTES if find(CASES[pair[1]][0]).trainable], ids=on)
 def test_added_parameters_are_those_of_the_modules(base: str, case: str) -> None:
     lm, (name, settings) = built(base), CASES[case]
-    modules = resolve(name)(lm, settings).modules()
+    modules = find(name).load()(lm, settings).modules()
     work = Workload(pieces=(1,), prompt_tokens=1, new_tokens=1)
-    found = cost.estimate(name, asdict(settings), shape(lm), work)
+    found = cost_of(name, asdict(settings), shape(lm), work)
     assert found is not None
     assert found.added_parameters == sum(parameter.numel() for parameter in modules.parameters())
 
@@ -236,18 +230,10 @@ def test_a_shape_knows_the_linear_maps_of_its_model(base: str) -> None:
     assert shape(lm).positions == lm.max_positions
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_formulas_have_the_defaults_of_their_methods(name: str) -> None:
-    formula, cls = cost.FORMULAS[name], resolve(name)
-    own = asdict(cls.Settings())
-    assert {key: own[key] for key in formula.settings} == dict(formula.settings)
-    assert (STREAM in formula.presets) == (STREAM in cls.presets), "a profile on paper would take another preset"
-    for preset, changes in formula.presets.items():
-        own = asdict(cls.presets[preset])
-        assert {key: own[key] for key in formula.settings} == {**formula.settings, **changes}
-    for base in {NANO, *architectures()} & set(cls.presets) - set(formula.presets):
-        own = asdict(cls.presets[base])
-        assert {key: own[key] for key in formula.settings} == dict(formula.settings), f"{base} has a preset of its own"
+@pytest.mark.parametrize("name", methods())
+def test_every_method_has_a_cost_that_is_measured(name: str) -> None:
+    assert find(name).cost is not None
+    assert name in {method for method, _ in CASES.values()}
 
 
 @pytest.mark.parametrize("settings", [{"targets": ("c_attn",)}, {"targets": ("q_proj", "head")}], ids=str)
@@ -256,9 +242,9 @@ def test_a_linear_map_that_is_not_there_has_no_cost(name: str, settings: dict[st
     """The method and its formula say so in the same words, but for the name of the base."""
     lm, work = built("llama"), Workload(pieces=(8,), prompt_tokens=1, new_tokens=1)
     with pytest.raises(UserError, match=f"no linear map '{settings['targets'][-1]}'") as refused:
-        resolve(name)(lm, resolve(name).Settings(**settings))
+        find(name).load()(lm, find(name).Settings(**settings))
     with pytest.raises(UserError) as told:
-        cost.estimate(name, settings, shape(lm), work)
+        cost_of(name, settings, shape(lm), work)
     assert str(told.value) == str(refused.value).replace(lm.name, "The base")
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ttabench import cost
 from ttabench.cost import Cost, Shape, Workload, break_even_tokens, shape_of
+from ttabench.methods.registry import cost_of
 
 REPORTED = Path(__file__).parents[2] / "shared" / "papers" / "reported.csv"
 METRICS = ("learnable_params_percent", "kv_memory_mb", "context_kv_length", "breakeven_inference_tokens",
@@ -43,7 +43,7 @@ needs_figures = pytest.mark.skipif(not REPORTED.is_file(), reason="shared/papers
 
 
 def spent(method: str, shape: Shape, work: Workload, **settings: Any) -> Cost:
-    found = cost.estimate(method, settings, shape, work)
+    found = cost_of(method, settings, shape, work)
     assert found is not None
     return found
 

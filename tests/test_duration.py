@@ -15,6 +15,7 @@ from tests.conftest import Command
 from ttabench import cost
 from ttabench.cli.duration import CALLS_A_LAYER, ELEMENTS, Estimate, Paper, estimate
 from ttabench.core.progress import in_words
+from ttabench.methods.registry import cost_of
 from ttabench.profiling import rates
 from ttabench.profiling.rates import ROWS, WIDTHS, Rates, Setting, rates_of
 from ttabench.run.plan import Plan, make_plan
@@ -78,7 +79,7 @@ def paper(plan: Plan) -> tuple[Paper, float, float]:
     shape, first = cost.shape_of("nano"), next(iter(plan.task.episodes()))
     work = cost.workload(first, "auto")
     assert shape is not None
-    found = cost.estimate(plan.request.method, plan.config.settings, shape, work)
+    found = cost_of(plan.request.method, plan.config.settings, shape, work)
     assert found is not None
     episodes = plan.task.n_observes / len(first.observes())
     return Paper(shape, work, found), episodes * found.adapt_flops, plan.task.n_asks * found.ask_flops

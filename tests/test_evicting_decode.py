@@ -14,7 +14,7 @@ from tests.test_eviction import call, dense_sums, fixture, needs_fixtures
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.types import Observe
-from ttabench.cost import Workload, estimate, shape_from
+from ttabench.cost import Workload, shape_from
 from ttabench.lm.generation import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
@@ -23,10 +23,13 @@ from ttabench.lm.scoring import choose, nll, score_options, token_logprobs
 from ttabench.lm.tokens import piece_ids
 from ttabench.lm.window import Window
 from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.h2o import H2O, H2OSettings, HeavyHitters, evicted
+from ttabench.methods.eviction.h2o import H2O, HeavyHitters, evicted
 from ttabench.methods.eviction.rotary import rotates
 from ttabench.methods.eviction.scores import ColumnSums, grouped
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.eviction.settings import H2OSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.registry import cost_of
 
 SMALL = H2OSettings(heavy=6, recent=6)
 ITEMS = [([65, 66, 67], [[68, 69, 70], [71]]), ([70], [[73, 74]]), ([72, 73, 74, 75, 76, 77], [[78], [79, 80, 81, 82]])]
@@ -245,7 +248,7 @@ def test_what_is_written_under_a_budget_costs_the_same_for_every_token() -> None
 
     def ask(new_tokens: int, *, evict_decode: bool) -> int:
         work = Workload(pieces=(50,) * 10, prompt_tokens=20, new_tokens=new_tokens)
-        cost = estimate("h2o", vars(H2OSettings(evict_decode=evict_decode)), shape, work)
+        cost = cost_of("h2o", vars(H2OSettings(evict_decode=evict_decode)), shape, work)
         assert cost is not None
         return cost.ask_flops
 

@@ -17,8 +17,10 @@ from ttabench.lm.attention import Call
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.h2o import evicted
 from ttabench.methods.eviction.rotary import Rotary
-from ttabench.methods.eviction.scores import check_amount, column_sums, grouped, kept_slots, newest, pooled, tokens_of
-from ttabench.methods.eviction.snapkv import SnapKVSettings, ranked
+from ttabench.methods.eviction.scores import column_sums, grouped, kept_slots, newest, pooled, tokens_of
+from ttabench.methods.eviction.settings import SnapKVSettings
+from ttabench.methods.eviction.snapkv import ranked
+from ttabench.methods.parts.amount import check_amount
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "fixtures"
 needs_fixtures = pytest.mark.skipif(

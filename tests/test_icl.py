@@ -15,7 +15,8 @@ from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import encoded
 from ttabench.lm.scoring import token_logprobs
 from ttabench.lm.tokens import piece_ids
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 
 QUESTION = asks("Where does Ada live?")
 
@@ -81,5 +82,5 @@ def test_too_long_a_context_is_refused_in_one_line(lm: LM) -> None:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ValueError, match="max_tokens must be positive, got 0"):
+    with pytest.raises(ValueError, match="max_tokens must be at least 1, got 0"):
         InContextSettings(max_tokens=0)

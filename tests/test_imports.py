@@ -12,7 +12,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ttabench"
 
-ROOMS = tuple("cli profiling harness report run methods readers mini records lm stats cost core".split())
+ROOMS = tuple("cli profiling harness report run contract methods readers mini records lm stats cost core".split())
 """From the top floor down: a room imports from itself and from those behind it."""
 RECIPES = ("mini.nano", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")
 """Modules of the miniature world that make and measure the nano model; they stand above what they use."""
@@ -63,15 +63,42 @@ def test_no_module_imports_itself_by_a_detour() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["eval", "--help"], ["train", "--help"], ["list", "models"], ["--version"]], ids=" ".join
+    "words",
+    [
+        "--help",
+        "eval --help",
+        "train --help",
+        "--version",
+        "list models",
+        "list methods",
+        "list methods mac",
+        "profile --analytic --prefill 1k",
+    ],
 )
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_what_answers_at_once_imports_nothing_heavy(words: str) -> None:
+    done = ran_light(words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_a_refused_setting_and_a_stored_run_import_nothing_heavy(tmp_path: Path) -> None:
+    words = f"eval --method none --task streamingqa --limit 2 --out {tmp_path} --quiet"
+    refused = ran_light(f"{words} --set nope=1")
+    assert refused.returncode == 2, refused.stderr
+    assert "none has no settings" in refused.stderr
+    first = subprocess.run([sys.executable, "-m", "ttabench", *words.split()], capture_output=True, text=True,
+                           cwd=PACKAGE.parent, check=True, timeout=120)  # fmt: skip
+    again = ran_light(words)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout
+
+
+def ran_light(words: str) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, which fails where it imports anything heavy."""
     code = (
         "import sys\nfrom ttabench.cli.app import run\n"
-        f"code = run({arguments!r})\n"
+        f"code = run({words.split()!r})\n"
         f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
         "assert not heavy, heavy\nsys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent, timeout=60)

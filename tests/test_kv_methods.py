@@ -16,19 +16,22 @@ from tests.test_eviction import FIXTURES, fixture, needs_fixtures
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.errors import UserError
-from ttabench.core.registry import parse_value
-from ttabench.cost import Workload, estimate, shape_from
+from ttabench.core.typed import parse_value
+from ttabench.cost import Workload, shape_from
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.patching import forward
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.evicting import EvictingMethod
-from ttabench.methods.eviction.h2o import H2O, H2OSettings
+from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.rotary import rotates
 from ttabench.methods.eviction.scores import kept_slots
-from ttabench.methods.eviction.snapkv import SnapKV, SnapKVSettings
-from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.eviction.snapkv import SnapKV
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.registry import cost_of
 
 CLASSES: dict[str, Any] = {"snapkv": SnapKV, "h2o": H2O, "window": SlidingWindow}
 FULL: dict[str, Any] = {
@@ -146,7 +149,7 @@ def test_bytes_are_as_computed(name: str) -> None:
     state = read(method, *TEXTS)
     shape = shape_from(lm.config.to_dict(), "llama")
     work = Workload(pieces=(31,) * 4, prompt_tokens=1, new_tokens=1)
-    cost = estimate(name, vars(SMALL[name]), shape, work)
+    cost = cost_of(name, vars(SMALL[name]), shape, work)
     assert cost is not None
     assert state.nbytes == cost.state_bytes
 

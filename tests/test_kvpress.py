@@ -16,15 +16,18 @@ from tests.conftest import Command, one_line
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.errors import UserError
-from ttabench.core.registry import resolve
 from ttabench.lm.generation import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import encoded, forward, select_rows
-from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
-from ttabench.methods.icl.method import InContext, InContextSettings
-from ttabench.methods.kvpress.method import KvPressSettings, removed_share
+from ttabench.methods.eviction.settings import WindowSettings
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.kvpress.method import removed_share
 from ttabench.methods.kvpress.names import INSTALL, Press, parse
+from ttabench.methods.kvpress.settings import KvPressSettings
+from ttabench.methods.registry import find
 from ttabench.methods.states import load_state, save_state
 from ttabench.records.schema import load_record
 
@@ -40,8 +43,8 @@ def presses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(name: str, budget: int | float | None = None, lm: LM | None = None) -> Any:
-    cls = resolve(name)
-    return cls(lm or tiny_llama(), cls.Settings() if budget is None else cls.Settings(budget=budget))
+    spec = find(name)
+    return spec.load()(lm or tiny_llama(), spec.Settings() if budget is None else spec.Settings(budget=budget))
 
 
 def read(method: Any, *texts: str) -> State:
@@ -94,7 +97,7 @@ def test_names_are_parsed() -> None:
 )
 def test_bad_names_say_how_to_mend_them(presses: None, name: str, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
-        resolve(name)
+        find(name)
 
 
 def test_a_budget_is_met_exactly() -> None:

@@ -21,9 +21,11 @@ from tests.tiny_methods import TEXTS
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.methods.eviction.snapkv import SnapKV, SnapKVSettings
-from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.eviction.settings import SnapKVSettings, WindowSettings
+from ttabench.methods.eviction.snapkv import SnapKV
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.kvpress.names import INSTALL
 
 pytestmark = pytest.mark.skipif(
@@ -158,14 +160,14 @@ from tests.tiny import tiny_llama
 from tests.tiny_methods import TEXTS, tiny_method
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ttabench.lm.attention import NAME, forward
-from ttabench.core.registry import resolve
+from ttabench.methods.registry import find
 
 lm = tiny_llama()
 methods = [tiny_method(name, lm) for name in ("icl", "snapkv", "h2o", "window", "mac")]
 def answers(rows):
     return [logits(lm, method.patch(read(method, *TEXTS), QUESTION), rows) for method in methods]
 before = [*answers(1), *answers(3)]
-resolve("kvpress:AdaKVPress(KnormPress)")
+find("kvpress:AdaKVPress(KnormPress)")
 assert ALL_ATTENTION_FUNCTIONS[NAME] is not forward, "the import no longer wraps anything: this test is void"
 assert all(torch.equal(one, other) for one, other in zip(before, [*answers(1), *answers(3)], strict=True))
 """

@@ -27,7 +27,8 @@ from tests.test_texts import TEMPLATE
 from tests.tiny import byte_tokenizer, tiny_llama
 from ttabench.lm.model import LM
 from ttabench.lm.model import load as load_lm
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.mini.demonstrations import superglue, unseen
 from ttabench.readers import load
 from ttabench.readers.cards import SubTask, load_card

@@ -20,11 +20,11 @@ from torch import Tensor
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.core.errors import UserError
-from ttabench.core.registry import resolve
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
 from ttabench.methods import checkpoints, states
+from ttabench.methods.registry import find
 
 Tensors = dict[str, Tensor]
 WEIGHTS = "model.safetensors"
@@ -230,8 +230,9 @@ def test_too_large_a_model_is_one_line(folder: Path) -> None:
 
 def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     lm = tiny_llama()
-    cls = resolve("lora")
-    checkpoints.save(cls(lm, cls.Settings()), tmp_path)
+    spec = find("lora")
+    cls = spec.load()
+    checkpoints.save(cls(lm, spec.Settings()), tmp_path)
     assert checkpoints.load(cls, lm, tmp_path).name == "lora"
     tensors = load_file(tmp_path / checkpoints.WEIGHTS)
     first = min(tensors)

@@ -16,19 +16,21 @@ from tests.test_texts import TEMPLATE as CHAT
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
 from ttabench.core.errors import UserError
-from ttabench.core.registry import resolve
 from ttabench.core.types import Observe
 from ttabench.lm import head, recompute
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.scoring import nll, token_logprobs
 from ttabench.lm.tokens import piece_ids
-from ttabench.methods.lora.method import Lora, LoraSettings
+from ttabench.methods.lora.method import Lora
+from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.parts import lora
 from ttabench.methods.peft_export import exportable, save_lora
+from ttabench.methods.registry import find
 from ttabench.methods.states import load_state, save_state
 from ttabench.methods.templora import method as templora
-from ttabench.methods.templora.method import TempLora, TempLoraSettings
+from ttabench.methods.templora.method import TempLora
+from ttabench.methods.templora.settings import TempLoraSettings
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 
@@ -252,8 +254,8 @@ def test_what_was_trained_is_no_state_of_the_context(
                    "--task-set", "task=sst2", "--task-set", "shots=2", "--task-set", "queries=4", "--limit", "2",
                    "--checkpoint", "none", "--out", tmp_path, "--json")  # fmt: skip
     lm = tiny_llama()
-    cls = resolve(name)
-    method = cls(lm, cls.Settings())
+    spec = find(name)
+    method = spec.load()(lm, spec.Settings())
     texts = observes("A cutter lay there. positive", "A drizzle lay there. negative")
     state = method.adapt(method.begin(1), [[piece] for piece in texts])
     assert ran.json()["runs"][0]["cost"]["state_bytes"] == state.nbytes

@@ -16,7 +16,8 @@ from tests.test_records import episode_cost, sample
 from tests.test_runner import METRICS, FakeTask, run, stream
 from tests.tiny import tiny_llama
 from ttabench.core import meter
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.records.partial import seconds
 from ttabench.records.store import RunFolder
 from ttabench.run import runner

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttabench.lm.model import LM, load
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.mini import figures, lessons, nano
 from ttabench.readers import load as load_task
 from ttabench.records.store import RunFolder

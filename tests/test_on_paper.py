@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.conftest import Command, one_line
-from ttabench.cost import FORMULAS
-from ttabench.cost.table import AnalyticLoad, table
+from ttabench.methods.registry import formulas
+from ttabench.profiling.analytic import AnalyticLoad, table
 from ttabench.profiling.typed import STREAM
 
 ANALYTIC = ("profile", "--analytic")
@@ -18,11 +18,11 @@ ANALYTIC = ("profile", "--analytic")
 def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
     (rows,) = ttabench(*ANALYTIC, "--model", "llama-3-8b", "--prefill", "1k,64k", "--json").json().values()
     assert [(row["method"], row["context_tokens"]) for row in rows] == [
-        (name, length) for name in FORMULAS for length in (1024, 65536)
+        (name, length) for name in formulas() for length in (1024, 65536)
     ]
-    streams = {name: formula.presets[STREAM] for name, formula in FORMULAS.items() if STREAM in formula.presets}
+    streams = {name: STREAM for name, formula in formulas().items() if STREAM in formula.presets}
     assert set(streams) == {"snapkv", "h2o", "streamadapter"}
-    wanted = table("llama-3-8b", list(FORMULAS), [1024, 65536], AnalyticLoad(new_tokens=128), streams)
+    wanted = table("llama-3-8b", list(formulas()), [1024, 65536], AnalyticLoad(new_tokens=128), presets=streams)
     assert rows == wanted
 
 
@@ -72,14 +72,14 @@ def test_a_folder_of_runs_from_the_environment_is_not_refused(
         (["--prefill", "3x"], "16k or 1m"),
         (["--prefill", "0"], "16k or 1m"),
         (["--set", "budgt=3"], "budget"),
-        (["--set", "snapkv.budget=0"], "Give 1 or more"),
+        (["--set", "snapkv.budget=0"], "at least 1 token is needed"),
         (["--set", "icll.max_tokens=3"], "icl"),
         (["--preset", "stram"], "stream"),
         (["--dtype", "float8"], "float"),
         (["--generate", "0"], "--generate is 0"),
         (["--format", "yaml"], "format"),
-        (["--set", "snapkv.budget=1.5"], "Setting budget of snapkv is 1.5. Give a share"),
-        (["--set", "h2o.heavy=1.2"], "Setting heavy of h2o is 1.2. Give a share"),
+        (["--set", "snapkv.budget=1.5"], "a share of the context must lie in (0, 1], got 1.5"),
+        (["--set", "h2o.heavy=1.2"], "a share of the context must lie in (0, 1], got 1.2"),
         (["--set", "snapkv.window=2000"], "window must be smaller than the budget 512, got 2000"),
         (["--methods", "icl,,none"], "misses a name"),
         (["--queries", "0"], "queries is 0"),

@@ -14,14 +14,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
-from ttabench.core.registry import METHODS, resolve, settings_from
 from ttabench.core.sizes import lengths, memory, short, tokens
 from ttabench.cost import shape_from
 from ttabench.lm.generation import generate, greedy_tokens
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import forward, text_start
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.registry import find, methods, settings_of
 from ttabench.profiling import batches, machine
 from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
@@ -128,7 +129,7 @@ def test_tokens_as_they_come_are_those_of_generation(model: Any) -> None:
     assert all(len(row) == 12 for row in rows)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_every_method_has_every_figure(lm: LM, name: str) -> None:
     measuring = Measuring(lm=lm, method=tiny_method(name, lm), load=LOAD, limits=LIMITS)
     rows = [measuring.row(length) for length in (64, 160)]
@@ -266,15 +267,15 @@ def test_the_largest_batch_is_known_to_an_eighth(room: int) -> None:
     assert tried <= 24
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_a_training_profile(lm: LM, name: str) -> None:
     method = tiny_method(name, lm)
     before = [parameter.clone() for parameter in method.modules().parameters()]
     row = training(lm, method, 40, LOAD)
     assert row.status == "ok", row.detail
     assert row.figures["document_ms"].n == 2
-    assert ("train_ms_per_sample" in row.figures) == method.trainable
-    if method.trainable:
+    assert ("train_ms_per_sample" in row.figures) == method.spec.trainable
+    if method.spec.trainable:
         after = list(method.modules().parameters())
         assert any(not torch.equal(old, new) for old, new in zip(before, after, strict=True)), "no step was made"
         assert row.value("trained_parameters") == sum(parameter.numel() for parameter in after)
@@ -301,8 +302,8 @@ def test_figures() -> None:
 @pytest.mark.parametrize("name", ["snapkv", "h2o"])
 def test_the_preset_of_streams_reads_beyond_the_positions_with_a_constant_state(name: str) -> None:
     lm = load()
-    cls = resolve(name)
-    method = cls(lm, settings_from(cls, {}, "stream"))
+    spec = find(name)
+    method = spec.load()(lm, settings_of(spec, {}, "stream"))
     assert method.growth == "constant"
     sizes = []
     for wanted in (1024, lm.max_positions + 512):

@@ -41,13 +41,13 @@ def test_a_fifth_of_the_context_is_a_fifth(suites: ModuleType, nano: LM) -> None
 
 
 def test_every_suite_is_made_of_commands_that_can_be_typed(suites: ModuleType) -> None:
-    from ttabench.core.registry import resolve
+    from ttabench.methods.registry import find
 
     for commands in suites.SUITES.values():
         assert len({tuple(words) for words in commands}) == len(commands)
         for words in commands:
             assert words[0] == "--method"
-            cls = resolve(words[1])
-            assert cls.name == words[1]
+            spec = find(words[1])
+            assert spec.name == words[1]
             if "--preset" in words:
-                assert words[words.index("--preset") + 1] in cls.presets
+                assert words[words.index("--preset") + 1] in spec.presets

@@ -15,12 +15,15 @@ from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter
 from ttabench.core.types import Ask, Episode, Observe
+from ttabench.cost.formula import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.scoring import token_logprobs
 from ttabench.lm.tokens import gold_ids, prompt_ids
-from ttabench.methods.base import BaseMethod, NoSettings
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
 from ttabench.records.store import RunFolder, Sample
@@ -61,7 +64,7 @@ def stream(name: str = "e", asks: int = 7) -> Episode:
 class Spy(BaseMethod[NoSettings]):
     """Notes how it is called; remembers how many pieces it read."""
 
-    name = "spy"
+    spec = MethodSpec(name="spy")
 
     def __init__(self, lm: LM, looks: bool) -> None:
         super().__init__(lm, NoSettings())

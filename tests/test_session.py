@@ -17,18 +17,20 @@ import ttabench
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, tiny_method
 from ttabench.core.errors import UserError
-from ttabench.core.registry import METHODS
 from ttabench.core.types import Ask, Observe
+from ttabench.cost.formula import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, NoSettings
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.registry import methods
 from ttabench.methods.session import READ_AT_ONCE, Session
+from ttabench.methods.spec import MethodSpec
 
 
 class Spy(BaseMethod[NoSettings]):
     """Notes how it is called."""
 
-    name = "spy"
+    spec = MethodSpec(name="spy")
 
     def __init__(self, lm: LM) -> None:
         super().__init__(lm, NoSettings())
@@ -84,7 +86,7 @@ def test_a_question_that_a_method_looks_at_is_handed_over(spy: Spy) -> None:
     assert spy.calls == [("patch", 3), ("patch", 1)]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_states_do_not_depend_on_how_a_run_of_pieces_came(name: str) -> None:
     lm = tiny_llama()
     method = tiny_method(name, lm)
@@ -97,7 +99,7 @@ def test_states_do_not_depend_on_how_a_run_of_pieces_came(name: str) -> None:
         assert torch.equal(tensor, parted.state.tensors[key])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods())
 def test_asking_in_between_is_where_a_run_ends(name: str) -> None:
     """What was answered before reading on is what a session answers that reads no further."""
     lm = tiny_llama()
@@ -140,7 +142,7 @@ def test_a_session_by_names_is_the_one_of_the_command_line(tmp_path: Path) -> No
     named = ttabench.Session("nano", "mac")
     assert isinstance(named, Session)
     assert named.method.name == "mac"
-    assert named.method.trainable
+    assert named.method.spec.trainable
     with pytest.raises(UserError, match="Unknown method"):
         ttabench.Session("nano", "mca")
     named.save(tmp_path)

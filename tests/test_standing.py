@@ -15,7 +15,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.patching import forward
 from ttabench.methods import checkpoints
-from ttabench.methods.lora.method import Lora, LoraSettings
+from ttabench.methods.lora.method import Lora
+from ttabench.methods.lora.settings import LoraSettings
 from ttabench.run.config import RunConfig
 from ttabench.run.resolve import RunRequest
 from ttabench.run.standing import stood_on

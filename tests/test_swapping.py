@@ -15,13 +15,15 @@ from tests.conftest import Command, one_line
 from tests.test_runner import FakeTask, run
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes, tiny_method
-from ttabench.core.registry import METHODS, resolve
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, State
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.window import SlidingWindow, WindowSettings
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.eviction.settings import WindowSettings
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.registry import find, methods
 from ttabench.methods.states import save_state
 from ttabench.readers.tokens import Tokens
 from ttabench.records.store import EpisodeCost, RunFolder
@@ -42,12 +44,12 @@ def lm() -> LM:
     return tiny_llama()
 
 
-@pytest.fixture(params=[*METHODS, "window stride", PRESS])
+@pytest.fixture(params=[*methods(), "window stride", PRESS])
 def method(request: pytest.FixtureRequest, lm: LM, monkeypatch: pytest.MonkeyPatch) -> BaseMethod[Any]:
     if request.param == PRESS:
         fake_kvpress.installed(monkeypatch)
-        cls = resolve(PRESS)
-        made: BaseMethod[Any] = cls(lm, cls.Settings(budget=12))
+        spec = find(PRESS)
+        made: BaseMethod[Any] = spec.load()(lm, spec.Settings(budget=12))
         return made
     if request.param == "window stride":
         return SlidingWindow(lm, WindowSettings(mode="stride", n_sink=0, recent=12))

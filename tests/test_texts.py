@@ -21,7 +21,8 @@ from ttabench.lm.chat import has_template
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
 from ttabench.lm.tokens import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
-from ttabench.methods.icl.method import InContext, InContextSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.readers.breaks import blanks_in_front
 
 TEMPLATE = (

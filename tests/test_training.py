@@ -174,7 +174,7 @@ def test_fine_tuning_starts_from_the_parameters_as_they_are(lm: LM) -> None:
 
 def test_bad_trainings_are_refused(lm: LM) -> None:
     with pytest.raises(UserError, match="none has no parameters"):
-        train(NoContext(lm, NoContext.Settings()), episodes(), CONFIG)
+        train(NoContext(lm, NoContext.spec.Settings()), episodes(), CONFIG)
     with pytest.raises(UserError, match="end before step 3"):
         train(tiny_mac(lm), [[episode()], [episode()]], CONFIG)
     broken = tiny_mac(lm)

@@ -1,78 +1,13 @@
-"""Two-layer random language models with a byte-level tokenizer built in code: what the tests adapt, offline."""
+"""More two-layer random language models than the package checks methods on."""
 
 from __future__ import annotations
 
-from typing import Any
+from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
-    PreTrainedTokenizerFast,
-)
-
+from ttabench.contract.bases import POSITIONS, byte_tokenizer, drawn, tiny_gpt2, tiny_llama
 from ttabench.lm.model import LM
 
-SPECIALS = ("<|bos|>", "<|eos|>", "<|pad|>")
-POSITIONS = 512
-
-
-def byte_tokenizer(*, bos: bool = True) -> PreTrainedTokenizerFast:
-    """256 bytes + <|bos|> <|eos|> <|pad|>; any text round-trips. Without `bos`, as in GPT-2, nothing begins a text."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={symbol: i for i, symbol in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(list(SPECIALS))
-    if bos:
-        backend.post_processor = processors.TemplateProcessing(single="<|bos|> $A", special_tokens=[("<|bos|>", 256)])
-    start = {"bos_token": "<|bos|>"} if bos else {}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eos|>", pad_token="<|pad|>", **start)
-
-
-def _drawn(cls: type[Any], config: Any, name: str, seed: int, *, bos: bool = True) -> LM:
-    """A model whose weights are drawn from the seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return LM(cls(config), byte_tokenizer(bos=bos), name, random_weights=True)
-
-
-def tiny_llama(seed: int = 0, gqa: bool = True) -> LM:
-    """Llama, 2 layers, hidden 32, 4 heads (2 key/value heads with `gqa`), 512 positions, with a BOS."""
-    config = LlamaConfig(
-        vocab_size=259,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2 if gqa else 4,
-        max_position_embeddings=POSITIONS,
-        bos_token_id=256,
-        eos_token_id=257,
-        pad_token_id=258,
-        initializer_range=0.18,  # about 1/sqrt(d): at 0.02 a two-layer model ignores its context and tests see nothing
-    )
-    return _drawn(LlamaForCausalLM, config, f"tiny-llama-{seed}", seed)
-
-
-def tiny_gpt2(seed: int = 0) -> LM:
-    """GPT-2, 2 layers, hidden 32, 4 heads, 512 positions, without a BOS."""
-    config = GPT2Config(
-        vocab_size=259,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=POSITIONS,
-        bos_token_id=257,
-        eos_token_id=257,
-        initializer_range=0.18,
-    )
-    return _drawn(GPT2LMHeadModel, config, f"tiny-gpt2-{seed}", seed, bos=False)
+__all__ = ["POSITIONS", "byte_tokenizer", "drawn", "tiny_gpt2", "tiny_llama", "tiny_opt", "tinyllama_shaped"]
 
 
 def tiny_opt(seed: int = 0) -> LM:
@@ -90,7 +25,7 @@ def tiny_opt(seed: int = 0) -> LM:
         pad_token_id=258,
         init_std=0.18,
     )
-    return _drawn(OPTForCausalLM, config, f"tiny-opt-{seed}", seed)
+    return drawn(OPTForCausalLM, config, f"tiny-opt-{seed}", seed)
 
 
 def tinyllama_shaped(seed: int = 0) -> LM:
@@ -107,4 +42,4 @@ def tinyllama_shaped(seed: int = 0) -> LM:
         eos_token_id=257,
         pad_token_id=258,
     )
-    return _drawn(LlamaForCausalLM, config, f"tinyllama-shaped-{seed}", seed)
+    return drawn(LlamaForCausalLM, config, f"tinyllama-shaped-{seed}", seed)

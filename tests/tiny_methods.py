@@ -1,4 +1,4 @@
-"""Every registered method with settings small enough for the tiny models, and a stream of texts to read."""
+"""Every registered method with the settings it is checked with, and a stream of texts to read."""
 
 from __future__ import annotations
 
@@ -6,53 +6,33 @@ from typing import Any
 
 import torch
 
-from ttabench.core.registry import METHODS, resolve
+from ttabench.contract.case import PROMPTS, TEXTS, asks, observes
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.h2o import H2OSettings
-from ttabench.methods.eviction.snapkv import SnapKVSettings
-from ttabench.methods.eviction.window import WindowSettings
-from ttabench.methods.lora.method import LoraSettings
 from ttabench.methods.mac.method import Mac
-from ttabench.methods.mac.settings import MacSettings
-from ttabench.methods.streamadapter.settings import StreamAdapterSettings
-from ttabench.methods.templora.method import TempLoraSettings
+from ttabench.methods.mac.settings import TINY as TINY_MAC
+from ttabench.methods.registry import find, methods
 
-TINY_MAC = MacSettings(
-    amortiser="scratch:16,1,2,32",
-    input_encoder="scratch:16,1,2,32",
-    num_virtual_tokens=4,
-    blocks=2,
-    heads=2,
-    head_dim=8,
-    expansion_hidden=16,
-    bank_dtype="float32",
-)
-TINY: dict[str, Any] = {
-    "mac": TINY_MAC,
-    "window": WindowSettings(n_sink=2, recent=10),
-    "snapkv": SnapKVSettings(budget=16, window=4),
-    "h2o": H2OSettings(heavy=8, recent=8),
-    "lora": LoraSettings(rank=2),
-    # a larger eps: Adam would blow float noise in gradients near zero up to the rate
-    "templora": TempLoraSettings(rank=2, prefix=8, lr=1e-2, schedule="constant", eps=1e-3),
-    "streamadapter": StreamAdapterSettings(queries=4, down=4, chunk=4, window=16, stride=8),
-}
-"""Settings by method; the others run with their defaults."""
-
-TEXTS = (
-    "Ada Voss lives in Port Ansel.",
-    "Bo Lind collects blue stamps.",
-    "Cy Marr sails to Tern Island.",
-    "Di Okoro repairs old radios..",
-)
-PROMPTS = ("Where does Ada live?", "What does Bo collect?", "Who sails?")
+__all__ = [
+    "PROMPTS",
+    "TEXTS",
+    "TINY_MAC",
+    "asks",
+    "episode",
+    "observes",
+    "teach",
+    "tiny_mac",
+    "tiny_method",
+    "trainable",
+]
+TINY: dict[str, Any] = {name: spec.checked or spec.Settings() for name, spec in methods().items()}
+"""Settings by method."""
 
 
 def tiny_method(name: str, lm: LM) -> BaseMethod[Any]:
-    cls = resolve(name)
-    method = cls(lm, TINY[name] if name in TINY else cls.Settings())
+    spec = find(name)
+    method = spec.load()(lm, TINY[name])
     assert isinstance(method, BaseMethod)
     if name == "streamadapter":
         teach(method)
@@ -75,15 +55,7 @@ def tiny_mac(lm: LM, **settings: Any) -> Mac:
 
 
 def trainable() -> list[str]:
-    return [name for name in METHODS if resolve(name).trainable]
-
-
-def observes(*texts: str) -> list[Observe]:
-    return [Observe(text=text, key=f"d{index}") for index, text in enumerate(texts)]
-
-
-def asks(*prompts: str) -> list[Ask]:
-    return [Ask(prompt=prompt, key=prompt, answers=("Port Ansel",), max_new_tokens=4) for prompt in prompts]
+    return [name for name in methods() if find(name).trainable]
 
 
 def episode(key: str = "e", documents: int = 3) -> Episode:

@@ -1,4 +1,4 @@
-"""The command line: `ttabench eval | train | adapt | compare | profile | list`.
+"""The command line: `ttabench eval | train | adapt | compare | profile | list | check | new`.
 
 Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
 fault of the user's is one line on standard error and exit code 2; an interrupted command leaves with 130.
@@ -223,6 +223,24 @@ def list_(what: o.What, name: o.Name = "", out: o.Out = o.DEFAULT_OUT, json: o.A
     from ttabench.report import listing
 
     listing.show(what, name, out, json)
+
+
+@app.command()
+def check(method: o.Checked, preset: o.Preset = "", set_: o.Set = None, json: o.AsJson = False) -> None:
+    """Check that a method keeps the promises of the contract, a verdict a line; leaves with 1 where one is broken."""
+    _say_loading("models of two layers", json)
+    from ttabench.cli import contract
+
+    if not contract.check(method, preset, tuple(set_ or ()), json=json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def new(what: o.NewWhat, name: o.NewName, out: o.NewOut = Path()) -> None:
+    """Write a working method to begin from, and its test: `ttabench new method NAME`."""
+    from ttabench.cli import contract
+
+    contract.new(what, name, out)
 
 
 app.command()(profile)

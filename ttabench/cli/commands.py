@@ -14,6 +14,7 @@ from ttabench.cli.reading import Reading, pieces_of, read
 from ttabench.core import render
 from ttabench.core.errors import UserError
 from ttabench.core.progress import no_word
+from ttabench.methods.registry import cost_of
 from ttabench.run.asking import manner
 from ttabench.run.config import STATES_OF
 from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
@@ -91,6 +92,10 @@ def evaluate(
 
 
 def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool) -> None:
+    if showing.quiet and not showing.json:
+        for outcome in outcomes:
+            render.print_line(str(outcome.folder))
+        return
     from ttabench.report.compare import compare as compare_runs
     from ttabench.report.tables import comparison_tables, run_table
 
@@ -102,9 +107,6 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
             apart = compare_runs([outcome.folder for outcome in outcomes]).differences
             found["differences"] = [asdict(each) for each in apart]
         render.print_json(found)
-    elif showing.quiet:
-        for outcome in outcomes:
-            render.print_line(str(outcome.folder))
     elif compared:
         render.show(comparison_tables(compare_runs([outcome.folder for outcome in outcomes])))
     else:
@@ -124,7 +126,7 @@ def dry_run(
     shape = cost.shape_of(request.model)
     first = next(iter(plans[0].task.episodes()))
     work = cost.workload(first, request.dtype)
-    found = cost.estimate(request.method, plans[0].config.settings, shape, work) if shape else None
+    found = cost_of(plans[0].resolved.spec, plans[0].config.settings, shape, work) if shape else None
     rates = Setting(device=request.device, dtype=request.dtype, threads=threads)
     time = duration.estimate(plans, first, Paper(shape, work, found), rates) if shape and found else None
     if showing.json:
@@ -163,7 +165,12 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
         patch = Patch() if method.looks_at_question else method.patch(state, [])
         lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
         folder.write(state, resolved.belongs(lm), lora)
-    result = {"method": request.method, "pieces": len(pieces), "state_bytes": state.nbytes, "folder": str(folder.path)}
+    result = {
+        "method": resolved.spec.name,
+        "pieces": len(pieces),
+        "state_bytes": state.nbytes,
+        "folder": str(folder.path),
+    }
     if lora is not None:
         result["peft"] = str(folder.path / "peft")
         if patch.tokens_BT is not None:

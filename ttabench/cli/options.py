@@ -9,7 +9,6 @@ import typer
 
 from ttabench.core.architectures import names as model_names
 from ttabench.core.environment import MOST_THREADS
-from ttabench.core.registry import METHODS
 
 DEFAULT_OUT = Path("results/scratch")
 RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
@@ -21,7 +20,9 @@ def _starting(names: list[str], incomplete: str) -> list[str]:
 
 def complete_method(incomplete: str) -> list[str]:
     """Shell completion of `--method`."""
-    return _starting(sorted(METHODS), incomplete)
+    from ttabench.methods.registry import methods
+
+    return _starting(sorted(methods()), incomplete)
 
 
 def complete_model(incomplete: str) -> list[str]:
@@ -58,6 +59,12 @@ Task = Annotated[
     typer.Option("--task", "-t", help="A task's name (`list tasks`) or the path of a card.",
                  autocompletion=complete_task, rich_help_panel=RUN),
 ]  # fmt: skip
+Checked = Annotated[
+    str, typer.Argument(help="A method: a name, or a file of Python (./mine.py).", autocompletion=complete_method)
+]
+NewWhat = Annotated[str, typer.Argument(help="method")]
+NewName = Annotated[str, typer.Argument(help="Its name: lower case, digits and _.")]
+NewOut = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.", rich_help_panel=HOW)]
 Model = Annotated[
     str,
     typer.Option(help="Base LM: nano, a known name (`list models`), a folder, a .gguf file, or a hub id.",

@@ -112,7 +112,7 @@ def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
 
 def _on_paper(paper: Mapping[str, Any], load: Mapping[str, Any], more: Mapping[str, Any], showing: Showing) -> None:
     """The table of costs on paper, for the load that would be measured."""
-    from ttabench.cost.table import AnalyticLoad
+    from ttabench.profiling.analytic import AnalyticLoad
     from ttabench.profiling.load import Load
     from ttabench.profiling.on_paper import Paper, show
 

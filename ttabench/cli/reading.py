@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.progress import Tick
 from ttabench.core.types import Observe
-from ttabench.lm.patch import State
 
 if TYPE_CHECKING:
+    from ttabench.lm.patch import State
     from ttabench.methods.session import Session
 
 PIECES = ("file", "paragraphs", "lines")

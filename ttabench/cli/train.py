@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ttabench.cli import commands
 from ttabench.cli.options import DEFAULT_OUT
-from ttabench.core import registry, render
+from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.typed import assignments
+from ttabench.methods import registry
 from ttabench.methods.recipe import Recipe
+from ttabench.methods.spec import MethodSpec
 from ttabench.run.asking import trained_with
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
@@ -57,11 +61,11 @@ def train(
     from ttabench.run.training import lessons
     from ttabench.run.training import train as train_method
 
-    name = f"{request.method}-{Path(request.task).stem}-{Path(request.base_name).name}"
-    out = storing.out or DEFAULT_OUT / "checkpoints" / name
     plan = make_plan(request, training.seed)
+    name = f"{plan.resolved.spec.name}-{Path(request.task).stem}-{Path(request.base_name).name}"
+    out = storing.out or DEFAULT_OUT / "checkpoints" / name
     recipe = recipe_of(
-        plan.resolved.cls, registry.preset_for(plan.resolved.cls, request.preset, request.model), changes
+        plan.resolved.spec, registry.preset_for(plan.resolved.spec, request.preset, request.model), changes
     )
     config = _train_config(recipe, training, out, plan, request.task_options)
     check(out, resume=training.resume)
@@ -85,8 +89,8 @@ def train(
         record = train_method(method, batches, config, on_step, judged)
     result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     result |= {f"validation_{name}": value for name, value in (record.validation or [{}])[-1].items() if name != "step"}
-    again = f"ttabench eval --method {request.method} --task {request.task} {request.base_words} --checkpoint {out}"
-    commands.show_result("trained", result, showing, f"Try it: {again}")
+    again = f"ttabench eval --method {quote(request.method)} --task {request.task} {request.base_words}"
+    commands.show_result("trained", result, showing, f"Try it: {again} --checkpoint {out}")
 
 
 def _validation(plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
@@ -99,7 +103,7 @@ def _validation(plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
     task, split = plan.task, "validation"
     if split not in task.card.splits or task.split == split:
         return []
-    options = registry.assignments(plan.request.task_options, "--task-set")
+    options = assignments(plan.request.task_options, "--task-set")
     try:
         found = load(plan.request.task, source=plan.config.source, split=split, options=options)
     except UserError as error:
@@ -108,12 +112,12 @@ def _validation(plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
     return list(islice(found.training(0, recipe.documents[0], recipe.questions, base), JUDGED))
 
 
-def recipe_of(cls: type[Any], preset: str, changes: Mapping[str, Any]) -> Recipe:
+def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Recipe:
     """The preset's recipe, with what the command line says otherwise (None and "" say nothing)."""
     said = {key: value for key, value in changes.items() if value not in (None, "")}
     if "documents" in said:
         said["documents"] = commands.number_list("--documents", said["documents"])
-    own: Recipe = cls.recipes.get(preset, Recipe())
+    own = spec.recipes.get(preset, Recipe())
     recipe = replace(own, **said)
     if recipe.schedule not in SCHEDULES:
         raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))

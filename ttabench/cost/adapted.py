@@ -9,10 +9,13 @@ that write low-rank deltas of linear maps.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ttabench.core.architectures import ARCHITECTURES
-from ttabench.cost.load import SINGLE, Cost, Settings, Workload, closed_book
+from ttabench.core.bounds import at_least
+from ttabench.cost.formula import Formula
+from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
 from ttabench.cost.shape import Shape, shape_from
 
 SVD = 21
@@ -22,11 +25,52 @@ WEIGHT_HEAD = 128
 """Inner width of the head of CaMeLS's weight model."""
 
 
-def sft(settings: Settings, shape: Shape, work: Workload) -> Cost:
+@dataclass(frozen=True, kw_only=True)
+class SftSettings:
+    """Settings of supervised fine-tuning."""
+
+    document_epochs: int = 0
+    """Passes over the documents before."""
+
+    def __post_init__(self) -> None:
+        at_least(0, document_epochs=self.document_epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CamelsSettings:
+    """Settings of CaMeLS."""
+
+    weights: Literal["camels", "uniform", "salient", "tfidf"] = "camels"
+    """Who weighs the tokens of a document."""
+    document_tokens: int = 1024
+    """A document keeps its first so many tokens."""
+
+    def __post_init__(self) -> None:
+        at_least(1, document_tokens=self.document_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerativeAdapterSettings:
+    """Settings of Generative Adapter."""
+
+    inner: int = 1024
+    """Width of the outer products."""
+    rank: int = 128
+    """Rank of each delta."""
+    chunk: int = 1024
+    """Tokens that are read together."""
+    finalize: bool = False
+    """Keep the deltas alone, after which nothing more is read."""
+
+    def __post_init__(self) -> None:
+        at_least(1, inner=self.inner, rank=self.rank, chunk=self.chunk)
+
+
+def sft(settings: SftSettings, shape: Shape, work: Workload) -> Cost:
     """Full fine-tuning on questions beforehand (arXiv 2411.05877, section 4.2), a second set of weights; with
     `document_epochs` after next-token training on the documents (its continual pretraining)."""
     bare = replace(closed_book(shape, work), added_parameters=shape.parameters)
-    epochs = settings["document_epochs"]
+    epochs = settings.document_epochs
     if not epochs or not work.pieces:
         return bare
     flops = sum(3 * (shape.forward(piece) + shape.head(piece)) for piece in work.pieces)
@@ -43,13 +87,13 @@ def sft(settings: Settings, shape: Shape, work: Workload) -> Cost:
     )
 
 
-def camels(settings: Settings, shape: Shape, work: Workload) -> Cost:
+def camels(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
     """CaMeLS (arXiv 2305.15076, section 3): one step of all weights a document; its token weights by a DistilGPT2."""
     known = ARCHITECTURES["distilgpt2"]
     judge = shape_from(known.config, known.model_type)
     head = judge.hidden * WEIGHT_HEAD + 2 * WEIGHT_HEAD + 1
-    learned = settings["weights"] == "camels"
-    documents = [min(piece, settings["document_tokens"]) for piece in work.pieces]
+    learned = settings.weights == "camels"
+    documents = [min(piece, settings.document_tokens) for piece in work.pieces]
     flops = sum(3 * (shape.forward(tokens) + shape.head(tokens)) for tokens in documents)
     if learned:
         flops += sum(judge.forward(tokens) + 2 * head * tokens for tokens in documents)
@@ -66,19 +110,19 @@ def camels(settings: Settings, shape: Shape, work: Workload) -> Cost:
     )
 
 
-def generative_adapter(settings: Settings, shape: Shape, work: Workload) -> Cost:
+def generative_adapter(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> Cost:
     """Generative Adapter (arXiv 2411.05877, equations 3 and 6-9): outer products of hidden states, summed, normalised
     by a singular value decomposition, and written into the output projection of every layer's attention."""
-    inner, rank, target = settings["inner"], settings["rank"], shape.attention_linears[-1]
+    inner, rank, target = settings.inner, settings.rank, shape.attention_linears[-1]
     generator = inner * (target.ends + 2 * shape.hidden) + shape.hidden
     factors, summed = rank * target.ends, inner**2
     written = SVD * inner**3 + 2 * inner * factors
-    chunks = [size for piece in work.pieces for size in _cut(piece, settings["chunk"])]
+    chunks = [size for piece in work.pieces for size in _cut(piece, settings.chunk)]
     chunks[:1] = [shape.starts + size for size in chunks[:1]]
     flops = sum(shape.forward(size) + shape.layers * size * (4 * shape.hidden * inner + 2 * summed) for size in chunks)
     flops += shape.layers * written * len(chunks)
     flops += 2 * shape.layers * factors * sum(chunks[1:])  # later chunks are read by the weights adapted so far
-    floats = shape.layers * (factors + (0 if settings["finalize"] else summed)) if chunks else 0
+    floats = shape.layers * (factors + (0 if settings.finalize else summed)) if chunks else 0
     bare, longest = closed_book(shape, work), max(chunks, default=0)
     return replace(
         bare,
@@ -95,3 +139,16 @@ def _cut(piece: int, size: int) -> list[int]:
     """Parts of like length, of at most `size`."""
     count = -(-piece // size)
     return [piece * (number + 1) // count - piece * number // count for number in range(count)]
+
+
+FORMULAS = (
+    Formula(
+        name="generative_adapter",
+        Settings=GenerativeAdapterSettings,
+        cost=generative_adapter,
+        presets={"nano": GenerativeAdapterSettings(inner=64, rank=8)},
+        paper="2411.05877",
+    ),
+    Formula(name="sft", Settings=SftSettings, cost=sft, paper="2411.05877"),
+    Formula(name="camels", Settings=CamelsSettings, cost=camels, paper="2305.15076"),
+)

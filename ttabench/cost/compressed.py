@@ -10,9 +10,42 @@ they count no BOS. Merging is two operations a number and is left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from ttabench.cost.load import INTEGER, Cost, Settings, Workload, answer, closed_book
+from ttabench.core.bounds import at_least
+from ttabench.cost.formula import Formula
+from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressedSettings:
+    """What these methods compress a piece into."""
+
+    comp_tokens: int = 8
+    """COMP tokens, or pooled slots, of a piece."""
+    lora_rank: int = 8
+    """Rank of the LoRA on the attention's maps."""
+
+    def __post_init__(self) -> None:
+        at_least(0, comp_tokens=self.comp_tokens)
+        at_least(1, lora_rank=self.lora_rank)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CcmSettings(CompressedSettings):
+    """Settings of CCM."""
+
+    update: Literal["concat", "merge"] = "concat"
+    """Whether the memory grows with the pieces or is their average."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GistingSettings(CompressedSettings):
+    """Settings of Gisting."""
+
+    online: bool = False
+    """Compress each piece alone rather than the whole context at once."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +59,13 @@ class _Compression:
     """Beyond the text read; compressing tokens take none of their own."""
 
 
-def _conditional_lora(settings: Settings, shape: Shape) -> int:
+def _conditional_lora(settings: CompressedSettings, shape: Shape) -> int:
     """Parameters of the LoRA on the attention's maps; it acts on COMP tokens only."""
     ends = sum(linear.ends for linear in shape.attention_linears)
-    return int(settings["lora_rank"] * shape.layers * ends)
+    return int(settings.lora_rank * shape.layers * ends)
 
 
-def _cost(settings: Settings, shape: Shape, work: Workload, done: _Compression, embeddings: int) -> Cost:
+def _cost(settings: CompressedSettings, shape: Shape, work: Workload, done: _Compression, embeddings: int) -> Cost:
     floats = shape.slot_floats * done.kept
     return Cost(
         parameters=shape.parameters,
@@ -47,44 +80,44 @@ def _cost(settings: Settings, shape: Shape, work: Workload, done: _Compression, 
     )
 
 
-def _embeddings(settings: Settings, shape: Shape) -> int:
-    return int(settings["comp_tokens"] * shape.hidden)
+def _embeddings(settings: CompressedSettings, shape: Shape) -> int:
+    return int(settings.comp_tokens * shape.hidden)
 
 
-def _untouched(settings: Settings, shape: Shape, work: Workload, embeddings: int) -> Cost:
+def _untouched(settings: CompressedSettings, shape: Shape, work: Workload, embeddings: int) -> Cost:
     added = _conditional_lora(settings, shape) + embeddings
     return replace(closed_book(shape, work), added_parameters=added)
 
 
-def ccm(settings: Settings, shape: Shape, work: Workload) -> Cost:
+def ccm(settings: CcmSettings, shape: Shape, work: Workload) -> Cost:
     """CCM (arXiv 2312.03414, equations 1-3): each piece and its COMP tokens are read on top of the memory so far."""
     embeddings = _embeddings(settings, shape)
     if not work.pieces:
         return _untouched(settings, shape, work, embeddings)
-    comp, held, flops, peak = settings["comp_tokens"], 0, 0, 0
+    comp, held, flops, peak = settings.comp_tokens, 0, 0, 0
     adapter = 2 * _conditional_lora(settings, shape) * comp
     for number, piece in enumerate(work.pieces):
         read = piece + comp + (0 if number else shape.starts)
         flops += shape.forward(read, held) + adapter
         peak = max(peak, held + read)
-        held = comp if settings["update"] == "merge" else held + comp
+        held = comp if settings.update == "merge" else held + comp
     return _cost(settings, shape, work, _Compression(flops, peak, held, comp), embeddings)
 
 
-def gisting(settings: Settings, shape: Shape, work: Workload) -> Cost:
+def gisting(settings: GistingSettings, shape: Shape, work: Workload) -> Cost:
     """Gisting (arXiv 2304.08467, as in 2312.03414, section 4): the whole context at once, or with `online` each piece
     alone. Not online, a further piece means to compress everything again."""
     embeddings = _embeddings(settings, shape)
     if not work.pieces:
         return _untouched(settings, shape, work, embeddings)
-    comp = settings["comp_tokens"]
-    texts = work.pieces if settings["online"] else (work.tokens,)
+    comp = settings.comp_tokens
+    texts = work.pieces if settings.online else (work.tokens,)
     reads = [text + comp + (0 if number else shape.starts) for number, text in enumerate(texts)]
     flops = sum(shape.forward(read) for read in reads) + 2 * _conditional_lora(settings, shape) * comp * len(reads)
     return _cost(settings, shape, work, _Compression(flops, max(reads), comp * len(reads), comp), embeddings)
 
 
-def compressive(settings: Settings, shape: Shape, work: Workload) -> Cost:
+def compressive(settings: CompressedSettings, shape: Shape, work: Workload) -> Cost:
     """Compressive Transformer (arXiv 1911.05507, as in 2312.03414): each piece's slots are pooled into `comp_tokens`.
     The paper says no more than how much memory that takes; its LoRA budget is that of CCM."""
     if not work.pieces:
@@ -94,7 +127,7 @@ def compressive(settings: Settings, shape: Shape, work: Workload) -> Cost:
         read = piece + (0 if number else shape.starts)
         flops += shape.forward(read, held) + shape.slot_floats * read
         peak = max(peak, held + read)
-        held += min(read, settings["comp_tokens"])
+        held += min(read, settings.comp_tokens)
     return _cost(settings, shape, work, _Compression(flops, peak, held, 0), 0)
 
 
@@ -106,3 +139,10 @@ def break_even_tokens(shape: Shape, comp_tokens: int, piece_tokens: int) -> floa
     """
     saved = shape.attention(piece_tokens - comp_tokens)
     return comp_tokens * 2 * shape.body / saved
+
+
+FORMULAS = (
+    Formula(name="ccm", Settings=CcmSettings, cost=ccm, paper="2312.03414"),
+    Formula(name="gisting", Settings=GistingSettings, cost=gisting, paper="2304.08467"),
+    Formula(name="compressive", Settings=CompressedSettings, cost=compressive, paper="1911.05507"),
+)

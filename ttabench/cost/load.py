@@ -5,12 +5,11 @@ Workload(pieces=(256, 256), prompt_tokens=32, new_tokens=16)  --formula-->  Cost
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.core.types import Ask, Episode, Json
+from ttabench.core.types import Ask, Episode
 from ttabench.cost.shape import Shape
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
@@ -87,23 +86,6 @@ class Cost:
     """Positions that the base model must have."""
 
 
-Settings: TypeAlias = Mapping[str, Json]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Formula:
-    """What a method costs, and the settings it depends on."""
-
-    cost: Callable[[Settings, Shape, Workload], Cost | None]
-    """None where a setting names what no formula knows."""
-    settings: Settings = field(default_factory=dict)
-    """Defaults; those of a method that is implemented are its own."""
-    presets: Mapping[str, Settings] = field(default_factory=dict)
-    """By name, what differs from the defaults; one that is named like the base model holds there by default."""
-    paper: str = ""
-    """arXiv id."""
-
-
 def answer(shape: Shape, work: Workload, context: int, *, begun: bool) -> int:
     """Operations of reading the prompt behind `context` slots and writing the answer token by token.
 
@@ -127,4 +109,18 @@ def closed_book(shape: Shape, work: Workload) -> Cost:
         ask_slots=slots,
         ask_flops=answer(shape, work, 0, begun=False),
         positions=slots,
+    )
+
+
+def read_again(shape: Shape, work: Workload, tokens: int) -> Cost:
+    """A state of the newest `tokens` tokens, which are read once, before the first query."""
+    slots = shape.starts + tokens
+    return Cost(
+        parameters=shape.parameters,
+        state_bytes=INTEGER * (tokens + 1),
+        adapt_slots=slots,
+        ask_slots=slots + work.asked,
+        adapt_flops=shape.forward(slots),
+        ask_flops=answer(shape, work, slots, begun=True),
+        positions=slots + work.asked,
     )

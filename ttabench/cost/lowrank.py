@@ -1,6 +1,6 @@
 """What low-rank deltas of linear maps cost: trained beforehand (LoRA), or on the context while it is read (TempLoRA).
 
-    templora(settings, shape, work).adapt_flops     `epochs` steps on every piece, then the prefix, read once more
+    Factors(shape, 64, targeted((), shape)).step(tokens=512, targets=256)      operations of one gradient step
 
 Deltas are not merged: what is read under them costs 2 r (I + O) more a token and map. A gradient step goes forward,
 then back: through a frozen map goes the gradient of what enters it alone, as many operations as forward; through
@@ -13,10 +13,9 @@ Letters: r rank · I/O features in and out of a linear map.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ttabench.core.errors import UserError
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Settings, Workload, answer, closed_book
 from ttabench.cost.shape import Linear, Shape
 
 
@@ -34,16 +33,12 @@ def targeted(targets: Sequence[str], shape: Shape) -> list[Linear]:
 
 
 @dataclass(frozen=True)
-class _Factors:
+class Factors:
     """Low-rank factors of the same linear maps in every layer."""
 
     shape: Shape
     rank: int
     maps: list[Linear]
-
-    @staticmethod
-    def of(settings: Settings, shape: Shape) -> _Factors:
-        return _Factors(shape, settings["rank"], targeted(settings["targets"], shape))
 
     @property
     def size(self) -> int:
@@ -77,38 +72,3 @@ class _Factors:
         adapted = [linear in self.maps for linear in into]
         queries, keys, values = adapted if len(adapted) == 3 else adapted * 3
         return (queries or keys) + queries + keys + values
-
-
-def lora(settings: Settings, shape: Shape, work: Workload) -> Cost:
-    """LoRA (arXiv 2106.09685), trained beforehand: the context is not read."""
-    factors, bare = _Factors.of(settings, shape), closed_book(shape, work)
-    asked = bare.ask_flops + factors.forward(shape.starts + work.asked)
-    return replace(bare, added_parameters=factors.size, ask_flops=asked)
-
-
-def templora(settings: Settings, shape: Shape, work: Workload) -> Cost:
-    """Temp-LoRA (arXiv 2401.11504, section 3): gradient steps of a LoRA on every piece, behind `prefix` tokens. The
-    state holds factors, two moments of Adam, the prefix, and three counts. Steps are counted as those that keep what
-    they compute: `recompute` adds a forward to each, about a fourth."""
-    factors, bare = _Factors.of(settings, shape), closed_book(shape, work)
-    if not work.pieces:
-        return bare
-    before = flops = peak = 0
-    for piece in work.pieces:
-        text = shape.starts + min(settings["prefix"], before)
-        tokens = text + piece - 1  # the last one predicts nothing
-        flops += settings["epochs"] * factors.step(tokens, piece if text else piece - 1)
-        peak, before = max(peak, tokens if settings["epochs"] else 0), before + piece
-    kept = min(max(0, settings["prefix"] - 1), before)  # the query brings one
-    slots = shape.starts + kept if kept else 0
-    floats, asked = 3 * factors.size, work.asked + (0 if kept else shape.starts)
-    return Cost(
-        parameters=shape.parameters,
-        state_floats=floats,
-        state_bytes=SINGLE * floats + INTEGER * (settings["prefix"] + 3),
-        adapt_slots=max(peak, slots),
-        ask_slots=slots + asked,
-        adapt_flops=flops + shape.forward(slots) + factors.forward(slots),
-        ask_flops=answer(shape, work, slots, begun=bool(kept)) + factors.forward(asked),
-        positions=max(peak, slots + asked),
-    )

@@ -55,7 +55,7 @@ def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     resolved = resolve_method(request)
     lm = ModelCache().get(request)
     method = resolved.build(lm)
-    if method.trainable and resolved.checkpoint is None:
+    if method.spec.trainable and resolved.checkpoint is None:
         log.warning("%s has no checkpoint here: its modules are untrained", request.method)
     start = None
     if request.state is not None:

@@ -1,1 +1,1 @@
-"""Ways to adapt: a room a method or family. `ttabench.core.registry` knows them by name."""
+"""Ways to adapt: a room a method or family. `ttabench.methods.registry` knows them by name."""

@@ -3,30 +3,24 @@
 A method overrides `adapt` and `patch`, and what else it does differently:
 
     class Echo(BaseMethod[NoSettings]):
-        name, growth = "echo", "constant"
+        spec = MethodSpec(name="echo", growth="constant")
         def adapt(self, state, pieces): ...
         def patch(self, state, asks): ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from torch import nn
 
 from ttabench.core.types import Ask, Growth, Json, Observe
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.recipe import Recipe
+from ttabench.methods.spec import MethodSpec
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoSettings:
-    """Settings of a method that has none."""
 
 
 SettingsT = TypeVar("SettingsT")
@@ -38,22 +32,15 @@ class BaseMethod(Generic[SettingsT]):
 
     Args:
         lm: the frozen base model.
-        settings: an instance of the class's `Settings`.
+        settings: an instance of the `Settings` of its spec.
     """
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    """One line for `list methods`."""
-    paper: ClassVar[str] = ""
-    """arXiv id."""
-    Settings: ClassVar[type[Any]] = NoSettings
-    presets: ClassVar[Mapping[str, Any]] = {}
-    """Settings by preset name; a preset named like the base model is its default."""
-    recipes: ClassVar[Mapping[str, Recipe]] = {}
-    """How presets are trained, by preset name, where that differs from `Recipe()`."""
-    growth: Growth = "none"
-    looks_at_question: bool = False
-    trainable: bool = False
+    spec: ClassVar[MethodSpec]
+    """What is known of it before torch is there, see `spec`."""
+    growth: Growth
+    """How the state grows, with these settings."""
+    looks_at_question: bool
+    """Whether `patch` depends on what is asked, with these settings."""
     reads: Reads = "pieces"
     """What must stand in one call of `adapt`: "pieces", any number of them, with equal states however they are cut;
     "run", all that is read between two questions; "once", everything, so that no task may ask in between."""
@@ -65,6 +52,12 @@ class BaseMethod(Generic[SettingsT]):
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         self.lm = lm
         self.settings = settings
+        self.growth, self.looks_at_question = self.spec.growth, self.spec.looks_at_question
+
+    @property
+    def name(self) -> str:
+        """As it is typed."""
+        return self.spec.name
 
     def begin(self, rows: int) -> State:
         """An empty state for `rows` independent readers."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -25,26 +25,11 @@ from ttabench.core.version import __version__
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.checkpoint_header import HEADER, Header, header
+from ttabench.methods.registry import restored
 
-WEIGHTS, HEADER = "adapter.safetensors", "adapter.json"
+WEIGHTS = "adapter.safetensors"
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """What `adapter.json` says."""
-
-    method: str
-    settings: dict[str, Json]
-    base_name: str
-    base_fingerprint: str
-    version: str
-    parameters: int
-    training: dict[str, Json]
-    step: int | None = None
-    """Optimiser steps; the weights say the same."""
-    stands_on: dict[str, Json] = field(default_factory=dict)
-    """The checkpoint that the base model carried in training: its name and digest; empty for none."""
 
 
 def save(
@@ -97,26 +82,6 @@ def save(
         raise UserError(f"Checkpoint folder {folder} cannot be written: {told}.", "Choose another --out.") from None
 
 
-def header(folder: Path) -> Header:
-    """The header of a checkpoint.
-
-    Raises:
-        UserError: no checkpoint there, or a damaged header.
-    """
-    path = folder / HEADER
-    try:
-        found = Header(**json.loads(path.read_text(encoding="utf-8")))
-    except OSError:
-        raise UserError(
-            f"{folder} holds no checkpoint ({HEADER} is missing).", "Make one with `ttabench train`."
-        ) from None
-    except (ValueError, TypeError, RecursionError):
-        raise UserError(f"{path} is damaged.", "Train the method again.") from None
-    if not isinstance(found.settings, dict) or not isinstance(found.training, dict):
-        raise UserError(f"{path} is damaged.", "Train the method again.")
-    return found
-
-
 def load(
     cls: type[BaseMethod[Any]], lm: LM, folder: Path, settings: Mapping[str, Json] | None = None
 ) -> BaseMethod[Any]:
@@ -133,9 +98,9 @@ def load(
             that are not finite, damage.
     """
     found = header(folder)
-    if found.method != cls.name:
+    if found.method != cls.spec.name:
         raise UserError(
-            f"{folder} is a checkpoint of {found.method}, not of {cls.name}.", f"Use --method {found.method}."
+            f"{folder} is a checkpoint of {found.method}, not of {cls.spec.name}.", f"Use --method {found.method}."
         )
     if found.base_fingerprint != lm.fingerprint:
         under = str(found.stands_on.get("name", ""))
@@ -152,9 +117,8 @@ def load(
 
 
 def _settings(cls: type[BaseMethod[Any]], found: Header, changes: Mapping[str, Json], folder: Path) -> Any:
-    stored = {key: tuple(value) if isinstance(value, list) else value for key, value in found.settings.items()}
     try:
-        return replace(cls.Settings(**stored), **changes)
+        return replace(restored(cls.spec, found.settings), **changes)
     except (TypeError, ValueError) as error:
         raise UserError(
             f"Settings of the checkpoint {folder} (ttabench {found.version}) do not fit: {error}.",

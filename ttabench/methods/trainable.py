@@ -25,8 +25,6 @@ from ttabench.methods.session import Session
 class Trainable(BaseMethod[SettingsT]):
     """Defaults of a method with parameters; see `run.training`."""
 
-    trainable = True
-
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a
         checkpoint, with the episodes of its first step."""

@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from ttabench.core import registry
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.lm.hub import digest_of
+from ttabench.methods import registry
 from ttabench.profiling.load import Load
 from ttabench.profiling.typed import STREAM, method_names
 from ttabench.readers import cards
@@ -147,17 +148,17 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
         UnknownName: a method or a setting that none of them has.
         UserError: a preset or a checkpoint that none of them takes; a name that is missing.
     """
-    names = method_names(typed.methods, registry.METHODS)
-    classes = {name: registry.resolve(name) for name in names}
+    names = method_names(typed.methods, registry.methods())
+    specs = {name: registry.find(name) for name in names}
     settings = _shared_out(names, typed.settings)
-    presets = {name: typed.preset for name, cls in classes.items() if typed.preset in cls.presets}
+    presets = {name: typed.preset for name, spec in specs.items() if typed.preset in spec.presets}
     if typed.preset and not presets:
-        raise UnknownName("preset", typed.preset, sorted({each for cls in classes.values() for each in cls.presets}))
-    takers = [name for name, cls in classes.items() if cls.trainable]
+        raise UnknownName("preset", typed.preset, sorted({each for spec in specs.values() for each in spec.presets}))
+    takers = [name for name, spec in specs.items() if spec.trainable]
     if typed.checkpoint not in ("", "none") and len(takers) != 1:
         what = f"--checkpoint {typed.checkpoint} belongs to one trained method, not {len(takers)}."
         raise UserError(what, "Name one with --methods.")
-    stream = {name: STREAM for name, cls in classes.items() if STREAM in cls.presets and not typed.preset}
+    stream = {name: STREAM for name, spec in specs.items() if STREAM in spec.presets and not typed.preset}
     return tuple(
         Chosen(
             method=name,
@@ -171,9 +172,9 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
 
 def _shared_out(names: Sequence[str], settings: Sequence[str]) -> dict[str, list[str]]:
     """`key=value` to every method with that setting, `method.key=value` to that one."""
-    known = {name: {key for key, _, _ in registry.describe_settings(registry.resolve(name))} for name in names}
+    known = {name: {key for key, _, _ in registry.describe_settings(registry.find(name))} for name in names}
     found: dict[str, list[str]] = {name: [] for name in names}
-    for key, value in registry.assignments(settings).items():
+    for key, value in assignments(settings).items():
         method, dot, inner = key.partition(".")
         if dot and method not in known:
             raise UnknownName("method in --set", method, list(names))

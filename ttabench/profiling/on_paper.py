@@ -1,4 +1,4 @@
-"""`ttabench profile --analytic`: the table of `ttabench.cost.table` as people see it. Nothing is loaded or measured.
+"""`ttabench profile --analytic`: the table of `analytic` as people see it. Nothing is loaded or measured.
 
 show(Paper(methods="icl,snapkv", model="llama-2-7b", prefill="4k,64k"), form="table")
 """
@@ -6,14 +6,16 @@ show(Paper(methods="icl,snapkv", model="llama-2-7b", prefill="4k,64k"), form="ta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 
-from ttabench.core import registry, render
+from ttabench.core import render
 from ttabench.core.errors import UnknownName
 from ttabench.core.sizes import lengths, short
+from ttabench.core.typed import assignments
 from ttabench.core.types import Json
-from ttabench.cost import FORMULAS
-from ttabench.cost.table import AnalyticLoad, table
+from ttabench.cost import Formula
+from ttabench.methods import registry
+from ttabench.profiling.analytic import AnalyticLoad, table
 from ttabench.profiling.typed import STREAM, method_names
 
 
@@ -27,61 +29,47 @@ class Paper:
     prefill: str = "1k,4k"
     preset: str = ""
     settings: tuple[str, ...] = ()
-    """key=value for every method whose cost depends on the key, or method.key=value."""
+    """key=value for every method that has the key, or method.key=value."""
 
-    def names(self) -> list[str]:
-        """The methods.
+    def known(self) -> dict[str, Formula]:
+        """The methods, by name.
 
         Raises:
-            UnknownName: one without a formula.
-            UserError: one is missing beside a comma.
+            UserError: one that is not known, whose cost is not, or whose name is missing beside a comma.
         """
-        names = method_names(self.methods, FORMULAS)
-        for name in names:
-            if name not in FORMULAS:
-                raise UnknownName("method with a formula of cost", name, list(FORMULAS))
-        return names
+        return {name: registry.formula(name) for name in method_names(self.methods, registry.formulas())}
+
+    def presets(self) -> dict[str, str]:
+        """Presets by method: what was typed, where a method has it; else that of streams.
+
+        Raises:
+            UnknownName: a preset that none of the methods has.
+        """
+        has = {name: formula.presets for name, formula in self.known().items()}
+        wanted = self.preset or STREAM
+        found = {name: wanted for name, presets in has.items() if wanted in presets}
+        if self.preset and not found:
+            raise UnknownName("preset", self.preset, sorted({each for presets in has.values() for each in presets}))
+        return found
 
     def changes(self) -> dict[str, dict[str, Json]]:
         """Settings by method.
 
         Raises:
-            UnknownName: a preset that none of the methods has, or a setting that no cost depends on.
+            UnknownName: a setting that none of the methods has.
         """
-        names = self.names()
-        if self.preset and not any(self.preset in _presets(name) for name in names):
-            known = {each for name in names for each in _presets(name)}
-            raise UnknownName("preset", self.preset, sorted(known))
-        found = {name: self._of_preset(name) for name in names}
-        for key, value in registry.assignments(self.settings).items():
+        keys = {name: {each.name for each in fields(known.Settings)} for name, known in self.known().items()}
+        found: dict[str, dict[str, Json]] = {name: {} for name in keys}
+        for key, value in assignments(self.settings).items():
             method, dot, inner = key.partition(".")
-            if dot and method not in names:
-                raise UnknownName("method in --set", method, names)
-            takers = [method] if dot else [name for name in names if key in FORMULAS[name].settings]
+            if dot and method not in keys:
+                raise UnknownName("method in --set", method, list(keys))
+            takers = [method] if dot else [name for name, own in keys.items() if key in own]
             if not takers:
-                raise UnknownName("setting these costs depend on", key, _known(names))
+                raise UnknownName("setting of these methods", key, sorted(set().union(*keys.values())))
             for name in takers:
                 found[name][inner if dot else key] = value
         return found
-
-    def _of_preset(self, name: str) -> dict[str, Json]:
-        """All settings of the preset, so that none of the model's is left; nothing where the method has no such preset.
-        That of streams is known without its method, which would import torch."""
-        formula = FORMULAS[name]
-        if not self.preset:
-            return {**formula.settings, **formula.presets[STREAM]} if STREAM in formula.presets else {}
-        chosen = _presets(name).get(self.preset)
-        told = {} if chosen is None else asdict(chosen)
-        return {key: value for key, value in told.items() if key in formula.settings}
-
-
-def _known(names: Sequence[str]) -> list[str]:
-    return sorted({key for name in names for key in FORMULAS[name].settings})
-
-
-def _presets(name: str) -> Mapping[str, Json]:
-    found: Mapping[str, Json] = registry.resolve(name).presets if name in registry.METHODS else {}
-    return found
 
 
 def show(paper: Paper, load: AnalyticLoad, form: str) -> None:
@@ -91,7 +79,7 @@ def show(paper: Paper, load: AnalyticLoad, form: str) -> None:
         UnknownName: a method, model, preset, setting or format that is not known.
     """
     known = render.known_format(form)
-    rows = table(paper.model, paper.names(), lengths(paper.prefill), load, paper.changes())
+    rows = table(paper.model, list(paper.known()), lengths(paper.prefill), load, paper.changes(), paper.presets())
     render.show([as_table(paper.model, rows)], known)
 
 

@@ -34,7 +34,7 @@ def training(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tic
     """The row of one length of document."""
     try:
         figures = _document(lm, method, tokens, load)
-        if method.trainable:
+        if method.spec.trainable:
             figures |= _steps(lm, method, tokens, load, tick)
     except UserError as error:
         return Row(method=method.name, prefill=tokens, status="refused", detail=str(error))

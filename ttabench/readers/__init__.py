@@ -4,7 +4,8 @@
     for episode in task.episodes():
         ...
 
-`READERS` maps the name a card gives to "module:function"; the function takes a `Card` and a `Request`.
+`READERS` maps the name a card gives to "module:function"; the function takes a `Card` and a `Request`. Other packages
+offer readers through the entry-point group `ttabench.readers`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from ttabench.core.errors import UnknownName
+from ttabench.core.plugins import offered
 from ttabench.core.types import Episode, Json
 
 if TYPE_CHECKING:
     from ttabench.readers.cards import Card
+    from ttabench.readers.sources import Request
     from ttabench.readers.tokens import Tokens
 
+GROUP = "ttabench.readers"
+"""Entry points of other packages: functions of a card and a request."""
 READERS = {
     "qa_stream": "ttabench.readers.qa_stream:read",
     "demonstrations": "ttabench.readers.demonstrations:read",
@@ -140,11 +145,19 @@ def load(
     from ttabench.readers.sources import Request
 
     bound = load_card(card) if isinstance(card, str) else card
-    if bound.reader not in READERS:
-        raise UnknownName("reader", bound.reader, list(READERS))
+    read = _reader(bound.reader)
     if split not in bound.splits:
         raise UnknownName(f"split of task {bound.name}", split, list(bound.splits))
-    module, _, function = READERS[bound.reader].partition(":")
     request = Request(source=str(source), split=split, seed=seed, limit=limit, options=dict(options or {}))
-    read: Callable[[Card, Request], Task] = getattr(import_module(module), function)
     return read(bound, request)
+
+
+def _reader(name: str) -> Callable[[Card, Request], Task]:
+    if name not in READERS and name not in offered(GROUP):
+        raise UnknownName("reader", name, sorted([*READERS, *offered(GROUP)]))
+    if name not in READERS:
+        other: Callable[[Card, Request], Task] = offered(GROUP)[name].load()
+        return other
+    module, _, function = READERS[name].partition(":")
+    read: Callable[[Card, Request], Task] = getattr(import_module(module), function)
+    return read

@@ -189,23 +189,23 @@ class Card(_Part):
 
     name: Slug
     reader: str
-    title: str
-    paper: str
-    arxiv: Annotated[str, StringConstraints(pattern=r"^\d{4}\.\d{4,5}$")]
-    licence: str
-    source: Source
+    title: str = ""
+    paper: str = ""
+    arxiv: Annotated[str, StringConstraints(pattern=r"^(\d{4}\.\d{4,5})?$")] = ""
+    licence: str = ""
+    source: Source = Source()
     columns: dict[str, tuple[str, ...]] = {}
     """Field of the reader's row type -> names of that column in the published layouts; the first one present counts."""
     parts: dict[Slug, SubTask] = {}
     """Sub-tasks by name, for the reader `demonstrations`; its cards have no columns of their own."""
     splits: dict[str, Split]
-    prompt: Prompt
-    protocol: dict[str, Scalar]
+    prompt: Prompt = Prompt()
+    protocol: dict[str, Scalar] = {}
     quirks: dict[str, Scalar] = {}
     """Protocol settings that `paper_quirks=true` switches on together: deviations of the papers' own code."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)]
     main_metric: str
-    chance: float | None
+    chance: float | None = None
     """Main metric (0 to 1) of an answer drawn without reading; null where nothing is drawn (perplexity)."""
     twin: Twin | None = None
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ttabench import cost
-from ttabench.core import architectures, registry, render
+from ttabench.core import architectures, render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import Cell, Table
+from ttabench.methods import registry
 from ttabench.run.resolve import STANDING
 
 WHAT = ("methods", "tasks", "models", "runs")
@@ -43,14 +44,17 @@ def methods_table() -> Table:
     """Every registered method."""
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
-    for cls in [*map(registry.resolve, registry.METHODS), *registry.plugins()]:
-        name = cls.name
-        looks, trained = ("question" if cls.looks_at_question else ""), ("trained" if cls.trainable else "")
-        presets = ", ".join(cls.presets)
-        rows.append((name, cls.summary, cls.growth, looks, trained, presets, cls.paper))
+    others, faults = registry.installed()
+    for fault in faults:
+        render.remark(f"Note: {fault}")
+    families = [family.stands_for for family in registry.families().values()]
+    for spec in [*registry.methods().values(), *others.values(), *families]:
+        looks, trained = ("question" if spec.looks_at_question else ""), ("trained" if spec.trainable else "")
+        presets = ", ".join(spec.presets)
+        rows.append((spec.name, spec.summary, spec.growth, looks, trained, presets, spec.paper))
         data.append({
-            "method": name, "summary": cls.summary, "growth": cls.growth, "looks_at_question": cls.looks_at_question,
-            "trainable": cls.trainable, "presets": presets, "paper": cls.paper,
+            "method": spec.name, "summary": spec.summary, "growth": spec.growth, "presets": presets,
+            "looks_at_question": spec.looks_at_question, "trainable": spec.trainable, "paper": spec.paper,
         })  # fmt: skip
     columns = ("method", "what it does", "state grows", "looks at", "", "presets", "arXiv")
     caption = "Settings of one: ttabench list methods NAME"
@@ -59,31 +63,32 @@ def methods_table() -> Table:
 
 def settings_table(method: str) -> Table:
     """The settings of one method: type, default, meaning."""
-    cls = registry.resolve(method)
-    meanings = field_docs(cls.Settings)
-    described = [(key, kind, default, meanings.get(key, "")) for key, kind, default in registry.describe_settings(cls)]
+    spec = registry.find(method)
+    meanings = field_docs(spec.Settings)
+    described = [(key, kind, default, meanings.get(key, "")) for key, kind, default in registry.describe_settings(spec)]
     data = [
         {"setting": key, "type": kind, "default": str(default), "meaning": meaning}
         for key, kind, default, meaning in described
     ]
     rows = tuple((key, kind, str(default), meaning) for key, kind, default, meaning in described)
-    caption = f"Set one with --set key=value.{' Presets: ' + ', '.join(cls.presets) if cls.presets else ''}"
+    caption = f"Set one with --set key=value.{' Presets: ' + ', '.join(spec.presets) if spec.presets else ''}"
     columns = ("setting", "type", "default", "meaning")
     return Table(title=f"settings of {method}", columns=columns, rows=rows, data=tuple(data), caption=caption)
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
-    """The docstring under each field of a class; empty where the source cannot be read."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(settings)))
-    except (OSError, TypeError):
-        return {}
+    """The docstring under each field of a class and of those it inherits from; empty where no source can be read."""
     found: dict[str, str] = {}
-    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    for field, after in pairwise(body):
-        match field, after:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
+    for cls in reversed(settings.__mro__[:-1]):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+        except (OSError, TypeError):
+            continue
+        body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+        for field, after in pairwise(body):
+            match field, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split())
     return found
 
 

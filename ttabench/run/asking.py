@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from ttabench.core import registry
 from ttabench.core.errors import UserError
+from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.lm.chat import has_template
 from ttabench.readers.cards import Card, Manner, load_card
@@ -44,7 +44,7 @@ def manner(request: RunRequest) -> Asked:
     Raises:
         UserError: the task asks nothing in turns, or an option cannot be read.
     """
-    card, typed = load_card(request.task), registry.assignments(request.task_options, "--task-set")
+    card, typed = load_card(request.task), assignments(request.task_options, "--task-set")
     if request.chat_template and card.reader == "book":
         raise UserError(f"{card.name} reads a book: it asks nothing in turns.", "Leave --chat-template out.")
     usual = _trained(request, card) or _of_card(request, card)

@@ -35,7 +35,7 @@ class Plan:
         found = [str(note) for note in self.task.notes]
         if told := STATES_OF[self.config.state_of]:
             found += [told, *self.task_record.get("others", {}).get("notes", [])]
-        if self.resolved.cls.trainable and self.resolved.checkpoint is None:
+        if self.resolved.spec.trainable and self.resolved.checkpoint is None:
             found.append(f"{self.config.method} has no checkpoint here: its modules are untrained")
         return found
 
@@ -69,7 +69,7 @@ def make_plan(request: RunRequest, seed: int) -> Plan:
     if request.state_of == "other":
         record["others"] = task.describe_others()
     config = RunConfig(
-        method=request.method,
+        method=resolved.spec.name,
         task=task.card.name,
         model=request.model,
         source=source,
@@ -102,6 +102,7 @@ def _inputs(request: RunRequest, resolved: ResolvedMethod, record: Mapping[str, 
     found = {
         "rows": str(record["digest"]),
         "model": _model_digest(request),
+        "method": resolved.spec.origin,
         "checkpoint": resolved.checkpoint_digest,
         "base_checkpoint": digest(named(request.base_checkpoint, request.model)) if request.base_checkpoint else "",
         "state": digest(request.state) if request.state is not None else "",

@@ -103,7 +103,7 @@ def answer_notes(samples: Sequence[Sample]) -> list[str]:
 def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> dict[str, Json]:
     return {
         "name": method.name,
-        "paper": method.paper,
+        "paper": method.spec.paper,
         "growth": method.growth,
         "looks_at_question": method.looks_at_question,
         "settings": dict(plan.resolved.settings),

@@ -1,4 +1,4 @@
-"""From what a user typed to a resolved method: class, preset, settings, checkpoint. No model is loaded here.
+"""From what a user typed to a resolved method: spec, preset, settings, checkpoint. No model is loaded here.
 
 resolve_method(RunRequest(method="mac", task="streamingqa")).settings   # of the shipped checkpoint, else of the preset
 resolve_method(request).build(lm)                                      # the method, its checkpoint loaded
@@ -12,11 +12,13 @@ from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core import registry
 from ttabench.core.architectures import NANO
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
+from ttabench.methods import registry
+from ttabench.methods.checkpoint_header import header
+from ttabench.methods.spec import MethodSpec
 from ttabench.run.config import standing_name
 
 if TYPE_CHECKING:
@@ -88,9 +90,9 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedMethod:
-    """A resolved method: its class, settings and checkpoint, before a model is loaded."""
+    """A resolved method: its spec, settings and checkpoint, before a model is loaded."""
 
-    cls: type[BaseMethod[Any]]
+    spec: MethodSpec
     preset: str
     changes: Mapping[str, Json]
     """Settings the user typed."""
@@ -108,10 +110,11 @@ class ResolvedMethod:
             UserError: the checkpoint belongs to another base model, or does not fit.
         """
         if self.checkpoint is None:
-            return self.cls(lm, registry.settings_from(self.cls, self.changes, self.preset))
+            made: BaseMethod[Any] = self.spec.load()(lm, registry.settings_of(self.spec, self.changes, self.preset))
+            return made
         from ttabench.methods import checkpoints
 
-        return checkpoints.load(self.cls, lm, self.checkpoint, self.changes)
+        return checkpoints.load(self.spec.load(), lm, self.checkpoint, self.changes)
 
     def checkpoint_name(self) -> str:
         """Where the checkpoint is, for people: its path, or `shipped:NAME` where the package brought it."""
@@ -123,7 +126,7 @@ class ResolvedMethod:
     def belongs(self, lm: LM) -> dict[str, Json]:
         """What a state made by this method on this base model belongs to, see `methods/states`."""
         return {
-            "method": self.cls.name,
+            "method": self.spec.name,
             "settings": dict(self.settings),
             "model": lm.name,
             "fingerprint": lm.fingerprint,
@@ -146,29 +149,27 @@ class ResolvedMethod:
 
 
 def resolve_method(request: RunRequest) -> ResolvedMethod:
-    """Resolve the method of a request: class, preset, settings, checkpoint.
+    """Resolve the method of a request: spec, preset, settings, checkpoint.
 
     Settings come from, later ones winning: the defaults, the preset (or the checkpoint's own settings), `--set`.
 
     Raises:
         UserError: an unknown method, preset or setting; a checkpoint that is missing or of another method.
     """
-    cls = registry.resolve(request.method)
-    changes = registry.typed_settings(cls, request.settings)
-    preset = registry.preset_for(cls, request.preset, request.model)
-    path = _checkpoint(request, cls)
+    spec = registry.find(request.method)
+    changes = registry.typed_settings(spec, request.settings)
+    preset = registry.preset_for(spec, request.preset, request.model)
+    path = _checkpoint(request, spec)
     if path is None:
-        settings = asdict(registry.settings_from(cls, changes, preset))
+        settings = asdict(registry.settings_of(spec, changes, preset))
         return ResolvedMethod(
-            cls=cls, preset=preset, changes=changes, settings=_plain(settings), checkpoint=None, checkpoint_digest=""
+            spec=spec, preset=preset, changes=changes, settings=_plain(settings), checkpoint=None, checkpoint_digest=""
         )
-    from ttabench.methods import checkpoints
-
-    found = checkpoints.header(path)
-    if found.method != request.method:
+    found = header(path)
+    if found.method != spec.name:
         raise UserError(f"{path} is a checkpoint of {found.method}.", f"Use --method {found.method}.")
     return ResolvedMethod(
-        cls=cls,
+        spec=spec,
         preset="",
         changes=changes,
         settings=_plain({**found.settings, **changes}),
@@ -183,16 +184,16 @@ def shipped_checkpoint(method: str, task: str, model: str) -> Path:
     return ASSETS / "adapters" / model / f"{method}-{task}"
 
 
-def _checkpoint(request: RunRequest, cls: type[BaseMethod[Any]]) -> Path | None:
-    if request.checkpoint == NO_CHECKPOINT or (not request.checkpoint and not cls.trainable):
+def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
+    if request.checkpoint == NO_CHECKPOINT or (not request.checkpoint and not spec.trainable):
         return None
     if request.checkpoint:
-        if not cls.trainable:
+        if not spec.trainable:
             raise UserError(f"{request.method} has nothing trained to load.", "Leave --checkpoint out.")
         if request.preset:
             raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
         return named(request.checkpoint, request.base_name)
-    shipped = shipped_checkpoint(request.method, request.task, request.base_name)
+    shipped = shipped_checkpoint(spec.name, request.task, request.base_name)
     usable = shipped.is_dir() and not request.random_weights and request.preset in ("", request.model)
     return shipped if usable else None
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ttabench.core import registry
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
-from ttabench.methods import checkpoints
+from ttabench.methods import checkpoints, registry
+from ttabench.methods.checkpoint_header import header as header_of
 
 
 def stood_on(lm: LM, folder: Path, name: str) -> LM:
@@ -32,11 +32,11 @@ def stood_on(lm: LM, folder: Path, name: str) -> LM:
     Raises:
         UserError: no checkpoint there, one of another base, or of a method that has to read something first.
     """
-    header = checkpoints.header(folder)
+    header = header_of(folder)
     if header.method != "lora":
         what = f"{folder} is a checkpoint of {header.method}: its weights depend on what was read."
         raise UserError(what, "Stand on a checkpoint of lora.")
-    method = checkpoints.load(registry.resolve(header.method), lm, folder)
+    method = checkpoints.load(registry.find(header.method).load(), lm, folder)
     deltas = method.patch(method.begin(1), []).deltas
     with torch.no_grad():
         for map_name, delta in deltas.items():

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,24 +25,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.evicted_cache import EvictedCache, extended, padding_first
 from ttabench.methods.eviction.rotary import Rotary, rotates
 from ttabench.methods.eviction.scores import ColumnSums
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingSettings:
-    """Settings of every method that evicts."""
-
-    join: bool = True
-    """What is read between two questions is one text, evicted from once; false: evict after every piece."""
-    chunk: int | None = None
-    """Evict after at most so many tokens (a text is cut into equal parts): bounds peak memory and positions."""
-    positions: Literal["auto", "original", "cache"] = "original"
-    """Kept keys stay at their places in the text, or move up to slots 0, 1, ... of the cache (rotary models only);
-    auto: cache where the model is rotary."""
-
-    def __post_init__(self) -> None:
-        if self.chunk is not None and self.chunk < 1:
-            raise ValueError(f"chunk must be at least 1, got {self.chunk}")
-
+from ttabench.methods.eviction.settings import ReadingSettings
 
 SettingsT = TypeVar("SettingsT", bound=ReadingSettings)
 

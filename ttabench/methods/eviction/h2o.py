@@ -18,53 +18,29 @@ its answer included: nothing can be read before a query is known, and nothing is
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ttabench.core.types import Ask, Growth
+from ttabench.core.types import Ask
 from ttabench.lm.attention import Call
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
+from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, joined
-from ttabench.methods.eviction.evicting import EvictingMethod, ReadingSettings, compacted, observed
+from ttabench.methods.eviction.evicting import EvictingMethod, compacted, observed
 from ttabench.methods.eviction.rotary import Rotary
-from ttabench.methods.eviction.scores import Amount, ColumnSums, check_amount, grouped, kept_slots, newest, tokens_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class H2OSettings(ReadingSettings):
-    """Settings of `h2o`; the defaults are the released code's."""
-
-    heavy: Amount = 0.1
-    """Heavy hitters kept in every layer and head; or their share of the tokens read."""
-    recent: Amount = 0.1
-    """Last tokens kept; or their share of the tokens read."""
-    evict_decode: bool = True
-    """Evict after the prompt, then one slot a token of the answer, as published; shares are those of context and
-    prompt. false: prompt and answer are appended and evict nothing."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_amount("heavy", self.heavy)
-        check_amount("recent", self.recent)
+from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, newest, tokens_of
+from ttabench.methods.eviction.settings import H2OSettings
+from ttabench.methods.parts.amount import Amount
 
 
 class H2O(EvictingMethod[H2OSettings]):
     """The cache of the context, compressed by how much attention its slots have received."""
 
-    name = "h2o"
-    summary = "keep the keys and values that received the most attention, and the latest"
-    paper = "2306.14048"
-    Settings = H2OSettings
-    presets: ClassVar[Mapping[str, Any]] = {
-        "streamadapter": H2OSettings(),
-        "stream": H2OSettings(heavy=256, recent=256, chunk=512, positions="auto"),
-    }
-    growth: Growth = "linear"
+    spec = eviction.H2O
 
     def __init__(self, lm: LM, settings: H2OSettings) -> None:
         super().__init__(lm, settings)

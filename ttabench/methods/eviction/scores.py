@@ -14,33 +14,17 @@ Shape letters: L layers · B rows · N query heads · H key/value heads · G = N
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
 from ttabench.lm.attention import Call
-
-Pool: TypeAlias = Literal["max", "avg"]
-Group: TypeAlias = Literal["mean", "max", "sum", "per_query"]
-Amount: TypeAlias = int | float
-"""Tokens (int), or a share of the tokens read so far (float)."""
+from ttabench.methods.eviction.settings import Group, Pool
+from ttabench.methods.parts.amount import Amount
 
 BLOCK = 256
 """Queries whose attention weights are alive at a time."""
-
-
-def check_amount(name: str, amount: Amount) -> None:
-    """Whether an amount is at least one token, or a share of at most all.
-
-    Raises:
-        ValueError: it is neither; states the value.
-    """
-    share = isinstance(amount, float)
-    if not (0.0 < amount <= 1.0 if share else amount >= 1):
-        allowed = "a share of the context must lie in (0, 1]" if share else "at least 1 token is needed"
-        raise ValueError(f"{name}: {allowed}, got {amount}")
 
 
 def tokens_of(amount: Amount, total_B: Tensor) -> Tensor:

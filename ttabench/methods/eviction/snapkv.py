@@ -12,85 +12,36 @@ tail of the context, not of the question: one cache serves all queries. Generate
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Growth
+from ttabench.core.types import Ask
 from ttabench.lm.attention import watched
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.tokens import pad, prompt_ids, window_ids
 from ttabench.lm.window import Window
+from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, padding_first
-from ttabench.methods.eviction.evicting import EvictingMethod, ReadingSettings, compacted, observed
+from ttabench.methods.eviction.evicting import EvictingMethod, compacted, observed
 from ttabench.methods.eviction.scores import (
-    Amount,
     ColumnSums,
-    Group,
-    Pool,
-    check_amount,
     grouped,
     kept_slots,
     newest,
     pooled,
     tokens_of,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SnapKVSettings(ReadingSettings):
-    """Settings of `snapkv`; window, kernel and pool default to the paper's LongBench configuration."""
-
-    budget: Amount = 1024
-    """Tokens kept in every layer, the window included; or their share of the tokens read."""
-    window: Amount = 32
-    """Last tokens of the context (or their share of it), which observe and always stay. A last piece that is shorter
-    observes with all its tokens."""
-    kernel: int = 7
-    """Slots whose scores are pooled around each one; odd."""
-    pool: Pool = "max"
-    """How they are pooled; averages count zeros beyond the ends."""
-    group: Group = "mean"
-    """How the query heads of one key/value head are heard. per_query (as released: one cache a query head) needs a
-    model without grouped queries, where all ways are alike."""
-    query_aware: bool = False
-    """The question is read behind the context before anything is evicted: its tokens end the window, and those it
-    leaves free are the context's last, which stay. The state is then the full cache, and grows with the context;
-    budget and shares are still those of the context."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_amount("budget", self.budget)
-        check_amount("window", self.window)
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            raise ValueError(f"kernel must be odd, got {self.kernel}")
-        if type(self.window) is type(self.budget) and self.window >= self.budget:
-            raise ValueError(f"window must be smaller than the budget {self.budget}, got {self.window}")
+from ttabench.methods.eviction.settings import SnapKVSettings
 
 
 class SnapKV(EvictingMethod[SnapKVSettings]):
     """The cache of the context, compressed by what its last tokens attend to."""
 
-    name = "snapkv"
-    summary = "keep the keys and values that the end of the context attends to"
-    paper = "2404.14469"
-    Settings = SnapKVSettings
-    presets: ClassVar[Mapping[str, Any]] = {
-        "nano": SnapKVSettings(budget=256),
-        "stream": SnapKVSettings(budget=512, chunk=512, positions="auto"),
-        "streamadapter": SnapKVSettings(window=0.1, budget=0.2),
-        "class-default": SnapKVSettings(window=64, budget=320, kernel=5, pool="avg"),
-        "init-default": SnapKVSettings(budget=2048, kernel=5, pool="avg"),
-        "longbench-1024": SnapKVSettings(budget=1024),
-        "longbench-2048": SnapKVSettings(budget=2048),
-        "longbench-4096": SnapKVSettings(budget=4096),
-    }
-    growth: Growth = "constant"
+    spec = eviction.SNAPKV
 
     def __init__(self, lm: LM, settings: SnapKVSettings) -> None:
         super().__init__(lm, settings)

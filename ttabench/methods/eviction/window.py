@@ -19,73 +19,33 @@ the `recent` is the token that the stride is predicted from, and comes with the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain
-from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Growth, Observe
+from ttabench.core.types import Ask, Observe
 from ttabench.lm.attention import watched
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.tokens import new_ids
 from ttabench.lm.window import Window
+from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
 from ttabench.methods.eviction.band import Band
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined, padding_first
-from ttabench.methods.eviction.evicting import EvictingMethod, ReadingSettings
-from ttabench.methods.eviction.scores import Amount, check_amount, kept_slots, newest, oldest, tokens_of
+from ttabench.methods.eviction.evicting import EvictingMethod
+from ttabench.methods.eviction.scores import kept_slots, newest, oldest, tokens_of
+from ttabench.methods.eviction.settings import STREAM_BLOCK, WindowSettings
 from ttabench.methods.parts.newest import appended, window_of
-
-BLOCK = 512
-"""Tokens a block of a stream has when `chunk` is not given, or as many as the model's positions allow."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowSettings(ReadingSettings):
-    """Settings of `window`; the defaults are StreamingLLM's."""
-
-    n_sink: int = 4
-    """First tokens of the text that always stay, BOS included; 0 is a plain sliding window. None with mode=stride."""
-    recent: Amount = 512
-    """Last tokens that stay; with mode=postprefill also their share of the tokens read."""
-    mode: Literal["stream", "postprefill", "stride"] = "stream"
-    """Evict while reading; read everything with full attention and drop the middle afterwards; or read again what
-    stays, from position 0."""
-    evict: Literal["before", "after"] = "before"
-    """A token of a stream sees `recent` tokens of the band with itself; or besides itself (the perplexity loop of the
-    released code evicts after the token has been seen)."""
-    positions: Literal["auto", "original", "cache"] = "auto"
-    """As in every evicting method; auto: cache where the model is rotary, and original with mode=postprefill."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.n_sink < 0:
-            raise ValueError(f"n_sink must not be negative, got {self.n_sink}")
-        check_amount("recent", self.recent)
-        if isinstance(self.recent, float) and self.mode != "postprefill":
-            raise ValueError(f"a share needs mode=postprefill: a stream has no length yet, got recent={self.recent}")
-        if self.mode == "postprefill" and self.positions == "cache":
-            raise ValueError("mode=postprefill keeps original positions, got positions=cache")
-        if self.mode == "stride" and self.recent < 2:
-            raise ValueError(f"mode=stride keeps recent - 1 tokens, got recent={self.recent}")
-        if self.mode == "stride" and self.positions != "auto":
-            raise ValueError(f"mode=stride keeps no cache that has positions, got positions={self.positions}")
 
 
 class SlidingWindow(EvictingMethod[WindowSettings]):
     """The cache of the first and the last tokens."""
 
-    name = "window"
-    summary = "keep the first few tokens (sinks) and the last: StreamingLLM, sliding window"
-    paper = "2309.17453"
-    Settings = WindowSettings
-    presets: ClassVar[Mapping[str, WindowSettings]] = {"book": WindowSettings(mode="stride", n_sink=0)}
-    growth: Growth = "constant"
+    spec = eviction.WINDOW
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
         super().__init__(lm, settings)
@@ -98,7 +58,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             self.rotary = None
             return
         self.width = self._recent + (settings.evict == "after")
-        self.chunk = settings.chunk or BLOCK
+        self.chunk = settings.chunk or STREAM_BLOCK
         if self.rotary is not None:
             room = lm.max_positions - settings.n_sink - self._recent
             if room < 1:

@@ -1,1 +1,17 @@
-"""In-context learning: everything that is read stands in the window."""
+"""In-context learning: everything observed stands in the window, the ceiling of a comparison while it fits."""
+
+from __future__ import annotations
+
+from ttabench.methods.icl.cost import cost
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.spec import MethodSpec
+
+ICL = MethodSpec(
+    name="icl",
+    summary="full context in the window, read once into a key/value cache",
+    where="ttabench.methods.icl.method:InContext",
+    Settings=InContextSettings,
+    growth="linear",
+    cost=cost,
+)
+METHODS = (ICL,)

@@ -9,48 +9,29 @@ state records how many tokens were lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Growth, Observe
+from ttabench.core.types import Ask, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import read
 from ttabench.lm.tokens import new_ids, pad
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.icl import ICL
+from ttabench.methods.icl.settings import RESERVE, InContextSettings
 from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.parts.newest import appended, window_of
-
-RESERVE = 256
-"""Positions left for prompt and answer when `max_tokens` is not given."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InContextSettings:
-    """Settings of `icl`."""
-
-    truncate: Literal["error", "left", "right"] = "error"
-    """When the context outgrows the window: refuse; forget the oldest tokens; or stop reading."""
-    max_tokens: int | None = None
-    """Context tokens that may stand in the window; by default the model's positions less 256 for prompt and answer."""
-
-    def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be positive, got {self.max_tokens}")
 
 
 class InContext(BaseMethod[InContextSettings]):
     """Full context. State: the cache (keys, values), or the newest token ids with `truncate=left`."""
 
-    name = "icl"
-    summary = "full context in the window, read once into a key/value cache"
-    Settings = InContextSettings
-    growth: Growth = "linear"
+    spec = ICL
 
     def __init__(self, lm: LM, settings: InContextSettings) -> None:
         super().__init__(lm, settings)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -26,13 +26,18 @@ from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Growth, Observe
+from ttabench.core.types import Ask, Observe
+from ttabench.cost.formula import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.lm.tokens import new_ids
-from ttabench.methods.base import BaseMethod, NoSettings
-from ttabench.methods.eviction.scores import Amount, check_amount, tokens_of
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.eviction.scores import tokens_of
+from ttabench.methods.kvpress import KVPRESS
 from ttabench.methods.kvpress import names as presses
+from ttabench.methods.kvpress.settings import KvPressSettings
+from ttabench.methods.parts.amount import Amount
+from ttabench.methods.spec import MethodSpec
 
 MOVING = {"KeyRerotationPress"}
 """Presses that move what stays up to positions 0, 1, ...; the text that follows goes on behind it, as in kvpress."""
@@ -42,55 +47,14 @@ HIDING = {"AdaKVPress", "CriticalAdaKVPress", "DMSPress", "DuoAttentionPress", "
 """Presses that hide slots from single heads and keep all of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KvPressSettings:
-    """Settings of a press that can be told how much to keep; its own arguments stand behind its name."""
-
-    budget: Amount = 1024
-    """Tokens kept in every layer, or their share of the tokens read; it sets compression_ratio, the share removed."""
-
-    def __post_init__(self) -> None:
-        check_amount("budget", self.budget)
-
-
 class KvPress(BaseMethod[Any]):
     """The cache of the context after a press. State: keys, values, next; mask and hidden where there is such."""
 
-    name = "kvpress:<Press>"
-    summary = "any one-pass method of NVIDIA's kvpress (optional package), e.g. kvpress:KnormPress"
-    paper = "2510.00636"
-    Settings = KvPressSettings
-    presets: ClassVar[Mapping[str, Any]] = {"nano": KvPressSettings(budget=256)}
-    growth: Growth = "constant"
+    spec = KVPRESS
     reads = "once"
     wanted: ClassVar[presses.Press]
     known: ClassVar[Mapping[str, type[Any]]] = {}
     """Classes of presses by name."""
-
-    @classmethod
-    def of(cls, text: str) -> type[KvPress]:
-        """The method class of a press as it was typed.
-
-        Raises:
-            UserError: whatever `names` refuses; a press that reads a text several times or evicts while
-                decoding; a ratio beside a budget.
-        """
-        wanted = presses.parse(text)
-        known = presses.known_presses()
-        for each in wanted.all():
-            if presses.passes_of_its_own(presses.class_of(each, known)):
-                what = f"{each.name} reads a text several times or evicts while decoding,"
-                hint = "Choose another, or use kvpress's own pipeline."
-                raise UserError(f"{what} and only presses of one pass are offered.", hint)
-        body: dict[str, Any] = {"name": f"kvpress:{text}", "wanted": wanted, "known": known}
-        if not presses.takes_a_budget(presses.build(wanted, known)):
-            return type("KvPress", (cls,), {**body, "Settings": NoSettings, "presets": {}})
-        for each in wanted.all():
-            if "compression_ratio" in each.arguments:
-                ratio = each.arguments["compression_ratio"]
-                what = f"compression_ratio={ratio} of {each.name} is the share removed, which the budget sets."
-                raise UserError(what, "Give the share kept instead, e.g. --set budget=0.5.")
-        return type("KvPress", (cls,), body)
 
     def __init__(self, lm: LM, settings: KvPressSettings | NoSettings) -> None:
         super().__init__(lm, settings)
@@ -235,3 +199,30 @@ def _stacked(rows: Sequence[Mapping[str, Tensor]], next_B: Tensor) -> dict[str, 
         blind = [row["hidden"] if "hidden" in row else torch.zeros_like(row["keys"][..., 0].bool()) for row in rows]
         found["hidden"] = torch.stack([pad(each, (gap, 0)) for each, gap in zip(blind, gaps, strict=True)], dim=1)
     return found
+
+
+def spec_of(text: str) -> MethodSpec:
+    """The method of a press as it was typed.
+
+    Raises:
+        UserError: whatever `names` refuses; a press that reads a text several times or evicts while decoding; a ratio
+            beside a budget.
+    """
+    wanted = presses.parse(text)
+    known = presses.known_presses()
+    for each in wanted.all():
+        if presses.passes_of_its_own(presses.class_of(each, known)):
+            what = f"{each.name} reads a text several times or evicts while decoding,"
+            hint = "Choose another, or use kvpress's own pipeline."
+            raise UserError(f"{what} and only presses of one pass are offered.", hint)
+    spec = replace(KVPRESS, name=f"kvpress:{text}")
+    if not presses.takes_a_budget(presses.build(wanted, known)):
+        spec = replace(spec, Settings=NoSettings, presets={})
+    elif given := [each for each in wanted.all() if "compression_ratio" in each.arguments]:
+        ratio = given[0].arguments["compression_ratio"]
+        what = f"compression_ratio={ratio} of {given[0].name} is the share removed, which the budget sets."
+        raise UserError(what, "Give the share kept instead, e.g. --set budget=0.5.")
+    made = type("KvPress", (KvPress,), {"wanted": wanted, "known": known})
+    spec = replace(spec, where=made)
+    setattr(made, "spec", spec)  # noqa: B010  # type() gives a plain type
+    return spec

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.registry import assignments, parse_value
+from ttabench.core.typed import assignments, parse_value
 
 INSTALL = "pip install --no-deps kvpress==0.5.5 cachetools==5.5.2 fire==0.7.1 termcolor==3.3.0"
 """kvpress asks for an older transformers, so its dependencies cannot be resolved; these are what importing it takes."""

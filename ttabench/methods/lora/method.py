@@ -9,10 +9,9 @@ Training prompts have no demonstrations, whatever a training episode shows. What
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,64 +21,16 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.scoring import nll
 from ttabench.lm.tokens import window_ids
+from ttabench.methods.lora import LORA
+from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.parts import lora
-from ttabench.methods.recipe import Recipe
 from ttabench.methods.trainable import Trainable, training_item
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraSettings(lora.LoraShape):
-    """Settings of `lora`; the defaults are those of StreamAdapter's comparison."""
 
 
 class Lora(Trainable[LoraSettings]):
     """Trained low-rank deltas. State: empty."""
 
-    name = "lora"
-    summary = "low-rank weight deltas, trained once on the task"
-    paper = "2106.09685"
-    Settings = LoraSettings
-    presets: ClassVar[Mapping[str, LoraSettings]] = {
-        # As many parameters as StreamAdapter's preset has there.
-        "nano": LoraSettings(rank=43, alpha=43.0),
-        "smollm2-135m": LoraSettings(rank=16, alpha=32.0),
-        "tinyllama-1.1b": LoraSettings(),
-        "llama-3-8b": LoraSettings(),
-        "phi-3-medium": LoraSettings(),
-    }
-    recipes: ClassVar[Mapping[str, Recipe]] = {
-        "nano": Recipe(
-            documents=(1,),
-            questions=8,
-            batch_documents=16,
-            steps=600,
-            lr=1e-3,
-            warmup=50,
-            schedule="cosine",
-            beta2=0.98,
-            clip=1.0,
-        ),
-        "smollm2-135m": Recipe(
-            documents=(2, 4, 8),
-            rounds=100,
-            questions=4,
-            steps=300,
-            lr=5e-4,
-            warmup=20,
-            schedule="cosine",
-            beta2=0.98,
-            clip=1.0,
-        ),
-        "tinyllama-1.1b": Recipe(
-            documents=(1,), batch_documents=16, lr=1e-4, warmup=100, schedule="cosine", beta2=0.95, decay=0.01
-        ),
-        "llama-3-8b": Recipe(
-            documents=(1,), batch_documents=8, lr=8e-5, warmup=300, schedule="cosine", beta2=0.95, decay=0.01
-        ),
-        "phi-3-medium": Recipe(
-            documents=(1,), batch_documents=4, lr=5e-5, warmup=500, schedule="cosine", beta2=0.95, decay=0.01
-        ),
-    }
+    spec = LORA
 
     def __init__(self, lm: LM, settings: LoraSettings) -> None:
         super().__init__(lm, settings)

@@ -1,1 +1,23 @@
 """MAC, Memory of Amortized Contexts."""
+
+from __future__ import annotations
+
+from ttabench.methods.mac.cost import cost
+from ttabench.methods.mac.settings import PRESETS, RECIPES, TINY, MacSettings
+from ttabench.methods.spec import MethodSpec
+
+MAC = MethodSpec(
+    name="mac",
+    summary="amortised document latents in a bank, aggregated per question into a prefix",
+    where="ttabench.methods.mac.method:Mac",
+    Settings=MacSettings,
+    presets=PRESETS,
+    recipes=RECIPES,
+    growth="linear",
+    trainable=True,
+    looks_at_question=True,
+    cost=cost,
+    checked=TINY,
+    paper="2403.04317",
+)
+METHODS = (MAC,)

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-Reduce: TypeAlias = Literal["random", "average_random", "average_nearest"]
+from ttabench.methods.mac.settings import Reduce
+
 Members: TypeAlias = list[list[str]]
 
 

@@ -14,21 +14,19 @@ Shape letters: R readers · K documents · B questions · Q questions of a reade
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.types import Ask, Episode, Growth, Observe
+from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.mac import bank
+from ttabench.methods.mac import MAC, bank
 from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks
-from ttabench.methods.mac.settings import PRESETS, RECIPES, MacSettings
-from ttabench.methods.recipe import Recipe
+from ttabench.methods.mac.settings import MacSettings
 from ttabench.methods.trainable import Trainable
 
 
@@ -42,14 +40,7 @@ class Mac(Trainable[MacSettings]):
         UserError: a T5 that cannot be found, or fewer modulation tokens than latent tokens.
     """
 
-    name = "mac"
-    summary = "amortised document latents in a bank, aggregated per question into a prefix"
-    paper = "2403.04317"
-    Settings = MacSettings
-    presets: ClassVar[Mapping[str, MacSettings]] = PRESETS
-    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
-    growth: Growth = "linear"
-    looks_at_question = True
+    spec = MAC
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__(lm, settings)

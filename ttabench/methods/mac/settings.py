@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from ttabench.methods.mac.bank import Reduce
+from ttabench.core.bounds import at_least
 from ttabench.methods.recipe import Recipe
+
+Reduce: TypeAlias = Literal["random", "average_random", "average_nearest"]
+
+
+_COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden", "lora_rank",
+           "document_tokens", "question_tokens", "bank_block", "num_beams")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +99,11 @@ class MacSettings:
     """Beyond the paper: weight of the answer loss with only the question's own document in the bank (K = 1)."""
 
     def __post_init__(self) -> None:
-        sizes = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden", "lora_rank")
-        for field in (*sizes, "document_tokens", "question_tokens", "bank_block", "num_beams"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
+        at_least(1, **{name: getattr(self, name) for name in _COUNTS})
+        at_least(0, pad_to=self.pad_to, question_pad_to=self.question_pad_to)
         if self.hierarchy is not None and self.hierarchy < 2:
             raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
-        if self.bank_cap is not None and self.bank_cap < 2:
-            raise ValueError(f"bank_cap must be at least 2, got {self.bank_cap}")
+        at_least(2, bank_cap=self.bank_cap)
         if not 0.0 <= self.backprop_dropout < 1.0:
             raise ValueError(f"backprop_dropout must lie in [0, 1), got {self.backprop_dropout}")
 
@@ -146,6 +149,16 @@ PRESETS: Mapping[str, MacSettings] = {
     "llama-2-7b-released": replace(_XL, **_RELEASED),  # type: ignore[arg-type]
 }
 
+TINY = MacSettings(
+    amortiser="scratch:16,1,2,32",
+    input_encoder="scratch:16,1,2,32",
+    num_virtual_tokens=4,
+    blocks=2,
+    heads=2,
+    head_dim=8,
+    expansion_hidden=16,
+    bank_dtype="float32",
+)
 
 _PAPER = Recipe(lr=1e-5, documents=(32,))
 RECIPES: Mapping[str, Recipe] = {

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttabench.core.types import Ask, Growth, Observe
+from ttabench.core.types import Ask, Observe
+from ttabench.cost.formula import NoSettings
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.base import BaseMethod, NoSettings
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.none import NONE
 
 
 class NoContext(BaseMethod[NoSettings]):
     """Closed book: reads nothing, patches nothing."""
 
-    name = "none"
-    summary = "closed book: the base model without any context"
-    growth: Growth = "none"
+    spec = NONE
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:  # noqa: ARG002  # the contract's
         """The state as it was; the pieces are not even tokenised."""

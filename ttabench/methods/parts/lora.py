@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -21,30 +20,8 @@ from torch import Tensor, nn
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
+from ttabench.methods.parts.lora_shape import LoraShape
 from ttabench.methods.parts.row_dropout import RowDropout
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraShape:
-    """Settings of every method with LoRA factors."""
-
-    rank: int = 64
-    """Rank of each delta."""
-    alpha: float = 64.0
-    """Deltas are scaled by alpha / rank."""
-    targets: tuple[str, ...] = ()
-    """Last parts of the names of the adapted linear maps; none means every one inside the layers."""
-    seed: int = 0
-    """Of the factors at the start, and of dropout."""
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank must be at least 1, got {self.rank}")
-
-    @property
-    def scale(self) -> float:
-        """What B A is multiplied by."""
-        return self.alpha / self.rank
 
 
 def target_names(lm: LM, targets: Sequence[str]) -> list[str]:

@@ -24,12 +24,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ttabench.core.types import Ask, Episode, Growth, Observe
+from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, State
 from ttabench.lm.patching import BLOCK, check_fits, deltas_applied, select_rows
@@ -39,23 +38,16 @@ from ttabench.lm.window import Window
 from ttabench.methods.base import labelled
 from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.parts.newest import ids_of, window_of
-from ttabench.methods.recipe import Recipe
-from ttabench.methods.streamadapter import judged, segments
+from ttabench.methods.streamadapter import STREAMADAPTER, judged, segments
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
-from ttabench.methods.streamadapter.settings import PRESETS, RECIPES, StreamAdapterSettings
+from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.methods.trainable import Trainable, training_item
 
 
 class StreamAdapter(Trainable[StreamAdapterSettings]):
     """StreamAdapter. State: `h` [L, B, M, R, E]; the unfinished chunk's keys and values, or the window's tokens."""
 
-    name = "streamadapter"
-    summary = "chunks of the key/value cache, summarised into weight deltas"
-    paper = "2411.09289"
-    Settings = StreamAdapterSettings
-    presets: ClassVar[Mapping[str, StreamAdapterSettings]] = PRESETS
-    recipes: ClassVar[Mapping[str, Recipe]] = RECIPES
-    growth: Growth = "constant"
+    spec = STREAMADAPTER
     own_tensors = ("tokens", "lengths")
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ttabench.core.bounds import at_least
 from ttabench.methods.recipe import Recipe
 
 
@@ -66,13 +67,9 @@ class StreamAdapterSettings:
     """Of initial weights."""
 
     def __post_init__(self) -> None:
-        for field in ("queries", "down", "chunk", "stride", "step_segments"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}")
-        if self.gate_spread < 0:
-            raise ValueError(f"gate_spread must be at least 0, got {self.gate_spread}")
-        if self.query_std < 0:
-            raise ValueError(f"query_std must be at least 0, got {self.query_std}")
+        at_least(1, queries=self.queries, down=self.down, chunk=self.chunk, stride=self.stride)
+        at_least(1, step_segments=self.step_segments)
+        at_least(0, gate_spread=self.gate_spread, query_std=self.query_std)
         if self.temperature <= 0:
             raise ValueError(f"temperature must be positive, got {self.temperature}")
         if self.window is None:

@@ -1,9 +1,6 @@
-"""What methods cost that keep keys and values of the context itself: all of them, or those an eviction leaves.
+"""What methods cost that keep some keys and values of the context.
 
-    icl(settings, shape, work).state_bytes      2 layers x kv_heads x head_dim numbers a token, and one position
-
-An eviction is followed part by part (see `methods/eviction/evicting.py`), so states agree to the byte with
-those measured.
+An eviction is followed part by part (see `evicting`), so states agree to the byte with those measured.
 """
 
 from __future__ import annotations
@@ -11,56 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ttabench.cost.load import INTEGER, SINGLE, Cost, Settings, Workload, answer, closed_book
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book, read_again
 from ttabench.cost.shape import LEARNED_POSITIONS, Shape
-
-STREAM_BLOCK = 512
-"""Tokens that `window` reads at once where `chunk` does not say."""
-RESERVE = 256
-"""Positions that `icl` leaves for prompt and answer where `max_tokens` does not say."""
-
-
-def none(_: Settings, shape: Shape, work: Workload) -> Cost:
-    """Closed book."""
-    return closed_book(shape, work)
-
-
-def icl(settings: Settings, shape: Shape, work: Workload) -> Cost:
-    """Full context, read once into a cache (decoder forward: arXiv 2204.02311, appendix B)."""
-    if not work.pieces:
-        return closed_book(shape, work)
-    tokens, limit = work.tokens, settings["max_tokens"]
-    if limit is None and settings["truncate"] != "error" and shape.positions is not None:
-        limit = max(1, shape.positions - RESERVE)
-    tokens = tokens if limit is None else min(tokens, limit)
-    slots = shape.starts + tokens
-    floats, size = shape.slot_floats * slots, shape.cache_bytes(slots, work.value_bytes) + INTEGER
-    if settings["truncate"] == "left":
-        return _read_again(shape, work, tokens)
-    return Cost(
-        parameters=shape.parameters,
-        state_floats=floats,
-        state_bytes=size,
-        adapt_slots=slots,
-        ask_slots=slots + work.asked,
-        adapt_flops=shape.forward(slots),
-        ask_flops=answer(shape, work, slots, begun=True),
-        positions=slots + work.asked,
-    )
-
-
-def _read_again(shape: Shape, work: Workload, tokens: int) -> Cost:
-    """The state is the newest tokens; they are read once, before the first query."""
-    slots = shape.starts + tokens
-    return Cost(
-        parameters=shape.parameters,
-        state_bytes=INTEGER * (tokens + 1),
-        adapt_slots=slots,
-        ask_slots=slots + work.asked,
-        adapt_flops=shape.forward(slots),
-        ask_flops=answer(shape, work, slots, begun=True),
-        positions=slots + work.asked,
-    )
+from ttabench.methods.eviction.settings import (
+    STREAM_BLOCK,
+    H2OSettings,
+    ReadingSettings,
+    SnapKVSettings,
+    WindowSettings,
+)
+from ttabench.methods.parts.amount import Amount
 
 
 @dataclass(frozen=True)
@@ -79,9 +36,9 @@ class _Eviction:
     """Positions a token attends to at most."""
 
 
-def _parts(settings: Settings, shape: Shape, work: Workload, chunk: int | None) -> list[int]:
+def _parts(settings: ReadingSettings, shape: Shape, work: Workload, chunk: int | None) -> list[int]:
     """Tokens of the parts after which something is evicted, as `EvictingMethod` cuts them."""
-    first, *others = [work.tokens] if settings["join"] else work.pieces
+    first, *others = [work.tokens] if settings.join else work.pieces
     parts = []
     for text in (first + shape.starts, *others):
         count = 1 if chunk is None else -(-text // chunk)
@@ -116,7 +73,7 @@ def _evicting(shape: Shape, work: Workload, parts: list[int], rule: _Eviction, m
     )
 
 
-def _amount(amount: int | float, tokens: int) -> int:
+def _amount(amount: Amount, tokens: int) -> int:
     return max(1, int(amount * tokens)) if isinstance(amount, float) else amount
 
 
@@ -125,26 +82,26 @@ def _watched(shape: Shape, queries: int, context: int) -> int:
     return shape.layers * shape.heads * (2 * shape.head_dim + 2) * shape.pairs(queries, context)
 
 
-def snapkv(settings: Settings, shape: Shape, work: Workload) -> Cost:
+def snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost:
     """SnapKV (arXiv 2404.14469, section 4): full attention, and that of the last `window` tokens once more."""
     if not work.pieces:
         return closed_book(shape, work)
 
     def watching(part: int, kept: int, read: int) -> int:
-        window = min(part, *(_amount(settings[key], read) for key in ("window", "budget")))
+        window = min(part, *(_amount(each, read) for each in (settings.window, settings.budget)))
         return _watched(shape, window, kept + part - window)
 
-    parts, moved = _parts(settings, shape, work, settings["chunk"]), _moved(settings, shape)
-    if settings["query_aware"]:
+    parts, moved = _parts(settings, shape, work, settings.chunk), _moved(settings, shape)
+    if settings.query_aware:
         return _looked_at(settings, shape, work, parts, moved)
-    rule = _Eviction(budget=lambda read: _amount(settings["budget"], read), watching=watching)
+    rule = _Eviction(budget=lambda read: _amount(settings.budget, read), watching=watching)
     return _evicting(shape, work, parts, rule, moved)
 
 
-def _looked_at(settings: Settings, shape: Shape, work: Workload, parts: list[int], moved: bool) -> Cost:
+def _looked_at(settings: SnapKVSettings, shape: Shape, work: Workload, parts: list[int], moved: bool) -> Cost:
     """A full cache; every question is read behind it, and what it looks at is kept for its answer."""
     read, question = sum(parts), work.prompt_tokens
-    budget, window = (_amount(settings[key], read) for key in ("budget", "window"))
+    budget, window = (_amount(each, read) for each in (settings.budget, settings.window))
     watching = min(window, budget, question)
     whole = _evicting(shape, work, parts, _Eviction(lambda read: read, lambda *_: 0, by_head=False), moved)
     looking = shape.forward(question, read) + _watched(shape, watching, read + question - watching)
@@ -155,7 +112,7 @@ def _looked_at(settings: Settings, shape: Shape, work: Workload, parts: list[int
     )
 
 
-def h2o(settings: Settings, shape: Shape, work: Workload) -> Cost:
+def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
     """H2O (arXiv 2306.14048, algorithm 1): full attention, and all of it once more; a score stays with every slot.
 
     evict_decode: the same of the prompt, which is evicted from as a whole, and of every token that is written.
@@ -164,12 +121,12 @@ def h2o(settings: Settings, shape: Shape, work: Workload) -> Cost:
         return closed_book(shape, work)
 
     def budget(read: int) -> int:
-        return _amount(settings["heavy"], read) + _amount(settings["recent"], read)
+        return _amount(settings.heavy, read) + _amount(settings.recent, read)
 
-    parts = _parts(settings, shape, work, settings["chunk"])
+    parts = _parts(settings, shape, work, settings.chunk)
     rule = _Eviction(budget=budget, watching=lambda part, kept, _: _watched(shape, part, kept), carried=1)
     cost = _evicting(shape, work, parts, rule, _moved(settings, shape))
-    if not settings["evict_decode"]:
+    if not settings.evict_decode:
         return cost
     kept, prompt = cost.ask_slots - work.asked, work.prompt_tokens
     flops = shape.forward(prompt, kept) + _watched(shape, prompt, kept)
@@ -182,25 +139,26 @@ def h2o(settings: Settings, shape: Shape, work: Workload) -> Cost:
     return replace(cost, ask_slots=peak, ask_flops=flops + shape.head(work.new_tokens))
 
 
-def window(settings: Settings, shape: Shape, work: Workload) -> Cost:
+def window(settings: WindowSettings, shape: Shape, work: Workload) -> Cost:
     """Sinks and recent tokens (arXiv 2309.17453, section 3.2): a token of a stream attends to no more than is kept."""
     if not work.pieces:
         return closed_book(shape, work)
-    if settings["mode"] == "stride":
-        return _read_again(shape, work, min(settings["recent"] - 1, work.tokens))
-    sinks, recent = settings["n_sink"], settings["recent"]
+    sinks, recent = settings.n_sink, settings.recent
     rule = _Eviction(budget=lambda read: sinks + _amount(recent, read), watching=lambda *_: 0, by_head=False)
-    if settings["mode"] == "postprefill":
-        return _evicting(shape, work, _parts(settings, shape, work, settings["chunk"]), rule, False)
-    kept, moved, chunk = sinks + recent, _moved(settings, shape), settings["chunk"] or STREAM_BLOCK
+    if settings.mode == "postprefill":
+        return _evicting(shape, work, _parts(settings, shape, work, settings.chunk), rule, False)
+    assert isinstance(recent, int), "a share needs mode=postprefill"
+    if settings.mode == "stride":
+        return read_again(shape, work, min(recent - 1, work.tokens))
+    kept, moved, chunk = sinks + recent, _moved(settings, shape), settings.chunk or STREAM_BLOCK
     if moved and shape.positions is not None:
         chunk = min(chunk, max(1, shape.positions - kept))
-    turned = 2 * shape.layers * shape.width * settings["n_sink"] if moved else 0  # scores of sinks, from turned queries
-    band = kept + (settings["evict"] == "after")
+    turned = 2 * shape.layers * shape.width * settings.n_sink if moved else 0  # scores of sinks, from turned queries
+    band = kept + (settings.evict == "after")
     rule = replace(rule, band=band, watching=lambda part, *_: turned * part)
     return _evicting(shape, work, _parts(settings, shape, work, chunk), rule, moved)
 
 
-def _moved(settings: Settings, shape: Shape) -> bool:
+def _moved(settings: ReadingSettings, shape: Shape) -> bool:
     rotary = shape.model_type not in LEARNED_POSITIONS
-    return settings["positions"] == "cache" or (settings["positions"] == "auto" and rotary)
+    return settings.positions == "cache" or (settings.positions == "auto" and rotary)

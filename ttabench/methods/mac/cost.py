@@ -1,6 +1,6 @@
 """What MAC costs: T5s that read documents and questions, a bank of latents, and an expansion into a prefix or deltas.
 
-    mac(settings, shape, work).added_parameters     the amortiser, the input encoder, the aggregator, the expansion
+    cost(settings, shape, work).added_parameters     the amortiser, the input encoder, the aggregator, the expansion
 
 Tack et al., arXiv 2403.04317, section 3 and appendix A.1; T5: arXiv 1910.10683. The T5s are taken to cut a text into as
 many tokens as the base model does; their end token stands for the joiner of a piece.
@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ttabench.cost.load import INTEGER, Cost, Settings, Workload, answer, closed_book
+from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape
+from ttabench.methods.mac.settings import MacSettings
 
 BUCKETS = 32
 """Relative distances that a T5 tells apart."""
@@ -63,31 +64,31 @@ def t5_of(name: str, shape: Shape) -> T5 | None:
     return T5(width, layers, heads, 64 * heads, feed_forward, T5_VOCABULARY)
 
 
-def mac(settings: Settings, shape: Shape, work: Workload) -> Cost | None:
+def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     """MAC (arXiv 2403.04317, algorithms 2 and 3): a latent a document, one aggregation and expansion a question."""
-    documents = t5_of(settings["amortiser"], shape)
-    questions = documents if settings["share_t5"] else t5_of(settings["input_encoder"], shape)
+    documents = t5_of(settings.amortiser, shape)
+    questions = documents if settings.share_t5 else t5_of(settings.input_encoder, shape)
     if documents is None or questions is None:
         return None
-    latents = settings["num_virtual_tokens"]
-    lengths = [max(min(piece, settings["document_tokens"]), settings["pad_to"]) for piece in work.pieces]
+    latents = settings.num_virtual_tokens
+    lengths = [max(min(piece, settings.document_tokens), settings.pad_to) for piece in work.pieces]
     adapt = sum(_amortise(documents, shape, length, latents) for length in lengths)
-    kept = min(len(lengths), settings["bank_cap"] or len(lengths))
+    kept = min(len(lengths), settings.bank_cap or len(lengths))
     floats = kept * latents * shape.hidden
     expansion = _Expansion.of(settings, shape)
-    asked = max(min(work.prompt_tokens, settings["question_tokens"]), settings["question_pad_to"])
+    asked = max(min(work.prompt_tokens, settings.question_tokens), settings.question_pad_to)
     ask = _amortise(questions, shape, asked, latents) + _aggregate(settings, shape, kept) + expansion.flops
-    slots = settings["prefix_length"] if settings["modulation"] == "prefix" else 0
+    slots = settings.prefix_length if settings.modulation == "prefix" else 0
     bare = closed_book(shape, work)
     if kept:
         ask += answer(shape, work, slots, begun=False) + expansion.token_flops * (shape.starts + work.asked)
     added = _amortiser(documents, shape, latents) + _amortiser(questions, shape, latents)
-    added += documents.parameters + (0 if settings["share_t5"] else questions.parameters)
+    added += documents.parameters + (0 if settings.share_t5 else questions.parameters)
     return replace(
         bare,
         added_parameters=added + _aggregator(settings, shape) + expansion.parameters,
         state_floats=floats,
-        state_bytes=floats * (2 if settings["bank_dtype"] == "bfloat16" else 4) + (INTEGER if kept else 0),
+        state_bytes=floats * (2 if settings.bank_dtype == "bfloat16" else 4) + (INTEGER if kept else 0),
         ask_slots=bare.ask_slots + (slots if kept else 0),
         adapt_flops=adapt,
         ask_flops=ask if kept else bare.ask_flops,
@@ -108,21 +109,21 @@ def _amortiser(t5: T5, shape: Shape, latents: int) -> int:
     return latents * (3 * t5.width + lift + mix + (0 if t5.width == shape.hidden else lift))
 
 
-def _aggregator(settings: Settings, shape: Shape) -> int:
+def _aggregator(settings: MacSettings, shape: Shape) -> int:
     """Parameters of the cross-attention blocks."""
-    hidden, inner, feed = shape.hidden, settings["heads"] * settings["head_dim"], min(shape.hidden, 768)
+    hidden, inner, feed = shape.hidden, settings.heads * settings.head_dim, min(shape.hidden, 768)
     norms, biases = 6 * hidden, 2 * hidden + feed
-    return int(settings["blocks"] * (4 * hidden * inner + 2 * hidden * feed + norms + biases))
+    return int(settings.blocks * (4 * hidden * inner + 2 * hidden * feed + norms + biases))
 
 
-def _aggregate(settings: Settings, shape: Shape, kept: int) -> int:
+def _aggregate(settings: MacSettings, shape: Shape, kept: int) -> int:
     """Every block projects the question and the entries it reads; a tree reads its levels one after the other."""
-    hidden, latents = shape.hidden, settings["num_virtual_tokens"]
-    inner, feed = settings["heads"] * settings["head_dim"], min(hidden, 768)
+    hidden, latents = shape.hidden, settings.num_virtual_tokens
+    inner, feed = settings.heads * settings.head_dim, min(hidden, 768)
     own = 4 * latents * hidden * inner + 4 * latents * hidden * feed
     entry = 4 * latents * hidden * inner + 4 * latents * latents * inner
-    levels = list(_levels(kept, settings["hierarchy"]))
-    return int(settings["blocks"] * sum(groups * own + entries * entry for entries, groups in levels))
+    levels = list(_levels(kept, settings.hierarchy))
+    return int(settings.blocks * sum(groups * own + entries * entry for entries, groups in levels))
 
 
 def _levels(kept: int, group: int | None) -> Iterator[tuple[int, int]]:
@@ -148,14 +149,14 @@ class _Expansion:
     """Of the unmerged deltas, for every token of prompt and answer."""
 
     @staticmethod
-    def of(settings: Settings, shape: Shape) -> _Expansion:
+    def of(settings: MacSettings, shape: Shape) -> _Expansion:
         """Every expanded token has a feed-forward network of its own."""
-        hidden, wide, rank = shape.hidden, settings["expansion_hidden"], settings["lora_rank"]
-        if settings["modulation"] == "prefix":
-            tokens, out = 2 * shape.layers * settings["prefix_length"], shape.kv_heads * shape.head_dim
+        hidden, wide, rank = shape.hidden, settings.expansion_hidden, settings.lora_rank
+        if settings.modulation == "prefix":
+            tokens, out = 2 * shape.layers * settings.prefix_length, shape.kv_heads * shape.head_dim
             to_b = token_flops = 0
         else:
-            linears = [linear for linear in shape.linears if linear.name in settings["lora_targets"]]
+            linears = [linear for linear in shape.linears if linear.name in settings.lora_targets]
             tokens, out = shape.layers * len(linears) * rank, max(linear.inputs for linear in linears)
             to_b = out * max(linear.outputs for linear in linears)
             token_flops = 2 * rank * shape.layers * sum(linear.ends for linear in linears)

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ttabench import cost
 from ttabench.core.architectures import names
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.registry import METHODS
 from ttabench.core.types import Json
-from ttabench.cost import Cost, Shape, Workload
+from ttabench.cost import Cost, Formula, Shape, Workload
+from ttabench.methods import registry
+from ttabench.methods.spec import MethodSpec
 
 Row: TypeAlias = dict[str, Json]
 
@@ -66,53 +67,57 @@ def table(
     lengths: Sequence[int],
     load: AnalyticLoad,
     settings: Mapping[str, Mapping[str, Json]] | None = None,
+    presets: Mapping[str, str] | None = None,
 ) -> list[Row]:
     """The analytic cost of methods over context lengths, one row each, lengths of a method in a row.
 
     Args:
         model: a name of `architectures`, "nano", or a folder with a transformers config.json.
-        methods: names of `cost.FORMULAS`; `implemented` says whether ttabench can run them.
+        methods: names of `registry.formulas`; `implemented` says whether ttabench can run them.
         lengths: tokens of context, BOS not counted.
         load: everything else about what is read and asked.
-        settings: by method, what differs from its defaults (and its preset of the model's name), values or texts; only
-            what a cost depends on.
+        settings: by method, what differs from its preset, values or texts.
+        presets: by method, instead of the one of the model's name.
 
     Raises:
-        UnknownName: a model, method or setting that is not known; the message names the closest one.
+        UnknownName: a model, method, preset or setting that is not known; the message names the closest one.
         UserError: a length below 1, or a setting that is no such value or names something unknown.
     """
     shape = cost.shape_of(model)
     if shape is None:
         raise UnknownName("architecture", model, names())
-    changes = settings or {}
-    for name in (*methods, *changes):
-        if name not in cost.FORMULAS:
-            raise UnknownName("method", name, list(cost.FORMULAS))
+    changes, chosen = settings or {}, presets or {}
+    known = {name: registry.formula(name) for name in (*methods, *changes)}
     for length in lengths:
         if length < 1:
             raise UserError(f"A context of {length} tokens is none.", "Give 1 or more.")
     found = []
     for name in dict.fromkeys(methods):
-        chosen = cost.overlaid(name, cost.FORMULAS[name], model, changes.get(name, {}))
+        typed = registry.typed_values(known[name], changes.get(name, {}))
+        preset = registry.preset_for(known[name], chosen.get(name, ""), model)
+        given = registry.settings_of(known[name], typed, preset)
         for length in lengths:
             work = load.workload(length)
-            ahead = {"model": model, "method": name, "implemented": name in METHODS, "context_tokens": length}
-            found.append({**ahead, **_row(_cost(name, chosen, shape, work), shape, work, load)})
+            ahead = {"model": model, "method": name, "implemented": isinstance(known[name], MethodSpec)}
+            spent = _cost(known[name], given, shape, work)
+            found.append({**ahead, "context_tokens": length, **_row(spent, shape, work, load)})
     return found
 
 
-def _cost(name: str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost:
-    found = cost.estimate(name, settings, shape, work)
+def _cost(formula: Formula, settings: Any, shape: Shape, work: Workload) -> Cost:
+    assert formula.cost is not None, "registry.formulas holds those with a cost"
+    found = formula.cost(settings, shape, work)
     if found is None:
-        shown = ", ".join(f"{key}={settings[key]}" for key in ("amortiser", "input_encoder") if key in settings)
+        names = [key for key in ("amortiser", "input_encoder") if hasattr(settings, key)]
+        shown = ", ".join(f"{key}={getattr(settings, key)}" for key in names)
         raise UserError(
-            f"The cost of {name} with {shown} is not known.", "Use t5-base, or scratch:WIDTH,LAYERS,HEADS,FF."
+            f"The cost of {formula.name} with {shown} is not known.", "Use t5-base, or scratch:WIDTH,LAYERS,HEADS,FF."
         )
     return found
 
 
 def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
-    full = cost.estimate("icl", {}, shape, work)
+    full = registry.cost_of("icl", {}, shape, work)
     assert full is not None, "full context has a cost"
     queries, cheaper = break_even(spent, full)
     return {

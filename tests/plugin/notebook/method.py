@@ -1,0 +1,46 @@
+"""The method: what needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+import torch
+from torch import nn
+
+from notebook import NOTEBOOK, NotebookSettings
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.lm.tokens import new_ids
+from ttabench.methods.parts.newest import appended, window_of
+from ttabench.methods.trainable import Trainable
+
+
+class Notebook(Trainable[NotebookSettings]):
+    """State: the last tokens."""
+
+    spec = NOTEBOOK
+
+    def __init__(self, lm: LM, settings: NotebookSettings) -> None:
+        super().__init__(lm, settings)
+        self.map = lm.linear_names()[0]
+        features_in, features_out = lm.linear_shape(self.map)
+        self.a = nn.Parameter(torch.full((1, settings.rank, features_in), 0.01))
+        self.b = nn.Parameter(torch.zeros(1, features_out, settings.rank))
+
+    def modules(self) -> nn.ModuleDict:
+        """Both factors."""
+        return nn.ModuleDict({"factors": nn.ParameterList([self.a, self.b])})
+
+    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        """Keep the last tokens."""
+        rows = [list(chain(*row)) for row in new_ids(self.lm, state, pieces)]
+        read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows, strict=True)]
+        kept = appended(self.lm, state.tensors, rows, self.settings.tokens)
+        return replace(state, tensors=kept, meta={"tokens_read": read})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The tokens in the window, and the delta."""
+        return replace(window_of(state.tensors), deltas={self.map: LowRank(self.a, self.b)})

@@ -1,0 +1,85 @@
+"""`ttabench check METHOD` and `ttabench new method NAME`: what people see of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from ttabench.core import render
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.methods import registry
+from ttabench.methods.spec import MethodSpec
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bool:
+    """Print a verdict a line; whether every promise is kept.
+
+    Raises:
+        UserError: an unknown method or setting; no base of two layers suits the method.
+    """
+    from ttabench.contract.check import cases, verdicts
+    from ttabench.core.environment import quiet_libraries
+
+    quiet_libraries()
+    spec = registry.find(method)
+    checked, refused = cases(spec, _settings(spec, preset, changes))
+    found = []
+    for verdict in verdicts(checked):
+        found.append(verdict)
+        if not json:
+            told = verdict.promise if verdict.kept else f"{verdict.promise}: {verdict.told}"
+            render.print_line(f"{'kept' if verdict.kept else 'BROKEN':<8}{told}")
+    kept = sum(verdict.kept for verdict in found)
+    if json:
+        about = {"method": spec.name, "bases": list(checked), "refused": refused}
+        render.print_json({**about, "promises": [asdict(verdict) for verdict in found]})
+    else:
+        for line in refused:
+            render.remark(f"Note: {line}")
+        where = " and ".join(checked)
+        render.print_line(f"{spec.name} keeps {kept} of {len(found)} promises, on {where} of two layers.")
+    return kept == len(found)
+
+
+def _settings(spec: MethodSpec, preset: str, changes: Sequence[str]) -> object:
+    """What was typed on top of a preset, or of the settings that the method is checked with."""
+    if preset or spec.checked is None:
+        return registry.settings_of(spec, registry.typed_settings(spec, changes), registry.preset_for(spec, preset, ""))
+    at = replace(spec, presets={"checked": spec.checked})
+    return registry.settings_of(at, registry.typed_settings(spec, changes), "checked")
+
+
+def new(what: str, name: str, out: Path) -> None:
+    """Write a method and its test.
+
+    Raises:
+        UserError: something else than a method, no name, a name that is taken, or files that are there.
+    """
+    from ttabench.contract.skeleton import files
+
+    if what != "method":
+        raise UnknownName("thing to begin", what, ["method"])
+    if not NAME.fullmatch(name):
+        raise UserError(f"{name!r} is no name of a method.", "Use lower-case letters, digits and _.")
+    if name in registry.methods():
+        raise UserError(f"{name} is a method of ttabench's own.", "Give another name.")
+    written = files(name)
+    for file in written:
+        if (out / file).exists():
+            raise UserError(f"{out / file} is there already.", "Give another name, or --out DIR.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for file, text in written.items():
+            (out / file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}.", "Give another --out.") from None
+    for file in written:
+        render.print_line(str(out / file))
+    path = out / next(iter(written))
+    typed = path if path.is_absolute() else f"./{path}"
+    render.remark(f"Check it: ttabench check {typed}")
+    render.remark(f"Run it: ttabench eval --method {typed} --task streamingqa")

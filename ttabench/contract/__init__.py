@@ -1,0 +1,1 @@
+"""What every method promises, checked on base models of two layers: `ttabench check METHOD`."""

@@ -1,0 +1,103 @@
+"""A method that is checked, and how it is read and asked on a base model of two layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.lm.patching import encoded, forward, text_start
+from ttabench.lm.tokens import pad
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.spec import MethodSpec
+
+TEXTS = (
+    "Ada Voss lives in Port Ansel.",
+    "Bo Lind collects blue stamps.",
+    "Cy Marr sails to Tern Island.",
+    "Di Okoro repairs old radios..",
+)
+"""Pieces of one length, so that what grows grows by the same amount."""
+PROMPTS = ("Where does Ada live?", "What does Bo collect?", "Who sails?")
+MOVED = 0.05
+"""Standard deviation of what parameters are moved by: before training many methods change nothing."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method with settings, and how a base model is made for it."""
+
+    spec: MethodSpec
+    settings: Any
+    base: Callable[[], LM]
+
+    def untrained(self) -> BaseMethod[Any]:
+        """The method as it begins, on a base of its own.
+
+        Raises:
+            UserError: the method refuses this base.
+        """
+        made: BaseMethod[Any] = self.spec.load()(self.base(), self.settings)
+        return made
+
+    def method(self) -> BaseMethod[Any]:
+        """The same with parameters that a training could have left; always the same ones."""
+        method = self.untrained()
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(1)
+            for parameter in method.modules().parameters():
+                parameter.add_(torch.randn_like(parameter) * MOVED)
+        return method
+
+
+def observes(*texts: str) -> list[Observe]:
+    """Pieces with keys."""
+    return [Observe(text=text, key=f"d{index}") for index, text in enumerate(texts)]
+
+
+def asks(*prompts: str, answer: str = "Port Ansel") -> list[Ask]:
+    """Queries that are answered in a few tokens."""
+    return [Ask(prompt=prompt, key=prompt, answers=(answer,), max_new_tokens=4) for prompt in prompts]
+
+
+def read(method: BaseMethod[Any], *texts: str) -> State:
+    """One reader that has read these texts as the method says: one at a time, or what it wants together at once."""
+    state = method.begin(1)
+    pieces = [[piece] for piece in observes(*texts)]
+    for part in [pieces] if method.reads == "once" else [[piece] for piece in pieces]:
+        state = method.adapt(state, part)
+    return state
+
+
+@torch.no_grad()
+def logits(method: BaseMethod[Any], state: State, questions: Sequence[Ask]) -> list[Tensor]:
+    """Logits [T, V] of each question's tokens under its patch, all in one padded batch."""
+    lm = method.lm
+    patch = encoded(lm, method.patch(state, questions))
+    start = text_start(lm, patch)
+    ids, mask = pad([start + lm.encode(ask.prompt) for ask in questions], lm.pad_id, "right")
+    out, _ = forward(lm, patch, ids, mask)
+    return [row[kept][len(start) :] for row, kept in zip(out, mask, strict=True)]
+
+
+def answers(method: BaseMethod[Any], state: State, questions: Sequence[Ask]) -> list[list[int]]:
+    """What is generated, as token ids."""
+    prompts = [method.lm.encode(ask.prompt) for ask in questions]
+    return generate(method.lm, method.patch(state, questions), prompts, max_new_tokens=4)
+
+
+def tensors_of(patch: Patch) -> list[Tensor]:
+    """Everything in a patch, rows first."""
+    found = [tensor for tensor in (patch.tokens_BT, patch.tokens_mask_BT) if tensor is not None]
+    if patch.prefix is not None:
+        found += [*patch.prefix.keys_LBHPD, *patch.prefix.values_LBHPD, patch.prefix.next_position_B]
+    for delta in patch.deltas.values():
+        found += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
+    return found

@@ -1,0 +1,100 @@
+"""What other packages offer through entry points, and what a single file of Python holds.
+
+    # pyproject.toml of another package
+    [project.entry-points."ttabench.methods"]
+    echo = "echo_package:ECHO"
+
+    offered("ttabench.methods")["echo"].load()        whatever stands there
+    module_at(Path("./mine.py"))                      the file, executed as a module
+
+Nothing is imported before it is asked for by name, or listed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ttabench.core.errors import UserError
+
+OTHER = "ttabench_file_"
+"""What the name of a module begins with that was executed from a file."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a package offers under a name."""
+
+    name: str
+    package: str
+    """Name and version of the package, `name==version`."""
+    entry: EntryPoint
+
+    def load(self) -> Any:
+        """The object, imported now.
+
+        Raises:
+            UserError: importing it fails; says what and of which package.
+        """
+        try:
+            return self.entry.load()
+        except Exception as error:  # whatever another package does when it is imported
+            what = f"{self.entry.group} {self.name!r} of {self.package} cannot be loaded"
+            told = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(f"{what} ({told}).", f"Mend or uninstall {self.package}.") from None
+
+
+@cache
+def offered(group: str) -> Mapping[str, Offer]:
+    """What installed packages offer under an entry-point group, by name; the first of two that share one."""
+    found: dict[str, Offer] = {}
+    for entry in entry_points(group=group):
+        package = f"{entry.dist.name}=={entry.dist.version}" if entry.dist else "an unknown package"
+        found.setdefault(entry.name, Offer(entry.name, package, entry))
+    return found
+
+
+def module_at(path: Path) -> ModuleType:
+    """A file of Python executed as a module, once a process.
+
+    Raises:
+        UserError: there is no such file, or executing it fails; says where.
+    """
+    name = f"{OTHER}{path.stem}"
+    there = sys.modules.get(name)
+    if there is not None and there.__file__ == str(path.resolve()):
+        return there
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.", "Give the path of a file of Python.")
+    spec = spec_from_file_location(name, path.resolve())
+    assert spec is not None, "a file of Python has a loader"
+    assert spec.loader is not None, "a file of Python has a loader"
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a user's file does when it is executed
+        del sys.modules[name]
+        lines = [line for line in _lines(error) if line[0] == str(path.resolve())]
+        where = f"{path}, line {lines[-1][1]}" if lines else str(path)
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"{where}: {told}.", "Mend the file.") from None
+    return module
+
+
+def _lines(error: BaseException) -> list[tuple[str, int]]:
+    """File and line of every frame of a traceback; of a syntax error, where it is."""
+    found, trace = [], error.__traceback__
+    while trace is not None:
+        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        found.append((error.filename, error.lineno))
+    return found

@@ -1,0 +1,62 @@
+"""Values from `key=value` texts, by the annotations of a settings class.
+
+assignments(["a=1", "b=x"])                    {"a": "1", "b": "x"}
+parse_value("0.2", int | float, "--set a")     0.2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+
+
+def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
+    """`["a=1", "b=x"]` as a dictionary; a later assignment of one key wins.
+
+    Raises:
+        UserError: a text without `=`.
+    """
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"{flag} {text!r} is not an assignment.", f"Write {flag} key=value.")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
+def parse_value(text: str, hint: Any, where: str) -> Json:
+    """A text as a value of an annotated type: numbers, booleans, literals, optional values, comma-separated tuples.
+
+    Raises:
+        UserError: the text is no such value; names the place, the type and the text.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    raw: Json = None if text.lower() in ("none", "null") and _takes_none(hint) else text
+    if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):
+        raw = [part for part in raw.split(",") if part]
+    if {int, float} <= set(getattr(hint, "__args__", ())) and "." in text:
+        hint = float  # pydantic reads "1.0" as the integer 1, but a share of all and one token are not the same
+    try:
+        return TypeAdapter(hint).validate_python(raw)
+    except ValidationError:
+        raise UserError(f"{where} takes {type_name(hint)}, got {text!r}.", "Give a value of that type.") from None
+
+
+def _takes_none(hint: Any) -> bool:
+    return type(None) in getattr(hint, "__args__", ())
+
+
+def type_name(hint: Any) -> str:
+    """An annotation for people: `int`, `int or None`, `'prefix' or 'lora'`."""
+    origin = getattr(hint, "__origin__", None)
+    arguments = getattr(hint, "__args__", ())
+    if str(origin) == "typing.Literal":
+        return " or ".join(repr(argument) for argument in arguments)
+    if arguments and origin not in (tuple, list):
+        return " or ".join("None" if argument is type(None) else type_name(argument) for argument in arguments)
+    return getattr(hint, "__name__", str(hint)) if not arguments else str(hint)

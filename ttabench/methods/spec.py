@@ -1,0 +1,73 @@
+"""What is known of a method before torch is there: the light door of its room.
+
+    # methods/echo/__init__.py
+    ECHO = MethodSpec(name="echo", summary="keeps nothing", where="ttabench.methods.echo.method:Echo", cost=cost)
+    METHODS = (ECHO,)
+
+Another package offers its spec through the entry-point group `ttabench.methods`. In a single file, named by its path
+(`--method ./echo.py`), it stands in the class, `spec = MethodSpec(name="echo", summary="..")`, without `where`.
+
+Listing methods, refusing a setting, a dry run and the cost on paper need no more. The class comes with `load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from ttabench.core.types import Growth
+from ttabench.cost.formula import Formula
+from ttabench.methods.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodSpec(Formula):
+    """A method that runs."""
+
+    summary: str = ""
+    """One line for `list methods`."""
+    where: str | type[Any] = ""
+    """Where the class is, `package.module:Class`, or the class itself."""
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    """How presets are trained, by preset name, where that differs from `Recipe()`."""
+    growth: Growth = "none"
+    """How the state grows with what is read; settings may say otherwise."""
+    trainable: bool = False
+    """Whether it has parameters, which `ttabench train` trains."""
+    looks_at_question: bool = False
+    """Whether `patch` depends on what is asked; settings may say otherwise."""
+    checked: Any = None
+    """Settings that fit a model of two layers and 512 positions, for `ttabench check`; None: the defaults."""
+    origin: str = ""
+    """Of a method that is not ttabench's own: `package==version`, or a digest of its file; part of a run's identity."""
+
+    def load(self) -> type[Any]:
+        """The class, imported now; a subclass of `BaseMethod`."""
+        if isinstance(self.where, type):
+            return self.where
+        module, _, attribute = self.where.partition(":")
+        found: type[Any] = getattr(import_module(module), attribute)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodFamily:
+    """Methods of an optional package, each named `family:text`."""
+
+    name: str
+    stands_for: MethodSpec
+    """What is shown of them all."""
+    where: str
+    """A function `(text) -> MethodSpec`, `package.module:function`; it may import the package."""
+
+    def of(self, text: str) -> MethodSpec:
+        """The member of that name.
+
+        Raises:
+            UserError: the package is missing, or knows no such method.
+        """
+        module, _, attribute = self.where.partition(":")
+        found: MethodSpec = getattr(import_module(module), attribute)(text)
+        return found
