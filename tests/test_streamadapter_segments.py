@@ -197,8 +197,8 @@ def test_judged_by_the_state_of_another_text() -> None:
     told = compared(found, SEGMENT)
     worse = (found["other"] - own)[:, SEGMENT:]
     assert told["other_less_own"] == pytest.approx(float(worse.mean()), abs=1e-6)
-    each = worse.reshape(4, SEGMENT).mean(1)
-    assert told["other_less_own_stderr"] == pytest.approx(float(each.std()) / 2, rel=1e-4)
+    by_text = worse.mean(1)
+    assert told["other_less_own_stderr"] == pytest.approx(float(by_text.std()) / 2**0.5, rel=1e-4)
 
 
 def test_centred_states_of_two_texts_have_less_in_common() -> None:

@@ -28,7 +28,7 @@ def validated(networks: StreamAdapterNetworks, episodes: Sequence[Episode]) -> d
 
 
 def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
-    """Means of what `judged` found, and how much worse another state is, with standard errors over segments.
+    """Means of what `judged` found, and how much worse another state is, with standard errors over texts.
 
     The first segment of a text has no state and is left out; "late" is the second half of every segment.
     """
@@ -37,9 +37,9 @@ def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
     for name in ("other", "none"):
         worse_BST = by_name[name] - by_name["own"]
         for part, values_BST in (("", worse_BST), ("_late", worse_BST[..., segment // 2 :])):
-            each_N = values_BST.mean(-1).flatten()
-            told[f"{name}_less_own{part}"] = float(each_N.mean())
-            told[f"{name}_less_own{part}_stderr"] = float(each_N.std() / len(each_N) ** 0.5)
+            each_B = values_BST.mean((1, 2))
+            told[f"{name}_less_own{part}"] = float(each_B.mean())
+            told[f"{name}_less_own{part}_stderr"] = float(each_B.std() / len(each_B) ** 0.5)
     return told
 
 
