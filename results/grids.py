@@ -17,6 +17,7 @@ from ttabench.core.render import size
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.compare import pooled
 from ttabench.report.finding import runs_in
+from ttabench.stats.estimate import Observed, estimate
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
 """Their order in a table; others follow."""
@@ -166,9 +167,12 @@ def _mean(found: Mapping[str, Sequence[Row]], columns: Sequence[str]) -> str:
     """Mean over all columns, each with the same weight; empty where one is missing."""
     if any(name not in found for name in columns):
         return ""
-    draws = [_by_seed(found[name]) for name in columns]
-    seeds = sorted(set.intersection(*(set(each) for each in draws)))
-    return spread([100 * fmean(each[seed] for each in draws) for seed in seeds], 1)
+    draws = {name: _by_seed(found[name]) for name in columns}
+    seeds = set.intersection(*(set(each) for each in draws.values()))
+    told = estimate([Observed(str(s), 100 * each[s], stratum=name) for name, each in draws.items() for s in seeds])
+    assert told is not None, "a mean of figures is a number"
+    several = len(seeds) > 1 and told.stderr is not None
+    return f"{told.mean:,.1f} ± {told.stderr:,.1f}" if several else f"{told.mean:,.1f}"
 
 
 def _by_seed(rows: Sequence[Row]) -> dict[int, float]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttabench.stats.aggregation import RATIOS, Unit, aggregate, groups, interval_of_mean, of_units, pooled, wilson
-from ttabench.stats.bootstrap import paired_bootstrap, paired_ratios
+from ttabench.stats.aggregation import RATIOS, Unit, aggregate, observed, of_units, pooled
+from ttabench.stats.estimate import Observed, difference, estimate, interval_of_mean, student, wilson
 
 units = st.builds(
     lambda text, mean, tokens, words: Unit(text, mean * tokens, tokens, words),
@@ -67,7 +67,7 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
             assert all(each is None or math.isfinite(each) for each in figures)
             assert math.isfinite(mean)
     if not math.isfinite(mean):
-        assert groups(RATIOS[name], some) is None
+        assert observed(RATIOS[name], some) is None
 
 
 def test_the_error_of_equal_units_is_that_of_a_mean() -> None:
@@ -94,7 +94,9 @@ def test_the_error_is_between_texts_where_there_are_several() -> None:
     alone = of_units(RATIOS["ppl_book_mean"], twice[:10])
     assert alone is not None
     assert alone.stderr is None
-    assert len(groups(RATIOS["ppl"], twice[:10]) or []) == 10
+    of_one = of_units(RATIOS["ppl"], twice[:10])
+    assert of_one is not None
+    assert (found.units, of_one.units) == (2, 10)
 
 
 def test_the_error_of_texts_of_unequal_length_is_that_of_many_draws() -> None:
@@ -158,21 +160,91 @@ def test_pooled_means_weigh_by_their_queries() -> None:
     assert pooled([(0.5, None, 1), (1.0, 0.3, 30)], None)[1] is None
 
 
-def test_the_bootstrap_of_ratios_is_that_of_means_where_all_weigh_alike() -> None:
+def test_runs_of_one_draw_each_have_the_error_of_draws() -> None:
+    value, error = pooled([(0.5, 0.01, 10), (0.7, 0.01, 10), (0.9, 0.01, 10)], None, draws=True)
+    assert value == pytest.approx(0.7)
+    assert error == pytest.approx(0.2 / 3**0.5)
+    assert pooled([(0.5, 0.01, 10)], None, draws=True)[1] == pytest.approx(0.01)
+
+
+def test_a_difference_of_means_is_the_mean_of_differences() -> None:
     left, right = np.random.default_rng(3).normal(2.0, 1.0, size=(2, 60))
-    ones = np.ones(60)
-    sides = [np.stack([side, ones], axis=1) for side in (left, right)]
-    assert paired_ratios(*sides, exponential=False) == pytest.approx(paired_bootstrap(left - right))
-    low, high, p = paired_ratios(*sides, exponential=True)
-    assert low < np.exp(left.mean()) - np.exp(right.mean()) < high
-    assert 0 < p <= 1
+    sides = [[Observed(str(i), float(value)) for i, value in enumerate(side)] for side in (left, right)]
+    found, plain = difference(*sides), aggregate(list(left - right))
+    assert found is not None
+    assert (found.value, found.ci_low, found.ci_high) == pytest.approx((plain.mean, plain.ci_low, plain.ci_high))
+    none = difference(sides[0], sides[0])
+    assert none is not None
+    assert (none.value, none.ci_low, none.ci_high, none.p) == (0.0, 0.0, 0.0, 1.0)
 
 
-def test_few_groups_show_no_small_p() -> None:
-    sides = [np.array([[value, 1.0]] * 3) for value in (2.0, 1.0)]
-    low, high, p = paired_ratios(*sides, exponential=True)
-    assert low == high == pytest.approx(math.e**2 - math.e)
-    assert p == 0.25
+def test_two_clusters_show_no_small_p() -> None:
+    sides = [[Observed("a", value), Observed("b", value + apart)] for value, apart in ((2.0, 0.1), (1.0, 0.0))]
+    found = difference(*sides)
+    assert found is not None
+    assert found.p is not None
+    assert 0.02 < found.p < 0.05
+    assert found.ci_low is not None
+    assert found.value - found.ci_low == pytest.approx(student(1) * 0.05)
+
+
+def clusters(generator: np.random.Generator, count: int, size: int, *, shares: bool) -> list[Observed]:
+    """Queries of clusters whose own means lie 0.2 apart around 0.6."""
+    found = []
+    for index, mean in enumerate(np.clip(generator.normal(0.6, 0.2, count), 0.0, 1.0)):
+        values = generator.random(size) < mean if shares else generator.normal(mean, 0.5, size)
+        found += [Observed(str(index), float(value)) for value in values]
+    return found
+
+
+@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize(("count", "size"), [(3, 50), (6, 20), (40, 4)])
+def test_intervals_of_clustered_data_hold_the_truth_as_often_as_they_say(count: int, size: int, shares: bool) -> None:
+    generator, draws = np.random.default_rng(5), 3000
+    truth = float(np.clip(generator.normal(0.6, 0.2, 1_000_000), 0.0, 1.0).mean())
+    held = naive = 0
+    for _ in range(draws):
+        observed = clusters(generator, count, size, shares=shares)
+        found = estimate(observed, share=shares)
+        alone = aggregate([each.numerator for each in observed])
+        for told, name in ((found, "clusters"), (alone, "queries")):
+            assert told is not None
+            assert told.ci_low is not None
+            assert told.ci_high is not None
+            inside = told.ci_low <= truth <= told.ci_high
+            held, naive = held + (inside and name == "clusters"), naive + (inside and name == "queries")
+    assert 0.93 <= held / draws <= 0.97
+    assert naive / draws < 0.92, "queries of one cluster are no independent queries"
+
+
+def test_intervals_in_strata_and_of_paired_differences_hold_the_truth() -> None:
+    generator, draws = np.random.default_rng(6), 2000
+    strata = paired = 0
+    for _ in range(draws):
+        some = [
+            Observed(str(draw), float(value), stratum=str(part))
+            for part in range(5)
+            for draw in range(3)
+            for value in 0.5 + 0.1 * part + generator.normal(0, 0.2) + generator.normal(0, 0.3, 10)
+        ]
+        told = estimate(some)
+        assert told is not None
+        assert told.units == 15
+        strata += (told.ci_low or 0) <= 0.7 <= (told.ci_high or 0)
+        left, right = [], []
+        for book in range(5):
+            level, gain, tokens = (
+                generator.normal(2.0, 0.4),
+                generator.normal(0.1, 0.03),
+                int(generator.integers(200, 600)),
+            )
+            left.append(Observed(str(book), (level - gain) * tokens, tokens))
+            right.append(Observed(str(book), level * tokens, tokens))
+        apart = difference(left, right)
+        assert apart is not None
+        paired += (apart.ci_low or 0) <= -0.1 <= (apart.ci_high or 0)
+    assert 0.93 <= strata / draws <= 0.975
+    assert 0.93 <= paired / draws <= 0.97
 
 
 @pytest.mark.parametrize(
@@ -194,10 +266,10 @@ def test_intervals_of_shares_hold_the_share_and_stay_between_0_and_1(n: int, dat
     assert low < high
 
 
-def test_values_between_0_and_1_keep_the_interval_of_the_normal() -> None:
+def test_values_between_0_and_1_have_the_interval_of_student() -> None:
     found = aggregate([0.0, 1.0, 0.5])
     assert found.stderr is not None
-    assert found.ci_high == pytest.approx(0.5 + 1.96 * found.stderr, rel=1e-4)
+    assert found.ci_high == pytest.approx(0.5 + student(2) * found.stderr, rel=1e-4)
 
 
 def test_the_interval_of_a_mean_of_parts() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.test_records import record, sample
@@ -15,7 +14,6 @@ from ttabench.records.schema import SAMPLES_FILE, Row, load_record, save_record,
 from ttabench.report.compare import compare
 from ttabench.report.tables import comparison_tables
 from ttabench.stats.aggregation import aggregate
-from ttabench.stats.bootstrap import paired_bootstrap
 
 
 def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object) -> Path:
@@ -37,30 +35,6 @@ def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **co
     return path
 
 
-def test_bootstrap_agrees_with_the_normal_interval() -> None:
-    apart = np.random.default_rng(1).normal(0.2, 1.0, size=2000)
-    low, high, p = paired_bootstrap(apart)
-    half = 1.96 * apart.std() / np.sqrt(len(apart))
-    assert low == pytest.approx(apart.mean() - half, abs=0.005)
-    assert high == pytest.approx(apart.mean() + half, abs=0.005)
-    assert p < 0.01
-    assert paired_bootstrap(apart) == (low, high, p), "the same seed draws the same"
-
-
-def test_bootstrap_of_no_difference() -> None:
-    assert paired_bootstrap(np.zeros(50)) == (0.0, 0.0, 1.0)
-    low, high, p = paired_bootstrap(np.array([1.0, -1.0] * 50))
-    assert low < 0 < high
-    assert p > 0.5
-
-
-def test_bootstrap_in_small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    apart = np.random.default_rng(2).normal(0.0, 1.0, size=300)
-    whole = paired_bootstrap(apart, 3000)
-    monkeypatch.setattr("ttabench.stats.bootstrap.DRAWS_AT_ONCE", 1000)
-    assert paired_bootstrap(apart, 3000) == pytest.approx(whole, abs=0.02)
-
-
 def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
     good, bad = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.0}
     folders = [
@@ -77,9 +51,7 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
     assert first.runs == ("r1", "r2")
     assert first.value == pytest.approx(2 / 3)
     assert first.costs["adapt_seconds"] == 1.5
-    one = aggregate([1.0, 1.0, 0.0]).stderr
-    assert one is not None
-    assert first.stderr == pytest.approx(one / 2**0.5)
+    assert first.stderr == pytest.approx(aggregate([1.0, 1.0, 0.0, 1.0, 1.0, 0.0]).stderr)
     apart = found.differences[0]
     assert (apart.left, apart.right, apart.n) == ("icl k=1", "icl k=2", 3), "only seed 0 is shared"
     assert apart.value == pytest.approx(2 / 3)
@@ -117,6 +89,44 @@ def test_only_shared_queries_are_paired(tmp_path: Path) -> None:
     assert (apart.n, apart.value) == (1, 0.5)
 
 
+def test_one_key_of_two_questions_is_not_paired(tmp_path: Path) -> None:
+    """Streams of 16 and of 32 documents number their questions alike, and ask others."""
+    short = stored(tmp_path, "short", {"q1": 1.0, "q2": 0.0})
+    long = stored(tmp_path, "long", {"q1": 1.0}, method="none")
+    own = [
+        replace(sample("q1", value=0.0), answers=["Tern Island"]),
+        replace(sample("q2", value=1.0), prompt="Who else?"),
+    ]
+    write_samples(long / SAMPLES_FILE, [each.flat() for each in own])
+    assert compare([short, long]).differences == ()
+
+
+@pytest.mark.parametrize(("reader", "units"), [("qa_stream", 2), ("demonstrations", 4), ("other", 8)])
+def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) -> None:
+    """Two seeds of four queries, which are of two sub-tasks and about one document a seed."""
+    folders = []
+    for method, gain in (("icl", 0.4), ("none", 0.0)):
+        for seed in (0, 1):
+            values = {f"q{index}": gain + 0.1 * index + 0.2 * seed * (gain > 0) for index in range(4)}
+            path = stored(tmp_path, f"{method}{seed}", values, seed=seed, method=method)
+            found = load_record(path)
+            save_record(found.model_copy(update={"task": {**found.task, "reader": reader}}), path)
+            own = [replace(sample(key, value=value), about="d", part=f"t{index % 2}" * (units == 4))
+                   for index, (key, value) in enumerate(values.items())]  # fmt: skip
+            write_samples(path / SAMPLES_FILE, [each.flat() for each in own])
+            folders.append(path)
+    (apart,) = compare(folders).differences
+    assert apart.value == pytest.approx(0.5)
+    assert (apart.n, apart.units) == (8, units)
+    assert apart.ci_low is not None
+    alone = compare(folders[:2]).entries[0]
+    by_seed = [0.55, 0.75] if reader != "other" else [0.4, 0.5, 0.6, 0.7, 0.6, 0.7, 0.8, 0.9]
+    if reader == "demonstrations":
+        assert alone.stderr == pytest.approx(0.1 / 2**0.5)
+    else:
+        assert alone.stderr == pytest.approx(aggregate(by_seed).stderr)
+
+
 Stretches = dict[tuple[str, int], tuple[int, int, float]]
 """(tokens, words, mean NLL) by (text, first token)."""
 
@@ -134,7 +144,7 @@ def scored(folder: Path, run: str, stretches: Stretches, metric: str = "ppl", **
     path = folder / run
     path.mkdir(parents=True)
     config = {"method": run, "task": "t", "model": base["name"], "seed": 0}
-    save_record(record(run, rows=(row,), config=config, model=base, task={"main_metric": metric}), path)
+    save_record(record(run, rows=(row,), config=config, model=base, task={"main_metric": metric, "unit": "book"}), path)
     write_samples(path / SAMPLES_FILE, [each.flat() for each in samples])
     return path
 
@@ -186,6 +196,7 @@ def test_one_query_or_text_shows_no_interval(tmp_path: Path) -> None:
     (both,) = compare([tmp_path / "all", scored(tmp_path, "both", LONG, mean)]).differences
     assert both.ci_low is not None
     assert both.p is not None
+    assert both.units == 2
 
 
 def test_every_format_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

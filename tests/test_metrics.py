@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask
 from ttabench.stats.aggregation import aggregate
+from ttabench.stats.estimate import student
 from ttabench.stats.metrics import METRICS, as_evaluate, empty_golds, exact, metric, normalise, prefix_exact, token_f1
 
 OF_TEXT = sorted(name for name, each in METRICS.items() if each.function)
@@ -106,7 +107,8 @@ def test_aggregate_matches_statistics(values: list[float]) -> None:
     assert got.ci_low is not None
     assert got.ci_high is not None
     if not set(values) <= {0.0, 1.0}:
-        assert got.ci_high - got.ci_low == pytest.approx(2 * 1.96 * stderr, rel=1e-4, abs=1e-9)
+        wide = 2 * student(len(values) - 1) * stderr
+        assert got.ci_high - got.ci_low == pytest.approx(wide, rel=1e-4, abs=1e-9)
 
 
 def test_aggregate_of_one_value_has_no_error() -> None:

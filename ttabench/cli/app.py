@@ -211,7 +211,7 @@ def compare(
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:
-    """Compare runs: quality beside cost, and a paired bootstrap of every difference."""
+    """Compare runs: quality beside cost, and every difference, paired, with its interval."""
     from ttabench.cli import commands
 
     commands.compare(runs or [], metric, "json" if json else form, out, plot)

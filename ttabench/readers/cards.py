@@ -19,6 +19,7 @@ from ttabench.readers.card_file import parsed
 from ttabench.readers.card_names import Below, Slug
 from ttabench.readers.faults import first_fault
 from ttabench.stats.metrics import metric
+from ttabench.stats.varying import Varying
 
 Scalar = str | int | float | bool | None
 
@@ -207,6 +208,8 @@ class Card(_Part):
     main_metric: str
     chance: float | None = None
     """Main metric (0 to 1) of an answer drawn without reading; null where nothing is drawn (perplexity)."""
+    unit: Varying = "query"
+    """What varies from one reader to the next: errors of figures are over it."""
     twin: Twin | None = None
 
     @model_validator(mode="after")

@@ -68,10 +68,9 @@ class Sample:
     """What its group of queries had cost when it was answered: a run that goes on counts it, too."""
 
     def unit(self) -> Unit:
-        """The stretch that this sample scored: of a text (`score`), or the gold answer (`generate`)."""
+        """The stretch that this sample scored: of a text (`score`), or the gold answer (`generate`); not which text."""
         assert self.mode != "choose", f"{self.key} was answered by choosing"
-        text = self.episode if self.mode == "score" else f"{self.episode}/{self.key}"
-        return Unit(text, -self.logprobs[0], self.tokens[0], self.words)
+        return Unit("", -self.logprobs[0], self.tokens[0], self.words)
 
     def answers_this(self, ask: Ask, metrics: Collection[str]) -> bool:
         """Whether it can be an answer to this query: their places in the task agree, the figures needed are there."""

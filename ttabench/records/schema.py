@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
+from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 1
 RECORD_FILE = "run.json"
@@ -101,6 +102,11 @@ class RunRecord(BaseModel):
     def state_of(self) -> str:
         """Whose state answered, one of `config.STATES_OF`."""
         return str(self.config.get("state_of", "own"))
+
+    @property
+    def unit(self) -> Varying:
+        """What varies from one reader to the next, see `stats.varying`."""
+        return unit_of(self.task)
 
     @property
     def main_metric(self) -> str:

@@ -1,7 +1,7 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
-Runs that differ in their seed only are pooled. Every pair of groups on one task and source gets a paired bootstrap over
-the queries both answered (pairing.py, bootstrap.py).
+Runs that differ in their seed only are pooled. Every pair of groups on one task and source gets the difference over the
+queries both answered (`pairing`), with the interval of `stats.estimate`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from pathlib import Path
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord, load_record
-from ttabench.report.pairing import Values, answered, paired_difference, ratio_of
+from ttabench.report.pairing import Values, answered, estimated, paired_difference, ratio_of
 from ttabench.stats import aggregation
-from ttabench.stats.bootstrap import RESAMPLES
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
 STATE_OF = "state of"
@@ -61,6 +60,9 @@ class Difference:
     ci_high: float | None
     p: float | None
     n: int
+    """Queries."""
+    units: int
+    """What varies among them: documents, draws of a sub-task, books; see `stats.estimate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +75,12 @@ class Comparison:
     """Labels of pairs on one task and source whose perplexities are of other stretches of text, or of other bases."""
 
 
-def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLES, seed: int = 0) -> Comparison:
+def compare(folders: Sequence[Path], metric: str = "") -> Comparison:
     """Compare the runs in these folders.
 
     Args:
         folders: run folders, see `records.find_runs`.
         metric: which metric; each task's own main metric by default.
-        resamples: draws of the bootstrap.
-        seed: of the bootstrap.
 
     Raises:
         UserError: no runs, a corrupted record, or a metric a run does not have.
@@ -93,14 +93,16 @@ def compare(folders: Sequence[Path], metric: str = "", resamples: int = RESAMPLE
         groups.setdefault(_group_key(record), []).append((folder, record))
     members = list(groups.values())
     labels = _labels([group[0][1] for group in members])
+    chosen = [metric or group[0][1].main_metric for group in members]
+    for name, group in zip(chosen, members, strict=True):
+        _check(name, [record for _, record in group])
+    values = [answered([folder for folder, _ in group], name) for group, name in zip(members, chosen, strict=True)]
     entries = [
-        _entry(label, [record for _, record in group], metric) for label, group in zip(labels, members, strict=True)
-    ]
-    values = [
-        answered([folder for folder, _ in group], entry.metric) for group, entry in zip(members, entries, strict=True)
+        _entry(label, [record for _, record in group], name, own)
+        for label, group, name, own in zip(labels, members, chosen, values, strict=True)
     ]
     pairs = list(combinations(zip(entries, values, strict=True), 2))
-    differences = [found for left, right in pairs if (found := _difference(left, right, resamples, seed))]
+    differences = [found for left, right in pairs if (found := _difference(left, right))]
     unpaired = [(left[0].label, right[0].label) for left, right in pairs if _score_other_texts(left, right)]
     return Comparison(entries=tuple(entries), differences=tuple(differences), unpaired=tuple(unpaired))
 
@@ -145,15 +147,18 @@ def _labels(records: Sequence[RunRecord]) -> list[str]:
     return labels
 
 
-def _entry(label: str, records: Sequence[RunRecord], metric: str) -> Entry:
-    name = metric or records[0].main_metric
-    rows = []
+def _check(metric: str, records: Sequence[RunRecord]) -> None:
     for record in records:
-        row = record.value(name)
-        if row is None:
-            raise UnknownName(f"metric of run {record.id}", name, sorted({row.metric for row in record.rows}))
-        rows.append(row)
+        if record.value(metric) is None:
+            raise UnknownName(f"metric of run {record.id}", metric, sorted({row.metric for row in record.rows}))
+
+
+def _entry(label: str, records: Sequence[RunRecord], name: str, answered: Values) -> Entry:
+    rows = [row for record in records if (row := record.value(name)) is not None]
     value, stderr, n = pooled(rows)
+    told = estimated(ratio_of(name), list(answered.values()))
+    if told is not None:  # as the rows say, but for what varies: earlier records had errors over queries
+        stderr = told.stderr
     return Entry(
         label=label,
         method=rows[0].method,
@@ -178,13 +183,14 @@ def _by_step(records: Sequence[RunRecord], metric: str) -> dict[int, tuple[float
     for row in (row for record in records for row in record.rows):
         if row.metric == metric and row.step is not None and row.part is None:
             rows.setdefault(row.step, []).append(row)
-    return {step: pooled(rows[step]) for step in sorted(rows)}
+    draws = records[0].unit == "draw"
+    return {step: pooled(rows[step], draws=draws) for step in sorted(rows)}
 
 
-def pooled(rows: Sequence[Row]) -> tuple[float, float | None, int]:
-    """(mean, standard error, n) over all queries of several runs; the queries of different runs are independent."""
+def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
+    """(mean, standard error, n) over all queries of several runs, which are independent; see `aggregation.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
-    value, stderr = aggregation.pooled(figures, ratio_of(rows[0].metric))
+    value, stderr = aggregation.pooled(figures, ratio_of(rows[0].metric), draws=draws)
     return value, stderr, sum(row.n for row in rows)
 
 
@@ -202,9 +208,7 @@ def _score_other_texts(left: tuple[Entry, Values], right: tuple[Entry, Values]) 
     return ratio and _alike(left[0], right[0]) and not set(left[1]) & set(right[1])
 
 
-def _difference(
-    left: tuple[Entry, Values], right: tuple[Entry, Values], resamples: int, seed: int
-) -> Difference | None:
+def _difference(left: tuple[Entry, Values], right: tuple[Entry, Values]) -> Difference | None:
     """None where the two have no query in common, or another task, source or metric."""
     ours, theirs = left[0], right[0]
     if not _alike(ours, theirs):
@@ -212,20 +216,20 @@ def _difference(
     shared = sorted(set(left[1]) & set(right[1]))
     if not shared:
         return None
-    sides = [[values[query] for query in shared] for values in (left[1], right[1])]
-    found = paired_difference(ratio_of(ours.metric), sides, resamples, seed)
+    found = paired_difference(
+        ratio_of(ours.metric), [[values[query] for query in shared] for values in (left[1], right[1])]
+    )
     if found is None:
         return None
-    value, interval = found
-    low, high, p = interval or (None, None, None)
     return Difference(
         left=ours.label,
         right=theirs.label,
         task=ours.task,
         metric=ours.metric,
-        value=value,
-        ci_low=low,
-        ci_high=high,
-        p=p,
+        value=found.value,
+        ci_low=found.ci_low,
+        ci_high=found.ci_high,
+        p=found.p,
         n=len(shared),
+        units=found.units,
     )

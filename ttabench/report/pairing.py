@@ -1,30 +1,32 @@
 """What two groups of runs both answered, paired: values of queries, or scored stretches where the metric is a ratio.
 
     (0, "pg19/test/718", "718@1024", "512 tokens and 391 words from 1024 on, by 9f3c... of gpt2")
+    (0, "streamingqa/test/seed0", "q3", "4b1d02...")         a digest of question and right answers
 
 Two runs may cut one text at the same places into other stretches (strides of 512 and of 256), and two tokenizers count
-other tokens: only what is the same stretch for the same base model and tokenizer is paired.
+other tokens: only what is the same stretch for the same base model and tokenizer is paired. Two streams may give one
+key to different questions: only what is asked in the same words, with the same right answers, is paired.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
-
-from ttabench.records.schema import load_record, read_samples
-from ttabench.stats.aggregation import Ratio, Unit, groups, of_units
-from ttabench.stats.bootstrap import paired_bootstrap, paired_ratios
+from ttabench.records.schema import RunRecord, load_record, read_samples
+from ttabench.stats.aggregation import Ratio, Unit, observed
+from ttabench.stats.estimate import Apart, Estimate, Observed, difference, estimate
 from ttabench.stats.metrics import METRICS
+from ttabench.stats.varying import cluster
 
 Query = tuple[int, str, str, str]
-"""(seed, episode, key, what was scored and by which base, "" where no text was): two runs are paired by it."""
-Values = Mapping[Query, float] | Mapping[Query, Unit]
+"""(seed, episode, key, what was scored by which base, or asked): two runs are paired by it."""
+OPTIONAL = ("about", "part")
+"""Columns that samples of earlier versions may lack."""
+Values: TypeAlias = Mapping[Query, Observed] | Mapping[Query, Unit]
 """The metric of every query; of a ratio, what was scored."""
-Interval = tuple[float, float, float]
-"""(low, high, p) of a difference."""
 
 
 def ratio_of(metric: str) -> Ratio | None:
@@ -36,11 +38,17 @@ def answered(folders: Sequence[Path], metric: str) -> Values:
     """The metric of every query of these runs."""
     if ratio_of(metric) is not None:
         return _units(folders)
-    values: dict[Query, float] = {}
+    values: dict[Query, Observed] = {}
     for folder in folders:
-        for query, (value,) in _samples(folder, (metric,)):
+        record = load_record(folder)
+        for (seed, episode, key, _), (value, prompt, answers, about, part) in _samples(
+            folder, record, (metric, "prompt", "answers", "about", "part")
+        ):
             if value is not None:
-                values[query] = float(value)
+                text = cluster(record.unit, seed, episode=episode, key=key, about=about)
+                asked = repr((prompt, list(answers))).encode()
+                query = (seed, episode, key, hashlib.sha256(asked).hexdigest()[:16])
+                values[query] = Observed(text, float(value), 1.0, part)
     return values
 
 
@@ -48,46 +56,39 @@ def _units(folders: Sequence[Path]) -> dict[Query, Unit]:
     """Scored stretches; texts of different seeds are different texts."""
     found: dict[Query, Unit] = {}
     for folder in folders:
-        model = load_record(folder).model
-        base = f"{model.get('fingerprint')} of {model.get('tokenizer')}"
-        wanted = ("mode", "logprobs", "tokens", "words", "position")
-        for (seed, episode, key, _), (mode, logprobs, tokens, words, position) in _samples(folder, wanted):
+        record = load_record(folder)
+        base = f"{record.model.get('fingerprint')} of {record.model.get('tokenizer')}"
+        wanted = ("logprobs", "tokens", "words", "position", "about")
+        for (seed, episode, key, _), (logprobs, tokens, words, position, about) in _samples(folder, record, wanted):
             if not len(logprobs):
                 continue
             scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
-            text = f"{seed} {episode}" if mode == "score" else f"{seed} {episode} {key}"
+            text = cluster(record.unit, seed, episode=episode, key=key, about=about)
             unit = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words))
             found[seed, episode, key, scored] = unit
     return found
 
 
-def _samples(folder: Path, wanted: Sequence[str]) -> Iterator[tuple[Query, tuple[Any, ...]]]:
-    seed = int(load_record(folder).config.get("seed", 0))
+def _samples(folder: Path, record: RunRecord, wanted: Sequence[str]) -> Iterator[tuple[Query, tuple[Any, ...]]]:
+    seed = int(record.config.get("seed", 0))
     columns = read_samples(folder, ["episode", "key", *wanted])
-    if all(name in columns for name in wanted):
+    if all(name in columns for name in wanted if name not in OPTIONAL):
         named = zip(columns["episode"], columns["key"], strict=True)
-        cells = zip(*(columns[name] for name in wanted), strict=True)
+        blank = [""] * len(columns["key"])
+        cells = zip(*(columns.get(name, blank) for name in wanted), strict=True)
         for (episode, key), values in zip(named, cells, strict=True):
             yield (seed, episode, key, ""), values
 
 
-def paired_difference(
-    ratio: Ratio | None, sides: Sequence[Sequence[Any]], resamples: int, seed: int
-) -> tuple[float, Interval | None] | None:
-    """(difference, its interval) of paired values or units; None where a figure is no number.
+def estimated(ratio: Ratio | None, values: Sequence[Any]) -> Estimate | None:
+    """The figure of values or units, see `stats.estimate`; None where it is no number."""
+    found = values if ratio is None else observed(ratio, values)
+    return None if not found else estimate(found, exponential=ratio is not None and ratio.outer)
 
-    One query, or one text where the figure is a mean over texts, shows no interval: every draw is the same.
-    """
-    if ratio is None:
-        differences = np.subtract(*(np.array(side, dtype=np.float64) for side in sides))
-        several = len(differences) > 1
-        return float(differences.mean()), paired_bootstrap(differences, resamples, seed) if several else None
-    whole = [of_units(ratio, side) for side in sides]
-    pairs = [groups(ratio, side) for side in sides]
-    if whole[0] is None or whole[1] is None:
+
+def paired_difference(ratio: Ratio | None, sides: Sequence[Sequence[Any]]) -> Apart | None:
+    """The difference of paired values or units, with its interval; None where a figure is no number."""
+    left, right = (side if ratio is None else observed(ratio, side) for side in sides)
+    if left is None or right is None:
         return None
-    left, right = (np.array(side, dtype=np.float64) for side in pairs)
-    value = whole[0].mean - whole[1].mean
-    if len(left) < 2:
-        return value, None
-    return value, paired_ratios(left, right, exponential=ratio.outer, resamples=resamples, seed=seed)
+    return difference(left, right, exponential=ratio is not None and ratio.outer)

@@ -48,7 +48,8 @@ def curves(entries: Sequence[Entry], records: Sequence[RunRecord]) -> list[Curve
         if len(by_step) < 2:
             continue
         steps = tuple(sorted(by_step))
-        points = [pooled(by_step[step]) for step in steps]
+        draws = any(record.unit == "draw" for record in records if record.id in entry.runs)
+        points = [pooled(by_step[step], draws=draws) for step in steps]
         times = scale(entry.metric)
         values = tuple(value * times for value, _, _ in points)
         errors = tuple((stderr or 0.0) * times for _, stderr, _ in points)

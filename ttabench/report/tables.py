@@ -11,7 +11,6 @@ from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.compare import Comparison, Difference, Entry, pooled
-from ttabench.report.pairing import ratio_of
 from ttabench.stats.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     if several:
         for metric in (row.metric for row in _shown(first) if row.step is None and row.part is None):
             alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
-            value, stderr, n = pooled(alike)
+            value, stderr, n = pooled(alike, draws=first.unit == "draw")
             rows.append(("all", metric, shown(metric, value, stderr), str(n), "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)
     again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""
@@ -175,17 +174,18 @@ def _differences_table(differences: Sequence[Difference], swapped: bool) -> Tabl
         interval = f"[{', '.join(bounds)}]" if bounds else "-"
         p = "-" if apart.p is None else f"{apart.p:.4f}" if apart.p >= 0.001 else "< 0.001"
         value = number(apart.value * times, digits)
-        rows.append((f"{apart.left} − {apart.right}", apart.task, apart.metric, value, interval, p, str(apart.n)))
+        counts = (str(apart.n), str(apart.units))
+        rows.append((f"{apart.left} − {apart.right}", apart.task, apart.metric, value, interval, p, *counts))
         data.append({
             "left": apart.left, "right": apart.right, "task": apart.task, "metric": apart.metric,
             "value": apart.value, "ci_low": apart.ci_low, "ci_high": apart.ci_high, "p": apart.p, "n": apart.n,
+            "units": apart.units,
         })  # fmt: skip
-    columns = ("difference", "task", "metric", "#value", "#95 % interval", "#p", "#n shared")
-    caption = "Paired bootstrap over the queries both answered."
-    if any(ratio_of(apart.metric) for apart in differences):
-        caption += (
-            " Perplexities (lower is better): over whole texts where there are several, p not under 2^(1 - texts)."
-        )
+    columns = ("difference", "task", "metric", "#value", "#95 % interval", "#p", "#n shared", "#units")
+    caption = (
+        "Paired over the queries both answered. Units are what varies among them: documents, draws of a sub-task's "
+        "demonstrations, books; intervals and p are Student's over units (over queries where there is one unit)."
+    )
     if swapped:
         caption += " Own state − another's is memory of the context; another's − none is what any such context gives."
     return Table(title="differences", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)

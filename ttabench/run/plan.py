@@ -93,7 +93,7 @@ def make_plan(request: RunRequest, seed: int) -> Plan:
         inputs=_inputs(request, resolved, record),
     )
     card = task.card
-    metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance}
+    metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance, "unit": card.unit}
     return Plan(request=request, config=config, resolved=resolved, task=task, task_record={**record, **metrics})
 
 

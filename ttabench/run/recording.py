@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from math import fsum, sqrt
+from math import fsum
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ from ttabench.lm.chat import has_template
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
-from ttabench.stats.aggregation import Aggregate, aggregate, interval_of_mean, of_units
+from ttabench.stats.aggregation import observed
+from ttabench.stats.estimate import Estimate, Observed, estimate
 from ttabench.stats.metrics import metric
+from ttabench.stats.varying import Varying, cluster
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -170,36 +173,45 @@ def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
 
 
 def _mean(rows: Sequence[Row]) -> Row:
-    """The mean over sub-tasks, each counting alike."""
-    value = fmean(row.value for row in rows)
-    known = [row.stderr for row in rows if row.stderr is not None]
-    stderr = sqrt(fsum(error**2 for error in known)) / len(rows) if len(known) == len(rows) else None
-    low, high = interval_of_mean([(row.value, row.ci_low, row.ci_high) for row in rows])
+    """The mean over sub-tasks, each counting alike; they are what varies."""
     read = [row.context_tokens for row in rows if row.context_tokens is not None]
+    found = estimate([Observed(str(row.part), row.value) for row in rows])
+    assert found is not None, "a mean of figures is a number"
     return rows[0].model_copy(
         update={
             "part": "mean",
             "context_tokens": fmean(read) if read else None,
-            "value": value,
+            "value": found.mean,
             "n": sum(row.n for row in rows),
-            "stderr": stderr,
-            "ci_low": low,
-            "ci_high": high,
+            "stderr": found.stderr,
+            "ci_low": found.ci_low,
+            "ci_high": found.ci_high,
             "weight": None,
         }
     )
 
 
-def _aggregate(name: str, samples: Sequence[Sample]) -> Aggregate | None:
+def figure(name: str, unit: Varying, seeded: Sequence[tuple[int, Sample]]) -> Estimate | None:
+    """A metric of queries, each with the seed of its run; None where it is no number.
+
+    Args:
+        name: of the metric.
+        unit: what varies.
+        seeded: the queries.
+    """
     ratio = metric(name).ratio
+    own = [(cluster(unit, seed, episode=s.episode, key=s.key, about=s.about), s) for seed, s in seeded]
     if ratio is not None:
-        return of_units(ratio, [sample.unit() for sample in samples])
-    return aggregate([sample.metrics[name] for sample in samples])
+        told = observed(ratio, [sample.unit()._replace(text=text) for text, sample in own])
+        found = None if told is None else estimate(told, exponential=ratio.outer)
+        return None if found is None else replace(found, n=len(seeded))
+    values = [Observed(text, sample.metrics[name], 1.0, sample.part) for text, sample in own]
+    return estimate(values, share={each.numerator for each in values} <= {0.0, 1.0})
 
 
 def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:
     """The row of a metric; none where it is no number."""
-    found = _aggregate(name, samples)
+    found = figure(name, plan.task.card.unit, [(plan.config.seed, sample) for sample in samples])
     if found is None:
         return []
     read = [sample.context_tokens for sample in samples if sample.context_tokens is not None]

@@ -1,1 +1,1 @@
-"""Figures from answers: metrics, aggregation, bootstrap."""
+"""Figures from answers: metrics, what queries add to them, one estimate."""

@@ -1,23 +1,20 @@
-"""One figure from many queries, with its standard error: plain means, and ratios of sums.
+"""What queries and scored stretches of text add to a figure: plain means, and ratios of sums.
 
     aggregate([0.0, 1.0, 1.0])                     mean 0.667, stderr 0.333
     of_units(RATIOS["ppl"], units)                 exp(sum of NLL / sum of tokens), every token counting alike
 
-A ratio's standard error is that of the delta method (Cochran 1977, section 6.4): with e_g = a_g - r b_g for groups g of
-numerators a and denominators b, var r = G/(G-1) sum e_g^2 / (sum b)^2. Strides of one text resemble each other, so the
-groups are whole texts where there are several; within one text they are its strides, and the error is too small.
+Errors and intervals are those of `estimate`. Strides of one text resemble each other, so whole texts are what varies
+where there are several; within one text they are its strides, and the error is too small.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-NORMAL_95 = 1.959963984540054
-LARGEST_LOG = 300.0
-"""exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
+from ttabench.stats.estimate import LARGEST_LOG, Estimate, Observed, estimate
 
 Pair = tuple[float, float]
 """Numerator and denominator."""
@@ -27,7 +24,7 @@ class Unit(NamedTuple):
     """A scored stretch of text."""
 
     text: str
-    """Which text it is of."""
+    """Which text it is of, or what else varies."""
     nll: float
     """Sum of the negative log-likelihoods of its tokens (natural log)."""
     tokens: int
@@ -35,64 +32,19 @@ class Unit(NamedTuple):
     """Words that begin in it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Aggregate:
-    """A figure of several queries with its standard error and 95 % interval (None where one query or text shows none).
+def aggregate(values: Sequence[float], clusters: Sequence[str] | None = None) -> Estimate:
+    """Mean, standard error and 95 % interval of at least one finite value, by default of independent ones.
 
-    `weight` is what the figure is a mean over: queries, tokens, words or texts.
-    """
-
-    mean: float
-    n: int
-    stderr: float | None
-    ci_low: float | None
-    ci_high: float | None
-    weight: float
-
-
-def aggregate(values: Sequence[float]) -> Aggregate:
-    """Mean, sample standard error and 95 % interval of at least one finite value.
-
-    The interval is mean -/+ 1.96 stderr; where every value is 0 or 1 it is Wilson's, which stays within 0 and 1 and has
-    a width where all answers are right, while the standard error is 0 (Wilson 1927; Brown, Cai, DasGupta 2001).
+    Where every value is 0 or 1 the interval stays within 0 and 1, and has a width where all answers are right, while
+    the standard error is 0.
     """
     assert values, "no values to aggregate"
     assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
-    n = len(values)
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Aggregate(mean=mean, n=1, stderr=None, ci_low=None, ci_high=None, weight=1)
-    stderr = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
-    half = NORMAL_95 * stderr
-    low, high = wilson(mean, n) if set(values) <= {0.0, 1.0} else (mean - half, mean + half)
-    return Aggregate(mean=mean, n=n, stderr=stderr, ci_low=low, ci_high=high, weight=n)
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of a share of n independent trials: the shares whose normal test does not reject this one."""
-    square = NORMAL_95**2
-    centre = (share + square / (2 * n)) / (1 + square / n)
-    half = NORMAL_95 / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) -> tuple[float | None, float | None]:
-    """The 95 % interval of the mean of independent figures, from theirs (MOVER, Zou and Donner 2008).
-
-    Of symmetric intervals it is mean -/+ 1.96 stderr; of intervals within 0 and 1 it stays there.
-
-    Args:
-        parts: (figure, lower end, upper end) of each.
-
-    Returns:
-        (lower end, upper end); None where a figure has no interval.
-    """
-    below = [value - low for value, low, _ in parts if low is not None]
-    above = [high - value for value, _, high in parts if high is not None]
-    if min(len(below), len(above)) < len(parts):
-        return None, None
-    mean, n = math.fsum(value for value, _, _ in parts) / len(parts), len(parts)
-    return mean - math.hypot(*below) / n, mean + math.hypot(*above) / n
+    names = clusters or [str(index) for index in range(len(values))]
+    observed = [Observed(name, value) for name, value in zip(names, values, strict=True)]
+    found = estimate(observed, share=set(values) <= {0.0, 1.0})
+    assert found is not None, "a mean of finite values is a number"
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,60 +91,46 @@ RATIOS: dict[str, Ratio] = {
 }
 
 
-def groups(ratio: Ratio, units: Sequence[Unit]) -> list[Pair] | None:
-    """Numerator and denominator of every group, in the order of their first units; None where a figure is no number."""
+def observed(ratio: Ratio, units: Sequence[Unit]) -> list[Observed] | None:
+    """What units add to a figure, a cluster a text; None where it is no number."""
+    pairs = [ratio.terms(unit) for unit in units]
+    if not all(math.isfinite(part) for pair in pairs for part in pair):
+        return None
+    if not ratio.mean_over_texts:
+        return [Observed(unit.text, *pair) for unit, pair in zip(units, pairs, strict=True)]
     sums: dict[str, list[Pair]] = {}
-    for unit in units:
-        pair = ratio.terms(unit)
-        if not all(map(math.isfinite, pair)):
-            return None
+    for unit, pair in zip(units, pairs, strict=True):
         sums.setdefault(unit.text, []).append(pair)
-    texts = [(math.fsum(a for a, _ in pairs), math.fsum(b for _, b in pairs)) for pairs in sums.values()]
-    if ratio.mean_over_texts:
-        return None if any(map(_is_no_number, texts)) else [(math.exp(a / b), 1.0) for a, b in texts]
-    return texts if len(texts) > 1 else [pair for pairs in sums.values() for pair in pairs]
+    texts = {name: (math.fsum(a for a, _ in own), math.fsum(b for _, b in own)) for name, own in sums.items()}
+    if any(b == 0 or a / b > LARGEST_LOG for a, b in texts.values()):
+        return None
+    return [Observed(name, math.exp(a / b)) for name, (a, b) in texts.items()]
 
 
-def _is_no_number(pair: Pair) -> bool:
-    return pair[1] == 0 or pair[0] / pair[1] > LARGEST_LOG
-
-
-def of_units(ratio: Ratio, units: Sequence[Unit]) -> Aggregate | None:
+def of_units(ratio: Ratio, units: Sequence[Unit]) -> Estimate | None:
     """The figure of at least one unit; None where it is no number.
 
     That is where no word begins, where one word has all tokens, or where a log-probability is not finite.
     """
     assert units, "no units to aggregate"
-    pairs = groups(ratio, units)
-    total = (0.0, 0.0) if pairs is None else (math.fsum(a for a, _ in pairs), math.fsum(b for _, b in pairs))
-    if pairs is None or total[1] == 0 or (ratio.outer and _is_no_number(total)):
-        return None
-    value, weight, count = total[0] / total[1], total[1], len(pairs)
-    figure = ratio.finish(value)
-    if count == 1:
-        return Aggregate(mean=figure, n=len(units), stderr=None, ci_low=None, ci_high=None, weight=weight)
-    spread = math.sqrt(count / (count - 1) * math.fsum((a - value * b) ** 2 for a, b in pairs)) / weight
-    low, high = value - NORMAL_95 * spread, value + NORMAL_95 * spread
-    return Aggregate(
-        mean=figure,
-        n=len(units),
-        stderr=ratio.slope(figure) * spread,
-        ci_low=ratio.finish(low),
-        ci_high=ratio.finish(min(high, LARGEST_LOG) if ratio.outer else high),
-        weight=weight,
-    )
+    found = observed(ratio, units)
+    told = None if found is None else estimate(found, exponential=ratio.outer)
+    return None if told is None else replace(told, n=len(units))
 
 
-def pooled(figures: Sequence[tuple[float, float | None, float]], ratio: Ratio | None) -> tuple[float, float | None]:
+def pooled(
+    figures: Sequence[tuple[float, float | None, float]], ratio: Ratio | None, *, draws: bool = False
+) -> tuple[float, float | None]:
     """One figure from those of independent runs.
 
     The value is that of all their queries aggregated at once. The error is that of a mean of independent figures with
-    fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are exponentials.
-    How far the runs lie apart does not enter it, as it would enter the error of all queries at once.
+    fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are exponentials:
+    how far the runs lie apart does not enter it. Where a run is one draw, that is all that tells the error.
 
     Args:
         figures: (value, standard error, weight) of each run.
         ratio: what kind of figure; None is a plain mean.
+        draws: each run is one draw of what varies.
 
     Returns:
         (value, standard error); no error where a run shows none.
@@ -200,6 +138,10 @@ def pooled(figures: Sequence[tuple[float, float | None, float]], ratio: Ratio | 
     kind = ratio or Ratio(terms=lambda unit: (unit.nll, unit.tokens), exponential=False)
     total = sum(weight for _, _, weight in figures)
     value = kind.finish(sum(kind.unfinish(each) * weight for each, _, weight in figures) / total)
+    if draws and len(figures) > 1:
+        drawn = [Observed(str(i), kind.unfinish(each) * weight, weight) for i, (each, _, weight) in enumerate(figures)]
+        told = estimate(drawn, exponential=kind.outer)
+        return value, told.stderr if told else None
     if any(error is None for _, error, _ in figures):
         return value, None
     spread = math.sqrt(sum((weight * (error or 0.0) / kind.slope(each)) ** 2 for each, error, weight in figures))

@@ -1,0 +1,192 @@
+"""THE statistics: one figure with its standard error and 95 % interval, and the difference of two.
+
+    estimate([Observed("doc1", 1.0), Observed("doc1", 0.0), Observed("doc2", 1.0)])      mean 0.667, over two documents
+    difference(left, right)                                                            paired by what varies
+
+A figure is a ratio of sums, or its exponential; a mean is the ratio whose denominators are 1. What varies are clusters:
+queries about one document, or asked after one draw of demonstrations, resemble each other, and another document or draw
+is what the next reader meets. With e_c = a_c - r b_c for clusters c of numerators a and denominators b, in strata s of
+G_s clusters each, var r = sum_s G_s/(G_s - 1) sum_c (e_c - mean_s e)^2 / (sum b)^2: the delta method (Cochran 1977,
+sections 5A and 6.4; Liang and Zeger 1986). Intervals take Student's t with sum_s (G_s - 1) degrees of freedom.
+
+Where there is one cluster only, its observations stand for themselves, and the error is too small: nothing tells how
+another cluster would differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+LARGEST_LOG = 300.0
+"""exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
+NORMAL_95 = 1.959963984540054
+
+
+class Observed(NamedTuple):
+    """What one query, or one scored stretch of text, adds to a figure."""
+
+    cluster: str
+    """Which document, draw or book it is of."""
+    numerator: float
+    denominator: float = 1.0
+    stratum: str = ""
+    """Clusters of different strata differ by more than chance: sub-tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A figure with its standard error and 95 % interval (None where a single observation shows none)."""
+
+    mean: float
+    n: int
+    """Observations."""
+    units: int
+    """Clusters, or observations where there is one cluster."""
+    stderr: float | None
+    ci_low: float | None
+    ci_high: float | None
+    weight: float
+    """What the figure is a mean over: queries, tokens, words or texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """The difference of two figures with its 95 % interval and two-sided p (None where a single one shows none)."""
+
+    value: float
+    units: int
+    ci_low: float | None = None
+    ci_high: float | None = None
+    p: float | None = None
+
+
+def estimate(observed: Sequence[Observed], *, exponential: bool = False, share: bool = False) -> Estimate | None:
+    """The figure of at least one observation; None where it is no number.
+
+    Args:
+        observed: finite numbers, in any order.
+        exponential: the figure is the exponential of the ratio.
+        share: it is a share of right ones: the interval stays within 0 and 1 (Wilson 1927, with as many trials as
+            would give this error: Korn and Graubard 1998).
+    """
+    assert observed, "nothing observed"
+    total = math.fsum(each.denominator for each in observed)
+    whole = math.fsum(each.numerator for each in observed)
+    if total == 0 or (exponential and whole / total > LARGEST_LOG):
+        return None
+    ratio = whole / total
+    figure = math.exp(ratio) if exponential else ratio
+    residuals = _residuals([each._replace(numerator=each.numerator - ratio * each.denominator) for each in observed])
+    found = _spread(residuals)
+    if found is None:
+        return Estimate(mean=figure, n=len(observed), units=1, stderr=None, ci_low=None, ci_high=None, weight=total)
+    spread, freedom, units = found[0] / total, found[1], found[2]
+    if share:
+        low, high = _share(ratio, spread, units, NORMAL_95 if units == len(observed) else student(freedom))
+    else:
+        low, high = ratio - student(freedom) * spread, ratio + student(freedom) * spread
+    ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if exponential else (low, high)
+    slope = figure if exponential else 1.0
+    return Estimate(mean=figure, n=len(observed), units=units, stderr=slope * spread, ci_low=ends[0], ci_high=ends[1],
+                    weight=total)  # fmt: skip
+
+
+def difference(left: Sequence[Observed], right: Sequence[Observed], *, exponential: bool = False) -> Apart | None:
+    """Left less right, of the same queries in the same order; None where a figure is no number."""
+    assert len(left) == len(right), f"{len(left)} and {len(right)} observations are no pairs"
+    one, other = (estimate(side, exponential=exponential) for side in (left, right))
+    if one is None or other is None:
+        return None
+    value = one.mean - other.mean
+    if not exponential and one.weight == other.weight:  # exact where values are
+        value = math.fsum(a.numerator - b.numerator for a, b in zip(left, right, strict=True)) / one.weight
+    ours, theirs = _pulls(left, one, exponential), _pulls(right, other, exponential)
+    apart = [each._replace(numerator=a - b) for each, a, b in zip(left, ours, theirs, strict=True)]
+    spread = _spread(_residuals(apart))
+    if spread is None:
+        return Apart(value=value, units=1)
+    error, freedom, units = spread
+    half = student(freedom) * error
+    p = _two_sided(value / error, freedom) if error else float(value == 0)
+    return Apart(value=value, units=units, ci_low=value - half, ci_high=value + half, p=p)
+
+
+def _pulls(observed: Sequence[Observed], found: Estimate, exponential: bool) -> list[float]:
+    """How far each observation pulls the figure away from where it is."""
+    ratio, slope = (math.log(found.mean), found.mean) if exponential else (found.mean, 1.0)
+    return [slope / found.weight * (each.numerator - ratio * each.denominator) for each in observed]
+
+
+def _residuals(observed: Sequence[Observed]) -> dict[str, list[float]]:
+    """Sums by cluster, in strata; one stratum where any has a single cluster, and single observations where only one
+    cluster is left."""
+    sums: dict[str, dict[str, list[float]]] = {}
+    for each in observed:
+        sums.setdefault(each.stratum, {}).setdefault(each.cluster, []).append(each.numerator)
+    strata = {name: [math.fsum(values) for values in clusters.values()] for name, clusters in sums.items()}
+    if min(map(len, strata.values())) > 1:
+        return strata
+    joined = [value for values in strata.values() for value in values]
+    return {"": joined if len(joined) > 1 else [each.numerator for each in observed]}
+
+
+def _spread(strata: dict[str, list[float]]) -> tuple[float, int, int] | None:
+    """(standard error of the sum, degrees of freedom, clusters); None for a single one."""
+    freedom = sum(len(values) - 1 for values in strata.values())
+    if not freedom:
+        return None
+    variance = 0.0
+    for values in strata.values():
+        mean, count = math.fsum(values) / len(values), len(values)
+        variance += count / (count - 1) * math.fsum((value - mean) ** 2 for value in values)
+    return math.sqrt(variance), freedom, sum(map(len, strata.values()))
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.975))
+
+
+def _two_sided(t: float, freedom: int) -> float:
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(freedom, -abs(t)))
+
+
+def _share(share: float, spread: float, units: int, quantile: float) -> tuple[float, float]:
+    trials = float(units)
+    if spread > 0 and 0 < share < 1:
+        trials = share * (1 - share) / spread**2 * units / (units - 1)  # n of them where nothing is clustered
+    return wilson(share, trials, quantile)
+
+
+def wilson(share: float, n: float, quantile: float = NORMAL_95) -> tuple[float, float]:
+    """The interval of a share of n independent trials: the shares whose test does not reject this one."""
+    square = quantile**2
+    centre = (share + square / (2 * n)) / (1 + square / n)
+    half = quantile / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) -> tuple[float | None, float | None]:
+    """The 95 % interval of the mean of independent figures, from theirs (MOVER, Zou and Donner 2008).
+
+    Of intervals within 0 and 1 it stays there.
+
+    Args:
+        parts: (figure, lower end, upper end) of each.
+
+    Returns:
+        (lower end, upper end); None where a figure has no interval.
+    """
+    below = [value - low for value, low, _ in parts if low is not None]
+    above = [high - value for value, _, high in parts if high is not None]
+    if min(len(below), len(above)) < len(parts):
+        return None, None
+    mean, n = math.fsum(value for value, _, _ in parts) / len(parts), len(parts)
+    return mean - math.hypot(*below) / n, mean + math.hypot(*above) / n
