@@ -102,7 +102,9 @@ def by_book(lines: Mapping[str, Sequence[RunRecord]], base: str = "window") -> s
         return ""
     shown = []
     for line, found in books.items():
-        changes = [100 * (exp(found[book] - nats) - 1) for book, nats in books[base].items() if book in found]
+        changes = [
+            round(100 * (exp(found[book] - nats) - 1), 4) + 0.0 for book, nats in books[base].items() if book in found
+        ]
         if line != base and changes:
             shown.append((line, spread(changes, 2), f"{sum(each < 0 for each in changes)} of {len(changes)}"))
     head = ("", f"perplexity from that of {base}, per cent", "books below it")
