@@ -19,7 +19,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm import head, recompute
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch, State
+from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.lm.scoring import nll, token_logprobs
 from ttabench.lm.tokens import piece_ids
 from ttabench.methods.lora.method import Lora
@@ -193,6 +193,25 @@ def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> N
         theirs = loaded(input_ids=ids).logits[0, len(lm.bos_ids) :]
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
     assert float((ours - logits(lm, Patch())).abs().max()) > 1e-2
+
+
+def test_peft_loads_deltas_of_several_ranks(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    lm = tiny_llama()
+    deltas = {}
+    for rank, name in enumerate(lm.linear_names()[:3], 1):
+        features_in, features_out = lm.linear_shape(name)
+        deltas[name] = LowRank(torch.randn(1, rank, features_in) / 10, torch.randn(1, features_out, rank) / 10)
+    patch = Patch(deltas=deltas)
+    save_lora(lm, patch, tmp_path)
+    base = tiny_llama()
+    base.model.set_attn_implementation("sdpa")
+    loaded = PeftModel.from_pretrained(base.model, tmp_path)
+    ids = torch.tensor([[*lm.bos_ids, *lm.encode(PROMPTS[0])]])
+    with torch.no_grad():
+        theirs = loaded(input_ids=ids).logits[0, len(lm.bos_ids) :]
+    torch.testing.assert_close(logits(lm, patch), theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_adapt_writes_a_peft_folder(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

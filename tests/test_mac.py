@@ -525,3 +525,14 @@ def test_unknown_t5s_are_named(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
         tiny_mac(lm, amortiser="t5-smal")
     with pytest.raises(UserError, match="No T5 nobody/nothing can be loaded from the hub"):
         tiny_mac(lm, amortiser="nobody/nothing")
+
+
+def test_a_template_around_a_question_is_not_what_the_bank_is_asked() -> None:
+    method = tiny_mac(tiny_llama())
+    state = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS)])
+    (plain,) = asks(PROMPTS[0])
+    dressed = replace(plain, prompt=f"Question: {PROMPTS[0]}\nAnswer:", question=PROMPTS[0])
+    bare, asked = (method.patch(state, [ask]).prefix for ask in (plain, dressed))
+    assert bare is not None
+    assert asked is not None
+    assert all(torch.equal(one, other) for one, other in zip(bare.keys_LBHPD, asked.keys_LBHPD, strict=True))

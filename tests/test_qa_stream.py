@@ -81,6 +81,9 @@ def test_limit_spreads_over_the_stream(stream: Callable[..., Task]) -> None:
 
 def test_grouped_protocol(stream: Callable[..., Task]) -> None:
     task = stream(kind="grouped", group_tokens=300, order="file", prompt="instruction")
+    ask = next(task.episodes()).asks()[0]
+    assert ask.question
+    assert ask.prompt.endswith(f"Question: {ask.question}\nAnswer:")
     episodes = list(task.episodes(SimpleNamespace(encode=lambda _: [0] * 200)))
     assert [len(e.observes()) for e in episodes] == [1, 1, 1, 2]  # 1,000 tokens need 4 groups of 300
     assert [len(e.asks()) for e in episodes] == [2, 2, 2, 4]

@@ -44,6 +44,8 @@ class Ask:
     """What stands in front of the prompt where other text stands before it in one window."""
     after_turns: bool = False
     """Whether what stands before the prompt in the window is demonstrations, which are turns in a chat template."""
+    question: str = ""
+    """The question alone, where `prompt` has a template around it: what retrieval and MAC look at."""
     mode: Mode = "generate"
     answers: tuple[str, ...] = ()
     """Gold answers (`generate`), or the one gold continuation (`score`)."""
@@ -79,6 +81,11 @@ class Ask:
     """Tokens of that text in front of the target."""
     words: int = 0
     """Words that begin in the target (`score`), where the task counts them (`ppl_word`)."""
+
+    @property
+    def bare(self) -> str:
+        """The question without a template."""
+        return self.question or self.prompt
 
 
 Step: TypeAlias = Observe | Ask

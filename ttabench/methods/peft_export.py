@@ -50,10 +50,12 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
         tensors[f"base_model.model.{name}.lora_A.weight"] = delta.a_BRI[0].detach().float().cpu().contiguous()
         tensors[f"base_model.model.{name}.lora_B.weight"] = delta.b_BOR[0].detach().float().cpu().contiguous()
     rank = max(ranks.values())
-    assert set(ranks.values()) == {rank}, f"deltas of several ranks: {sorted(set(ranks.values()))}"
+    others = {name: each for name, each in ranks.items() if each != rank}
     config = LoraConfig(
         r=rank,
         lora_alpha=rank,  # any scale is inside the factors
+        rank_pattern=others,
+        alpha_pattern=others,
         target_modules=sorted(ranks),
         fan_in_fan_out=isinstance(lm.model.get_submodule(next(iter(ranks))), Conv1D),
         base_model_name_or_path=lm.name,

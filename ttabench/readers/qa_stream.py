@@ -157,6 +157,7 @@ class QAStream(Bound[Settings]):
         prompt = self.card.prompt
         return Ask(
             prompt=prompt.asked(row.question, self.settings.prompt, self.settings.examples),
+            question=row.question,
             key=key or row.id,
             joiner=prompt.joiner,
             answers=tuple(golds),

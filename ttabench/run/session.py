@@ -79,6 +79,7 @@ class Session(session.Session):
         text = prompt.asked(question, str(options["prompt"]), int(str(options.get("examples", 0))))
         ask = Ask(
             prompt=text,
+            question=question,
             key=str(self._questions),
             joiner=prompt.joiner,
             delimiter=prompt.delimiter,

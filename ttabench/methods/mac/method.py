@@ -94,7 +94,7 @@ class Mac(Trainable[MacSettings]):
         assert state.rows in (1, len(asks)), (state.rows, len(asks))
         if not asks or "counts" not in state.tensors or not state.tensors["counts"].any():
             return Patch()
-        x_BTD = self.networks.questions([ask.prompt for ask in asks])
+        x_BTD = self.networks.questions([ask.bare for ask in asks])
         filled_B = state.tensors["counts"].expand(len(asks)) > 0
         return self.networks.modulate(self._aggregate(state, x_BTD), filled_B)
 
