@@ -7,20 +7,20 @@ some of its slots, both parts share one softmax over written scores.
 
     32 questions, 8 heads, on 1,500 tokens of context: keys [1, H, 1500, D] are read once, not written and read 32 times
 
-A text read in blocks is attended to in the same two parts on a CPU (`read_on`): what was read before without any mask,
-the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
+A text read in blocks is attended to in the same two parts on a CPU (`Plan.reads_on`): what was read before without any
+mask, the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
 
-Registered with transformers under `NAME`, where it is sdpa until a window lends it a shared prefix, or until somebody
-watches: `watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel; or
-until heads are kept from seeing slots that other heads see (`heads_blinded`).
+Registered with transformers under `NAME`, where it is sdpa until there is a `Plan`: a prefix that all rows share, slots
+that single heads miss, a text that is read on, or somebody who watches: `watched(look)` shows every call of a forward
+to `look`, which may also answer it in place of the kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -51,45 +51,6 @@ class Shared:
     """Whether every token sees every slot: no padding in the prefix, no sliding window."""
 
 
-_lent: ContextVar[Sequence[Shared] | None] = ContextVar("shared_prefix", default=None)
-
-
-@contextmanager
-def shared_prefix(layers: Sequence[Shared] | None) -> Iterator[None]:
-    """Let forwards in the block see these keys and values, one entry a layer, in front of what their cache returns."""
-    token = _lent.set(layers)
-    try:
-        yield
-    finally:
-        _lent.reset(token)
-
-
-_blind: ContextVar[Sequence[Tensor] | None] = ContextVar("heads_blinded", default=None)
-
-
-@contextmanager
-def heads_blinded(layers: Sequence[Tensor] | None) -> Iterator[None]:
-    """Hide slots from single heads in the block: one bool [B or 1, H, P] a layer, true where head h misses slot p."""
-    token = _blind.set(layers)
-    try:
-        yield
-    finally:
-        _blind.reset(token)
-
-
-_reading: ContextVar[bool] = ContextVar("read_on", default=False)
-
-
-@contextmanager
-def read_on(plainly: bool) -> Iterator[None]:
-    """Say whether forwards in the block read a text on, every token seeing all that stands before it: no padding."""
-    token = _reading.set(plainly)
-    try:
-        yield
-    finally:
-        _reading.reset(token)
-
-
 @dataclass(frozen=True)
 class Call:
     """What one layer's attention is given, after any rotation of queries and keys; nothing of it may be changed."""
@@ -109,22 +70,42 @@ class Call:
 Watcher: TypeAlias = Callable[[Call], Tensor | None]
 """Sees a call; None leaves attention as it is, a tensor [B, T, N, D] is its result instead."""
 
-_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What attention does beside what transformers asks of it, one for all layers of a forward."""
+
+    shared: Sequence[Shared] | None = None
+    """Keys and values that all rows see in front of what their cache returns, one entry a layer."""
+    hidden: Sequence[Tensor] | None = None
+    """Slots that single heads miss: a bool [B or 1, H, P] a layer, true where head h misses slot p."""
+    reads_on: bool = False
+    """A text is read on: every token sees all that stands before it, and there is no padding."""
+    watcher: Watcher | None = None
+    """Sees every call, see `Watcher`."""
+
+
+_plan: ContextVar[Plan] = ContextVar("attention", default=Plan())  # noqa: B039  # nothing in it changes
 
 
 @contextmanager
-def watched(watcher: Watcher | None) -> Iterator[None]:
-    """Show the attention calls of forwards in the block to a watcher."""
-    token = _watcher.set(watcher)
+def planned(**changes: Any) -> Iterator[None]:
+    """Change the plan for forwards in the block; fields of `Plan`, the others stay."""
+    token = _plan.set(replace(_plan.get(), **changes))
     try:
         yield
     finally:
-        _watcher.reset(token)
+        _plan.reset(token)
+
+
+def watched(watcher: Watcher | None) -> AbstractContextManager[None]:
+    """Show the attention calls of forwards in the block to a watcher."""
+    return planned(watcher=watcher)
 
 
 def is_watched() -> bool:
     """Whether somebody watches; windows made now keep their prefix where watchers see it."""
-    return _watcher.get() is not None
+    return _plan.get().watcher is not None
 
 
 def forward(
@@ -137,30 +118,27 @@ def forward(
     **options: Any,  # the interface of transformers: scaling, is_causal, sliding_window ...
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
-    lent, watcher, blind = _lent.get(), _watcher.get(), _blind.get()
+    plan = _plan.get()
     assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
-    if watcher is not None:
-        assert lent is None, "a shared prefix is not shown to watchers"
-        scale = options.get("scaling")
-        scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        answered = watcher(Call(module.layer_idx, query, key, value, attention_mask, scale))
+    scaling = options.get("scaling")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    if plan.watcher is not None:
+        assert plan.shared is None, "a shared prefix is not shown to watchers"
+        answered = plan.watcher(Call(module.layer_idx, query, key, value, attention_mask, scaling))
         if answered is not None:
             return answered, None
-    if blind is not None:
-        assert lent is None, "a prefix with hidden slots is not lent"
-        assert watcher is None, "hidden slots are not shown to watchers"
-        attention_mask = _seen_by_heads(blind[module.layer_idx], query, key, attention_mask)
-    if _reading.get() and 1 < query.shape[2] < key.shape[2]:
-        scaling = options.get("scaling")
-        return attend_continuation(query, key, value, query.shape[-1] ** -0.5 if scaling is None else scaling), None
-    shared = None if lent is None else lent[module.layer_idx]
+    if plan.hidden is not None:
+        assert plan.shared is None, "a prefix with hidden slots is not lent"
+        assert plan.watcher is None, "hidden slots are not shown to watchers"
+        attention_mask = _seen_by_heads(plan.hidden[module.layer_idx], query, key, attention_mask)
+    if plan.reads_on and 1 < query.shape[2] < key.shape[2]:
+        return attend_continuation(query, key, value, scaling), None
+    shared = None if plan.shared is None else plan.shared[module.layer_idx]
     if shared is None or not shared.keys.shape[2]:
         out: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, **options
         )
         return out
-    scaling = options.get("scaling")
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if shared.all_seen and in_two_parts(query.device):
         own_mask = None if attention_mask is None else attention_mask[..., shared.keys.shape[2] :]
         bias = None if own_mask is None else bias_of(own_mask, query.dtype)
@@ -219,7 +197,7 @@ def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask
 
 def _mask(*arguments: Any, **named: Any) -> Tensor | None:
     """The mask that transformers makes for sdpa; none where a text is read on."""
-    made: Tensor | None = None if _reading.get() else sdpa_mask(*arguments, **named)
+    made: Tensor | None = None if _plan.get().reads_on else sdpa_mask(*arguments, **named)
     return made
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
-from ttabench.lm.attention import NAME, Shared, heads_blinded, is_watched, read_on, shared_prefix, watched
+from ttabench.lm.attention import NAME, Shared, is_watched, planned, watched
 from ttabench.lm.fused import in_two_parts
 from ttabench.lm.lean import Lean
 from ttabench.lm.model import LM
@@ -151,7 +151,7 @@ class Window:
             return self._lean.run(text, self._layers, attend)
         behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
         plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
-        with shared_prefix(self._shared), heads_blinded(self._hidden), read_on(plainly):
+        with planned(shared=self._shared, hidden=self._hidden, reads_on=plainly):
             output = self.lm.decoder(
                 input_ids=ids_BT,
                 attention_mask=mask,
