@@ -175,7 +175,56 @@ def test_a_difference_of_means_is_the_mean_of_differences() -> None:
     assert (found.value, found.ci_low, found.ci_high) == pytest.approx((plain.mean, plain.ci_low, plain.ci_high))
     none = difference(sides[0], sides[0])
     assert none is not None
-    assert (none.value, none.ci_low, none.ci_high, none.p) == (0.0, 0.0, 0.0, 1.0)
+    assert (none.value, none.ci_low, none.p) == (0.0, None, 1.0)
+
+
+def test_where_all_units_agree_nothing_tells_how_another_would_differ() -> None:
+    left, right = [Observed(f"d{i // 4}", 0.75) for i in range(12)], [Observed(f"d{i // 4}", 0.5) for i in range(12)]
+    found = difference(left, right)
+    assert found is not None
+    assert (found.value, found.ci_low, found.p) == (pytest.approx(0.25), None, None)
+    noise = difference([Observed(str(i), 0.1 + 0.2) for i in range(5)], [Observed(str(i), 0.3) for i in range(5)])
+    assert noise is not None
+    assert noise.p == 1.0
+
+
+@pytest.mark.parametrize(("rights", "held"), [((0.95, 0.9), 0.93), ((0.9, 0.1), 0.93), ((0.5, 0.5), 0.93)])
+def test_differences_of_few_shares_hold_the_truth_and_stay_between_minus_1_and_1(
+    rights: tuple[float, float], held: float
+) -> None:
+    generator, inside = np.random.default_rng(8), 0
+    for _ in range(2000):
+        sides = [[Observed(str(i), float(v)) for i, v in enumerate(generator.random(12) < right)] for right in rights]
+        found = difference(*sides)
+        assert found is not None
+        assert found.ci_low is not None
+        assert found.ci_high is not None
+        assert -1 <= found.ci_low < found.ci_high <= 1
+        inside += found.ci_low <= rights[0] - rights[1] <= found.ci_high
+    assert inside / 2000 >= held
+
+
+def test_a_share_never_counts_more_trials_than_answers() -> None:
+    for counts in ((50, 50, 50), (50, 50, 51)):
+        observed = [Observed(str(c), float(i < right)) for c, right in enumerate(counts) for i in range(100)]
+        found = estimate(observed, share=True)
+        assert found is not None
+        assert found.ci_low is not None
+        assert found.ci_low < 0.5 - 1.9 * (0.25 / 300) ** 0.5
+
+
+def test_a_single_cluster_among_strata_does_not_change_what_the_others_tell() -> None:
+    generator = np.random.default_rng(9)
+    two = [Observed(str(i), float(generator.normal(s, 0.1)), stratum=str(s)) for s in range(2) for i in range(10)]
+    plain = estimate(two)
+    joined = estimate([*two, Observed("alone", 0.5, stratum="2")])
+    assert plain is not None
+    assert joined is not None
+    assert joined.stderr == pytest.approx(plain.stderr, rel=0.2)
+    one_draw = [Observed("0", float(i < n), stratum=part) for part, n in (("a", 16), ("b", 8)) for i in range(20)]
+    found = estimate(one_draw, share=True)
+    assert found is not None
+    assert found.stderr == pytest.approx((0.8 * 0.2 / 19 + 0.4 * 0.6 / 19) ** 0.5 / 2)
 
 
 def test_two_clusters_show_no_small_p() -> None:

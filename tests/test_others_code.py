@@ -144,8 +144,29 @@ def test_a_file_is_a_method(ttabench: Command, tiny_base: Path, tmp_path: Path) 
     assert run["config"]["inputs"]["method"]
     (again,) = ttabench(*words).json()["runs"]
     assert again["id"] == run["id"]
+    file.write_text(f"print('read')\n{FILE.replace('16)', '12)')}", encoding="utf-8")
+    changed = subprocess.run([sys.executable, "-m", "ttabench", *map(str, words)], capture_output=True, text=True,
+                             check=True, cwd=PLUGIN.parent.parent, timeout=120)  # fmt: skip
+    (other,) = json.loads(changed.stdout)["runs"]
+    assert other["id"] != run["id"], "another file is another method"
     shown = ttabench("list", "methods", file)
     assert "settings of" in shown.out
+
+
+def test_a_state_of_another_version_of_a_file_is_refused(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("Ada Voss lives in Port Ansel.", encoding="utf-8")
+    for name, file in (("one", tmp_path / "one" / "mine.py"), ("two", tmp_path / "two" / "mine.py")):
+        file.parent.mkdir()
+        file.write_text(FILE if name == "one" else f"{FILE}\n# changed\n", encoding="utf-8")
+    words = ("--model", tiny_base, "--context", text, "--out", tmp_path / "state", "--quiet")
+    assert ttabench("adapt", "--method", tmp_path / "one" / "mine.py", *words).code == 0
+    asked = ("--task", "streamingqa", "--source", "mini", "--model", tiny_base, "--limit", "2", "--ask-only",
+             "--state", tmp_path / "state", "--out", tmp_path / "runs")  # fmt: skip
+    assert ttabench("eval", "--method", tmp_path / "one" / "mine.py", *asked).code == 0
+    assert "another version of the method" in one_line(
+        ttabench("eval", "--method", tmp_path / "two" / "mine.py", *asked)
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,6 +178,13 @@ def test_a_file_is_a_method(ttabench: Command, tiny_base: Path, tmp_path: Path) 
         (FILE, "d.py:head", "Unknown method in "),
         (FILE + FILE.replace("Tail", "Head").replace('"tail"', '"head"'), "e.py", "several methods: tail, head."),
         (None, "f.py", "There is no file"),
+        (FILE.replace('"tail"', '"icl"'), "g.py", "Tail has a name of ttabench's own, icl"),
+        (FILE.replace('"tail"', '"../tail"'), "h.py", "may hold lower-case letters"),
+        (FILE.replace('"constant"', '"cubic"'), "i.py", "growth='cubic', which is none of none, constant, linear"),
+        (FILE.replace('growth="constant"', "Settings=int"), "j.py", "Settings that are no dataclass"),
+        (FILE.replace("def patch", "def other"), "k.py", "Tail has no adapt or no patch of its own"),
+        (FILE + FILE.replace("Tail", "Head"), "l.py", "Head shares the name tail with another class"),
+        ("import sys\nsys.exit(0)\n", "m.py", "m.py, line 2: SystemExit: 0"),
     ],
 )
 def test_a_file_without_a_method_is_refused(

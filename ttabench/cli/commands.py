@@ -175,8 +175,8 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
         result["peft"] = str(folder.path / "peft")
         if patch.tokens_BT is not None:
             result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
-    again = f"ttabench eval --method {quote(request.method)} {request.base_words} --state {folder.path} --ask-only"
-    show_result("adapted", result, showing, f"Ask it: {again}")
+    again = f"ttabench eval --method {quote(request.method)} {request.base_words} --state {quote(str(folder.path))}"
+    show_result("adapted", result, showing, f"Ask it: {again} --ask-only")
 
 
 def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:

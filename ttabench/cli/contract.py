@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
 from ttabench.methods.spec import MethodSpec
-
-NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bool:
@@ -21,12 +19,13 @@ def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bo
     Raises:
         UserError: an unknown method or setting; no base of two layers suits the method.
     """
+    spec = registry.find(method)
+    settings = _settings(spec, preset, changes)
     from ttabench.contract.check import cases, verdicts
     from ttabench.core.environment import quiet_libraries
 
     quiet_libraries()
-    spec = registry.find(method)
-    checked, refused = cases(spec, _settings(spec, preset, changes))
+    checked, refused = cases(spec, settings)
     found = []
     for verdict in verdicts(checked):
         found.append(verdict)
@@ -63,7 +62,7 @@ def new(what: str, name: str, out: Path) -> None:
 
     if what != "method":
         raise UnknownName("thing to begin", what, ["method"])
-    if not NAME.fullmatch(name):
+    if not registry.NAME.fullmatch(name):
         raise UserError(f"{name!r} is no name of a method.", "Use lower-case letters, digits and _.")
     if name in registry.methods():
         raise UserError(f"{name} is a method of ttabench's own.", "Give another name.")
@@ -80,6 +79,6 @@ def new(what: str, name: str, out: Path) -> None:
     for file in written:
         render.print_line(str(out / file))
     path = out / next(iter(written))
-    typed = path if path.is_absolute() else f"./{path}"
+    typed = quote(str(path if path.is_absolute() else f"./{path}"))
     render.remark(f"Check it: ttabench check {typed}")
     render.remark(f"Run it: ttabench eval --method {typed} --task streamingqa")

@@ -12,8 +12,10 @@ Nothing is imported before it is asked for by name, or listed.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -67,10 +69,9 @@ def module_at(path: Path) -> ModuleType:
     Raises:
         UserError: there is no such file, or executing it fails; says where.
     """
-    name = f"{OTHER}{path.stem}"
-    there = sys.modules.get(name)
-    if there is not None and there.__file__ == str(path.resolve()):
-        return there
+    name = f"{OTHER}{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
     if not path.is_file():
         raise UserError(f"There is no file {path}.", "Give the path of a file of Python.")
     spec = spec_from_file_location(name, path.resolve())
@@ -79,8 +80,9 @@ def module_at(path: Path) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file does when it is executed
+        with redirect_stdout(sys.stderr):  # standard output is for results
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever a user's file does when it is executed
         del sys.modules[name]
         lines = [line for line in _lines(error) if line[0] == str(path.resolve())]
         where = f"{path}, line {lines[-1][1]}" if lines else str(path)

@@ -11,27 +11,30 @@ Nothing here imports torch, so that `--help`, lists, refusals and costs on paper
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from ttabench import methods as here
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.plugins import module_at, offered
 from ttabench.core.typed import assignments, parse_value, type_name
-from ttabench.core.types import Json
+from ttabench.core.types import Growth, Json
 from ttabench.cost import ON_PAPER, Cost, Formula, Shape, Workload
 from ttabench.methods.spec import MethodFamily, MethodSpec
 
 GROUP = "ttabench.methods"
 """Entry points of other packages."""
-SUFFIX = ".py"
+FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
+"""A file of Python, or one of the methods in it."""
+NAME = re.compile(r"[a-z][a-z0-9_]*")
 FIRST = ("none", "icl", "window", "snapkv", "h2o")
 """The order in which methods are listed: floor and ceiling, baselines, then all others by name."""
 
@@ -66,25 +69,49 @@ def _installed(name: str) -> MethodSpec:
     told = f"{GROUP} {name!r} of {offer.package}"
     if not isinstance(spec, MethodSpec):
         raise UserError(f"{told} is no MethodSpec.", f"Uninstall {offer.package}, or let it offer one.")
-    if spec.name != name or name in methods() or name in families():
-        why = f"calls itself {spec.name!r}" if spec.name != name else "has a name of ttabench's own"
-        raise UserError(f"{told} {why}.", f"Uninstall {offer.package}, or let it offer another name.")
+    if spec.name != name:
+        raise UserError(f"{told} calls itself {spec.name!r}.", f"Uninstall {offer.package}, or let it offer that name.")
+    if fault := _fault(spec):
+        raise UserError(f"{told} {fault}.", f"Mend or uninstall {offer.package}.")
     return replace(spec, origin=offer.package)
 
 
+def _fault(spec: MethodSpec) -> str:
+    """What is wrong with the spec of somebody else, as the end of a sentence; "" for nothing."""
+    if spec.name in methods() or spec.name in families():
+        return f"has a name of ttabench's own, {spec.name}"
+    if not NAME.fullmatch(spec.name):
+        return f"has the name {spec.name!r}, which may hold lower-case letters, digits and _ only"
+    if spec.growth not in get_args(Growth):
+        return f"has growth={spec.growth!r}, which is none of {', '.join(get_args(Growth))}"
+    if not is_dataclass(spec.Settings):
+        return "has Settings that are no dataclass"
+    bare = [each.name for each in fields(spec.Settings) if each.default is MISSING and each.default_factory is MISSING]
+    return f"has a setting without a default, {bare[0]}" if bare else ""
+
+
 @cache
-def _in_file(text: str) -> MethodSpec:
-    """The method of `FILE.py`, or of several in one, `FILE.py:NAME`."""
-    file, _, name = text.partition(SUFFIX)
-    path, wanted = Path(file + SUFFIX), name.removeprefix(":")
+def _in_file(file: str, wanted: str) -> MethodSpec:
+    """The method of a file, by name where it holds several."""
+    from ttabench.methods.base import BaseMethod
+
+    path = Path(file).expanduser()
     module = module_at(path)
-    classes = [each for each in vars(module).values()
-               if isinstance(each, type) and each.__module__ == module.__name__]  # fmt: skip
-    found = {}
-    for cls in classes:
-        spec = vars(cls).get("spec")
-        if isinstance(spec, MethodSpec):
-            found[spec.name] = replace(spec, where=cls, origin=digest(path))
+    found: dict[str, MethodSpec] = {}
+    for cls in vars(module).values():
+        spec = vars(cls).get("spec") if isinstance(cls, type) and cls.__module__ == module.__name__ else None
+        if not isinstance(spec, MethodSpec):
+            continue
+        fault = _fault(spec)
+        if not issubclass(cls, BaseMethod):
+            fault = "is no BaseMethod"
+        elif cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
+            fault = "has no adapt or no patch of its own"
+        elif spec.name in found:
+            fault = f"shares the name {spec.name} with another class"
+        if fault:
+            raise UserError(f"{path}: {cls.__name__} {fault}.", "Mend the file.")
+        found[spec.name] = replace(spec, where=cls, origin=digest(path))
     if not found:
         hint = 'Give a class there `spec = MethodSpec(name="...")`.'
         raise UserError(f"{path} holds no method.", hint)
@@ -133,11 +160,11 @@ def find(name: str) -> MethodSpec:
     """
     if name in methods():
         return methods()[name]
-    if SUFFIX in name and "(" not in name:
-        return _in_file(name)
     family, _, member = name.partition(":")
     if family in families():
         return families()[family].of(member)
+    if in_file := FILE.fullmatch(name):
+        return _in_file(in_file["path"], in_file["name"] or "")
     if name in offered(GROUP):
         return _installed(name)
     raise UnknownName("method", name, sorted([*methods(), *offered(GROUP), *(f"{each}:..." for each in families())]))

@@ -66,7 +66,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
         UserError: missing, corrupted, not finite, or belonging to something else, which the message names.
     """
     header = _header(folder)
-    for field in ("method", "fingerprint", "checkpoint", "settings", "start"):
+    for field in ("method", "origin", "fingerprint", "checkpoint", "settings", "start"):
         if header.get(field) != belongs.get(field):
             raise UserError(
                 f"The state in {folder} is of another {_NAMES[field]}: {_shown(header, field)}"
@@ -86,6 +86,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
 
 
 _NAMES = {
+    "origin": "version of the method",
     "method": "method",
     "fingerprint": "base model",
     "checkpoint": "checkpoint",

@@ -45,7 +45,7 @@ def answered(folders: Sequence[Path], metric: str) -> Values:
             folder, record, (metric, "prompt", "answers", "about", "part")
         ):
             if value is not None:
-                text = cluster(record.unit, seed, episode=episode, key=key, about=about)
+                text = cluster(record.unit, _drawn(record), episode, key, about)
                 asked = repr((prompt, list(answers))).encode()
                 query = (seed, episode, key, hashlib.sha256(asked).hexdigest()[:16])
                 values[query] = Observed(text, float(value), 1.0, part)
@@ -63,10 +63,15 @@ def _units(folders: Sequence[Path]) -> dict[Query, Unit]:
             if not len(logprobs):
                 continue
             scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
-            text = cluster(record.unit, seed, episode=episode, key=key, about=about)
+            text = cluster(record.unit, _drawn(record), episode, key, about)
             unit = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words))
             found[seed, episode, key, scored] = unit
     return found
+
+
+def _drawn(record: RunRecord) -> int | str:
+    """The seed, where it draws rows or demonstrations; published rows are the same under every seed."""
+    return int(record.config.get("seed", 0)) if record.source == "mini" or record.unit == "draw" else ""
 
 
 def _samples(folder: Path, record: RunRecord, wanted: Sequence[str]) -> Iterator[tuple[Query, tuple[Any, ...]]]:

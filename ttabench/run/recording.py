@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from math import fsum
+from math import fsum, sqrt
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
 from ttabench.stats.aggregation import observed
-from ttabench.stats.estimate import Estimate, Observed, estimate
+from ttabench.stats.estimate import Estimate, Observed, estimate, interval_of_mean
 from ttabench.stats.metrics import metric
 from ttabench.stats.varying import Varying, cluster
 
@@ -173,19 +173,20 @@ def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
 
 
 def _mean(rows: Sequence[Row]) -> Row:
-    """The mean over sub-tasks, each counting alike; they are what varies."""
+    """The mean over sub-tasks, each counting alike; the sub-tasks are those that are asked, no sample of others."""
+    known = [row.stderr for row in rows if row.stderr is not None]
+    stderr = sqrt(fsum(error**2 for error in known)) / len(rows) if len(known) == len(rows) else None
+    low, high = interval_of_mean([(row.value, row.ci_low, row.ci_high) for row in rows])
     read = [row.context_tokens for row in rows if row.context_tokens is not None]
-    found = estimate([Observed(str(row.part), row.value) for row in rows])
-    assert found is not None, "a mean of figures is a number"
     return rows[0].model_copy(
         update={
             "part": "mean",
             "context_tokens": fmean(read) if read else None,
-            "value": found.mean,
+            "value": fmean(row.value for row in rows),
             "n": sum(row.n for row in rows),
-            "stderr": found.stderr,
-            "ci_low": found.ci_low,
-            "ci_high": found.ci_high,
+            "stderr": stderr,
+            "ci_low": low,
+            "ci_high": high,
             "weight": None,
         }
     )
@@ -200,7 +201,7 @@ def figure(name: str, unit: Varying, seeded: Sequence[tuple[int, Sample]]) -> Es
         seeded: the queries.
     """
     ratio = metric(name).ratio
-    own = [(cluster(unit, seed, episode=s.episode, key=s.key, about=s.about), s) for seed, s in seeded]
+    own = [(cluster(unit, seed, s.episode, s.key, s.about), s) for seed, s in seeded]
     if ratio is not None:
         told = observed(ratio, [sample.unit()._replace(text=text) for text, sample in own])
         found = None if told is None else estimate(told, exponential=ratio.outer)

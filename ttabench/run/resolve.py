@@ -132,6 +132,7 @@ class ResolvedMethod:
             "fingerprint": lm.fingerprint,
             "checkpoint": self.checkpoint_digest,
             "start": lm.tokenizer.decode(list(lm.start_ids)),
+            **({"origin": self.spec.origin} if self.spec.origin else {}),
         }
 
     def stored_state(self, folder: Path, lm: LM) -> State:
@@ -193,6 +194,8 @@ def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
         if request.preset:
             raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
         return named(request.checkpoint, request.base_name)
+    if spec.origin:  # what the package ships belongs to its own methods
+        return None
     shipped = shipped_checkpoint(spec.name, request.task, request.base_name)
     usable = shipped.is_dir() and not request.random_weights and request.preset in ("", request.model)
     return shipped if usable else None

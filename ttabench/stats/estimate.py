@@ -9,20 +9,22 @@ is what the next reader meets. With e_c = a_c - r b_c for clusters c of numerato
 G_s clusters each, var r = sum_s G_s/(G_s - 1) sum_c (e_c - mean_s e)^2 / (sum b)^2: the delta method (Cochran 1977,
 sections 5A and 6.4; Liang and Zeger 1986). Intervals take Student's t with sum_s (G_s - 1) degrees of freedom.
 
-Where there is one cluster only, its observations stand for themselves, and the error is too small: nothing tells how
-another cluster would differ.
+Where every stratum has one cluster only, observations stand for themselves, and the error is too small: nothing tells
+how another cluster would differ. A single cluster of its stratum counts by how far it is from the whole figure.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 LARGEST_LOG = 300.0
 """exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
 NORMAL_95 = 1.959963984540054
+ROUNDING = 1e-12
+"""Errors below this share of a figure are those of floats."""
 
 
 class Observed(NamedTuple):
@@ -44,7 +46,7 @@ class Estimate:
     n: int
     """Observations."""
     units: int
-    """Clusters, or observations where there is one cluster."""
+    """Clusters, or observations where every stratum has one cluster."""
     stderr: float | None
     ci_low: float | None
     ci_high: float | None
@@ -85,7 +87,7 @@ def estimate(observed: Sequence[Observed], *, exponential: bool = False, share: 
         return Estimate(mean=figure, n=len(observed), units=1, stderr=None, ci_low=None, ci_high=None, weight=total)
     spread, freedom, units = found[0] / total, found[1], found[2]
     if share:
-        low, high = _share(ratio, spread, units, NORMAL_95 if units == len(observed) else student(freedom))
+        low, high = _share(ratio, spread, (units, len(observed)), freedom)
     else:
         low, high = ratio - student(freedom) * spread, ratio + student(freedom) * spread
     ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if exponential else (low, high)
@@ -109,9 +111,26 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], *, exponenti
     if spread is None:
         return Apart(value=value, units=1)
     error, freedom, units = spread
-    half = student(freedom) * error
-    p = _two_sided(value / error, freedom) if error else float(value == 0)
-    return Apart(value=value, units=units, ci_low=value - half, ci_high=value + half, p=p)
+    shares = not exponential and all(each.denominator == 1 and each.numerator in (0, 1) for each in (*left, *right))
+    if shares and units == len(left):
+        return _of_shares(value, [round(a.numerator - b.numerator) for a, b in zip(left, right, strict=True)])
+    if error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how another would differ
+        return Apart(value=value, units=units, p=1.0 if abs(value) <= ROUNDING else None)
+    most = 1.0 if shares else math.inf
+    low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
+    return Apart(value=value, units=units, ci_low=low, ci_high=high, p=_two_sided(value / error, freedom))
+
+
+def _of_shares(value: float, signs: Sequence[int]) -> Apart:
+    """Of paired right and wrong answers that are independent: the interval of Bonett and Price (2012), which holds in
+    small samples and stays within -1 and 1, and the exact test of McNemar."""
+    from scipy.stats import binomtest
+
+    n, won, lost = len(signs), signs.count(1), signs.count(-1)
+    up, down = (won + 1) / (n + 2), (lost + 1) / (n + 2)
+    half = NORMAL_95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
+    p = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
+    return Apart(value=value, units=n, ci_low=max(-1.0, up - down - half), ci_high=min(1.0, up - down + half), p=p)
 
 
 def _pulls(observed: Sequence[Observed], found: Estimate, exponential: bool) -> list[float]:
@@ -121,27 +140,29 @@ def _pulls(observed: Sequence[Observed], found: Estimate, exponential: bool) -> 
 
 
 def _residuals(observed: Sequence[Observed]) -> dict[str, list[float]]:
-    """Sums by cluster, in strata; one stratum where any has a single cluster, and single observations where only one
-    cluster is left."""
+    """Sums by cluster, in strata; observations where every stratum has one cluster."""
     sums: dict[str, dict[str, list[float]]] = {}
     for each in observed:
         sums.setdefault(each.stratum, {}).setdefault(each.cluster, []).append(each.numerator)
-    strata = {name: [math.fsum(values) for values in clusters.values()] for name, clusters in sums.items()}
-    if min(map(len, strata.values())) > 1:
-        return strata
-    joined = [value for values in strata.values() for value in values]
-    return {"": joined if len(joined) > 1 else [each.numerator for each in observed]}
+    if all(len(clusters) == 1 for clusters in sums.values()):
+        return {name: next(iter(clusters.values())) for name, clusters in sums.items()}
+    return {name: [math.fsum(own) for own in clusters.values()] for name, clusters in sums.items()}
 
 
-def _spread(strata: dict[str, list[float]]) -> tuple[float, int, int] | None:
+def _spread(strata: Mapping[str, list[float]]) -> tuple[float, int, int] | None:
     """(standard error of the sum, degrees of freedom, clusters); None for a single one."""
     freedom = sum(len(values) - 1 for values in strata.values())
+    if not freedom and len(strata) > 1:  # one of each: as if they were of one stratum
+        return _spread({"": [values[0] for values in strata.values()]})
     if not freedom:
         return None
     variance = 0.0
     for values in strata.values():
         mean, count = math.fsum(values) / len(values), len(values)
-        variance += count / (count - 1) * math.fsum((value - mean) ** 2 for value in values)
+        if count == 1:  # how far it is from all of them
+            variance += mean**2
+        else:
+            variance += count / (count - 1) * math.fsum((value - mean) ** 2 for value in values)
     return math.sqrt(variance), freedom, sum(map(len, strata.values()))
 
 
@@ -158,11 +179,15 @@ def _two_sided(t: float, freedom: int) -> float:
     return 2 * float(stdtr(freedom, -abs(t)))
 
 
-def _share(share: float, spread: float, units: int, quantile: float) -> tuple[float, float]:
+def _share(share: float, spread: float, counts: tuple[int, int], freedom: int) -> tuple[float, float]:
+    """Wilson's, with as many trials as would give this error, and no more than there are observations."""
+    units, n = counts
+    if units == n:
+        return wilson(share, n)
     trials = float(units)
-    if spread > 0 and 0 < share < 1:
-        trials = share * (1 - share) / spread**2 * units / (units - 1)  # n of them where nothing is clustered
-    return wilson(share, trials, quantile)
+    if 0 < share < 1:
+        trials = min(n, share * (1 - share) / spread**2 * units / (units - 1)) if spread > 0 else n
+    return wilson(share, trials, student(freedom))
 
 
 def wilson(share: float, n: float, quantile: float = NORMAL_95) -> tuple[float, float]:
@@ -170,7 +195,8 @@ def wilson(share: float, n: float, quantile: float = NORMAL_95) -> tuple[float, 
     square = quantile**2
     centre = (share + square / (2 * n)) / (1 + square / n)
     half = quantile / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return 0.0 if share == 0 else low, 1.0 if share == 1 else high
 
 
 def interval_of_mean(parts: Sequence[tuple[float, float | None, float | None]]) -> tuple[float | None, float | None]:

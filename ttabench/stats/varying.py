@@ -27,9 +27,17 @@ def unit_of(task: dict[str, object]) -> Varying:
     return told  # type: ignore[return-value]
 
 
-def cluster(unit: Varying, seed: int, *, episode: str, key: str, about: str = "") -> str:
-    """Which of them a query belongs to."""
+def cluster(unit: Varying, seed: int | str, episode: str, key: str, about: str = "") -> str:
+    """Which of them a query belongs to.
+
+    Args:
+        unit: what varies.
+        seed: of the run; "" where the rows are the same under every seed, and only their order differs.
+        episode: of the query.
+        key: of the query.
+        about: of the document that it is about, "" where that is not known.
+    """
     if unit == "draw":
         return str(seed)
-    inside = {"query": f" {key}", "document": f" {about or key}", "book": ""}[unit]
-    return f"{seed} {episode}{inside}"
+    inside = {"query": key, "document": about or key, "book": episode}[unit]
+    return f"{seed} {episode} {inside}" if seed != "" else inside
