@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttabench.stats.aggregation import RATIOS, Unit, aggregate, observed, of_units, pooled
+from ttabench.stats.aggregation import RATIOS, Unit, aggregate, estimated, observed, pooled
 from ttabench.stats.estimate import Observed, difference, estimate, interval_of_mean, student, wilson
 
 units = st.builds(
@@ -20,7 +20,7 @@ PLAIN = [Unit("a", 4.0, 2, 1), Unit("a", 6.0, 1, 1), Unit("b", 1.0, 3, 2)]
 
 
 def figure(name: str, of: list[Unit]) -> float:
-    found = of_units(RATIOS[name], of)
+    found = estimated(RATIOS[name], of)
     assert found is not None
     return found.mean
 
@@ -48,9 +48,9 @@ def test_where_a_text_is_cut_does_not_change_its_perplexity(some: list[Unit], pl
 
 def test_a_figure_without_words_is_none() -> None:
     silent = [Unit("a", 5.0, 3, 0)]
-    assert of_units(RATIOS["ppl_word"], silent) is None
-    assert of_units(RATIOS["ppl_word"], [Unit("a", 5000.0, 900, 1)]) is None, "more than a number can say"
-    assert of_units(RATIOS["ppl"], silent) is not None
+    assert estimated(RATIOS["ppl_word"], silent) is None
+    assert estimated(RATIOS["ppl_word"], [Unit("a", 5000.0, 900, 1)]) is None, "more than a number can say"
+    assert estimated(RATIOS["ppl"], silent) is not None
 
 
 @pytest.mark.parametrize("name", RATIOS)
@@ -59,7 +59,7 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
     """A figure is finite with its error and interval, or there is none; nothing overflows on the way."""
     some = [Unit("a", 1.0, 1, 1), Unit("b", mean * 3, 3, 3), Unit("b", 2.0, 1, 1), Unit("c", 1.0, 1, 1)]
     for of in (some, some[:3], some[1:2]):
-        found = of_units(RATIOS[name], of)
+        found = estimated(RATIOS[name], of)
         whole = math.fsum(unit.nll for unit in of) / sum(unit.tokens for unit in of)
         assert found is not None or not max(whole, mean) < 300
         if found is not None:
@@ -72,7 +72,7 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
 
 def test_the_error_of_equal_units_is_that_of_a_mean() -> None:
     values = [1.0, 2.0, 4.0]
-    one = of_units(RATIOS["ppl"], [Unit("a", value * 10, 10, 0) for value in values])
+    one = estimated(RATIOS["ppl"], [Unit("a", value * 10, 10, 0) for value in values])
     plain = aggregate(values)
     assert one is not None
     assert one.stderr is not None
@@ -85,16 +85,16 @@ def test_the_error_of_equal_units_is_that_of_a_mean() -> None:
 def test_the_error_is_between_texts_where_there_are_several() -> None:
     """Strides of a text that are all alike say nothing new: the error is that of two texts, not of twenty strides."""
     twice = [Unit(text, value, 1, 0) for text, value in (("a", 1.0), ("b", 2.0)) for _ in range(10)]
-    of_two = of_units(RATIOS["ppl"], [Unit("a", 10.0, 10, 0), Unit("b", 20.0, 10, 0)])
-    found = of_units(RATIOS["ppl"], twice)
+    of_two = estimated(RATIOS["ppl"], [Unit("a", 10.0, 10, 0), Unit("b", 20.0, 10, 0)])
+    found = estimated(RATIOS["ppl"], twice)
     assert found is not None
     assert of_two is not None
     assert found.stderr == pytest.approx(of_two.stderr)
     assert found.n == 20
-    alone = of_units(RATIOS["ppl_book_mean"], twice[:10])
+    alone = estimated(RATIOS["ppl_book_mean"], twice[:10])
     assert alone is not None
     assert alone.stderr is None
-    of_one = of_units(RATIOS["ppl"], twice[:10])
+    of_one = estimated(RATIOS["ppl"], twice[:10])
     assert of_one is not None
     assert (found.units, of_one.units) == (2, 10)
 
@@ -106,7 +106,7 @@ def test_the_error_of_texts_of_unequal_length_is_that_of_many_draws() -> None:
         sizes = generator.integers(50, 500, 40)
         return [Unit(str(i), float(generator.normal(2.0, 0.3)) * int(n), int(n), 0) for i, n in enumerate(sizes)]
 
-    found = [of_units(RATIOS["ppl"], draw()) for _ in range(400)]
+    found = [estimated(RATIOS["ppl"], draw()) for _ in range(400)]
     values = [each.mean for each in found if each is not None]
     errors = [each.stderr for each in found if each is not None and each.stderr is not None]
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.12)
@@ -115,14 +115,14 @@ def test_the_error_of_texts_of_unequal_length_is_that_of_many_draws() -> None:
 @pytest.mark.parametrize("name", ["ppl", "ppl_unit_mean", "ppl_book_mean"])
 def test_the_value_of_pooled_runs_is_as_if_aggregated_at_once(name: str) -> None:
     runs = [[Unit(f"{run} {u.text}", u.nll + run, u.tokens, u.words) for u in PLAIN] for run in range(3)]
-    parts = [of_units(RATIOS[name], run) for run in runs]
+    parts = [estimated(RATIOS[name], run) for run in runs]
     value, _ = pooled([(part.mean, part.stderr, part.weight) for part in parts if part], RATIOS[name])
     assert value == pytest.approx(figure(name, [unit for run in runs for unit in run]))
 
 
 @pytest.mark.parametrize("name", RATIOS)
 def test_the_error_of_equal_runs_falls_with_the_root_of_their_number(name: str) -> None:
-    alone = of_units(RATIOS[name], PLAIN)
+    alone = estimated(RATIOS[name], PLAIN)
     assert alone is not None
     assert alone.stderr is not None
     value, error = pooled([(alone.mean, alone.stderr, alone.weight)] * 4, RATIOS[name])
@@ -139,10 +139,10 @@ def test_the_error_of_pooled_perplexities_is_that_of_their_logarithms() -> None:
             [Unit(str(i), float(generator.normal(mean, 0.4)) * 100, 100, 0) for i in range(texts)]
             for mean, texts in ((2.0, 20), (3.0, 60))
         ]
-        parts = [part for run in runs if (part := of_units(RATIOS["ppl"], run))]
+        parts = [part for run in runs if (part := estimated(RATIOS["ppl"], run))]
         value, error = pooled([(part.mean, part.stderr, part.weight) for part in parts], RATIOS["ppl"])
         whole = [unit._replace(text=f"{run} {unit.text}") for run, own in enumerate(runs) for unit in own]
-        at_once = of_units(RATIOS["ppl"], whole)
+        at_once = estimated(RATIOS["ppl"], whole)
         assert at_once is not None
         assert value == pytest.approx(at_once.mean)
         assert error is not None

@@ -12,7 +12,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import as_markdown
 from ttabench.records.schema import SAMPLES_FILE, Row, load_record, save_record, write_samples
 from ttabench.report.compare import compare
-from ttabench.report.tables import comparison_tables
+from ttabench.report.tables import comparison_tables, run_table, shown
 from ttabench.stats.aggregation import aggregate
 
 
@@ -125,6 +125,8 @@ def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) ->
         assert alone.stderr == pytest.approx(0.1 / 2**0.5)
     else:
         assert alone.stderr == pytest.approx(aggregate(by_seed).stderr)
+    (whole,) = (row for row in run_table([(load_record(each), each) for each in folders[:2]]).rows if row[0] == "all")
+    assert whole[2] == shown(alone.metric, alone.value, alone.stderr), "`eval` and `compare` say the same"
 
 
 Stretches = dict[tuple[str, int], tuple[int, int, float]]

@@ -31,11 +31,11 @@ def test_curves_pool_seeds_by_step(tmp_path: Path) -> None:
         stepped(tmp_path, "r2", {1: (0.4, 0.1), 4: (0.8, 0.1)}, seed=1),
         stored(tmp_path, "r3", {"a": 1.0}, method="none"),
     ]
-    (curve,) = curves(compare(folders).entries, [load_record(folder) for folder in folders])
+    (curve,) = curves(compare(folders).entries)
     assert curve.label == "icl"
     assert curve.steps == (1, 4)
     assert curve.values == pytest.approx((30.0, 60.0))
-    assert curve.errors == pytest.approx((100 * 0.1 / 2**0.5,) * 2)
+    assert curve.errors == tuple(100 * error for _, error, _ in compare(folders).entries[0].steps.values())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -45,7 +45,7 @@ def test_a_picture_of_stored_runs(tmp_path: Path, suffix: str) -> None:
         stepped(tmp_path, "r1", {1: (0.2, 0.1), 4: (0.4, 0.1)}),
         stored(tmp_path, "r3", {"a": 1.0, "b": 0.0}, method="none"),
     ]
-    path = plot(compare(folders).entries, [load_record(folder) for folder in folders], tmp_path / f"p.{suffix}")
+    path = plot(compare(folders).entries, tmp_path / f"p.{suffix}")
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
     assert len(content) > 5000

@@ -145,14 +145,14 @@ def dry_run(
 
 def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Showing) -> None:
     """`ttabench adapt`: read files, write the state."""
-    from ttabench.core.environment import seed_everything
+    pieces = pieces_of(reading)
+    resolved = resolve_method(request)
+    from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
     from ttabench.lm.patch import Patch
     from ttabench.methods.peft_export import exportable, save_lora
     from ttabench.methods.session import Session
     from ttabench.methods.state_folder import StateFolder
 
-    pieces = pieces_of(reading)
-    resolved = resolve_method(request)
     assert storing.out is not None, "adapt has a default folder"
     folder = StateFolder(storing.out, force=storing.force)
     with folder.held():
@@ -181,7 +181,6 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
 
 def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:
     """`ttabench compare`: runs beside each other, and their differences; drawn, too, where a picture is wanted."""
-    from ttabench.records.schema import load_record
     from ttabench.report import plots
     from ttabench.report.compare import compare as compare_runs
     from ttabench.report.finding import find_runs
@@ -193,7 +192,7 @@ def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Pat
     folders = find_runs(runs, out)
     found = compare_runs(folders, metric)
     if picture is not None:
-        plots.plot(found.entries, [load_record(folder) for folder in folders], picture)
+        plots.plot(found.entries, picture)
     render.show(comparison_tables(found), chosen)
 
 

@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord, load_record
-from ttabench.report.pairing import Values, answered, estimated, paired_difference, ratio_of
+from ttabench.report.pairing import Values, answered, paired_difference, ratio_of, steps_of
 from ttabench.stats import aggregation
+from ttabench.stats.aggregation import estimated
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
 STATE_OF = "state of"
@@ -98,8 +100,7 @@ def compare(folders: Sequence[Path], metric: str = "") -> Comparison:
         _check(name, [record for _, record in group])
     values = [answered([folder for folder, _ in group], name) for group, name in zip(members, chosen, strict=True)]
     entries = [
-        _entry(label, [record for _, record in group], name, own)
-        for label, group, name, own in zip(labels, members, chosen, values, strict=True)
+        _entry(label, group, name, own) for label, group, name, own in zip(labels, members, chosen, values, strict=True)
     ]
     pairs = list(combinations(zip(entries, values, strict=True), 2))
     differences = [found for left, right in pairs if (found := _difference(left, right))]
@@ -153,12 +154,10 @@ def _check(metric: str, records: Sequence[RunRecord]) -> None:
             raise UnknownName(f"metric of run {record.id}", metric, sorted({row.metric for row in record.rows}))
 
 
-def _entry(label: str, records: Sequence[RunRecord], name: str, answered: Values) -> Entry:
+def _entry(label: str, group: Sequence[tuple[Path, RunRecord]], name: str, answered: Values) -> Entry:
+    records = [record for _, record in group]
     rows = [row for record in records if (row := record.value(name)) is not None]
-    value, stderr, n = pooled(rows)
-    told = estimated(ratio_of(name), list(answered.values()))
-    if told is not None:  # as the rows say, but for what varies: earlier records had errors over queries
-        stderr = told.stderr
+    value, stderr, n = over_runs(rows, list(answered.values()))
     return Entry(
         label=label,
         method=rows[0].method,
@@ -172,19 +171,39 @@ def _entry(label: str, records: Sequence[RunRecord], name: str, answered: Values
         n=n,
         costs={cost: _mean([record.cost.get(cost) for record in records]) for cost in COSTS},
         runs=tuple(record.id for record in records),
-        steps=_by_step(records, name),
+        steps=_by_step(group, name, answered),
         state_of=records[0].state_of,
         lengths=bool(records[0].task.get("lengths")),
     )
 
 
-def _by_step(records: Sequence[RunRecord], metric: str) -> dict[int, tuple[float, float | None, int]]:
+def _by_step(
+    group: Sequence[tuple[Path, RunRecord]], metric: str, answered: Values
+) -> dict[int, tuple[float, float | None, int]]:
     rows: dict[int, list[Row]] = {}
-    for row in (row for record in records for row in record.rows):
+    for row in (row for _, record in group for row in record.rows):
         if row.metric == metric and row.step is not None and row.part is None:
             rows.setdefault(row.step, []).append(row)
-    draws = records[0].unit == "draw"
-    return {step: pooled(rows[step], draws=draws) for step in sorted(rows)}
+    if not rows:
+        return {}
+    at, lengths = steps_of([folder for folder, _ in group]), bool(group[0][1].task.get("lengths"))
+    own = [(at[query[:3]], value) for query, value in answered.items()]
+    return {
+        step: over_runs(rows[step], [value for mine, value in own if mine == step or (lengths and mine < step)])
+        for step in sorted(rows)
+    }
+
+
+def over_runs(rows: Sequence[Row], values: Sequence[Any]) -> tuple[float, float | None, int]:
+    """(value, standard error, n) of one metric over runs that differ in their seed.
+
+    Args:
+        rows: theirs.
+        values: what their queries add to it, see `answered`; the error is over all that varies among them.
+    """
+    value, stderr, n = pooled(rows)
+    told = estimated(ratio_of(rows[0].metric), values) if values else None
+    return value, told.stderr if told else stderr, n
 
 
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:

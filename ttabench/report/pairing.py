@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from ttabench.records.schema import RunRecord, load_record, read_samples
 from ttabench.stats.aggregation import Ratio, Unit, observed
-from ttabench.stats.estimate import Apart, Estimate, Observed, difference, estimate
+from ttabench.stats.estimate import Apart, Observed, difference
 from ttabench.stats.metrics import METRICS
 from ttabench.stats.varying import cluster
 
@@ -69,6 +69,15 @@ def _units(folders: Sequence[Path]) -> dict[Query, Unit]:
     return found
 
 
+def steps_of(folders: Sequence[Path]) -> dict[tuple[int, str, str], int]:
+    """How much each query's reader had read: its step, by seed, episode and key."""
+    found = {}
+    for folder in folders:
+        for query, (step,) in _samples(folder, load_record(folder), ("step",)):
+            found[query[:3]] = int(step)
+    return found
+
+
 def _drawn(record: RunRecord) -> int | str:
     """The seed, where it draws rows or demonstrations; published rows are the same under every seed."""
     return int(record.config.get("seed", 0)) if record.source == "mini" or record.unit == "draw" else ""
@@ -83,12 +92,6 @@ def _samples(folder: Path, record: RunRecord, wanted: Sequence[str]) -> Iterator
         cells = zip(*(columns.get(name, blank) for name in wanted), strict=True)
         for (episode, key), values in zip(named, cells, strict=True):
             yield (seed, episode, key, ""), values
-
-
-def estimated(ratio: Ratio | None, values: Sequence[Any]) -> Estimate | None:
-    """The figure of values or units, see `stats.estimate`; None where it is no number."""
-    found = values if ratio is None else observed(ratio, values)
-    return None if not found else estimate(found, exponential=ratio is not None and ratio.outer)
 
 
 def paired_difference(ratio: Ratio | None, sides: Sequence[Sequence[Any]]) -> Apart | None:

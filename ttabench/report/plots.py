@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
-from ttabench.records.schema import Row, RunRecord, unwritable
-from ttabench.report.compare import Entry, pooled
+from ttabench.records.schema import unwritable
+from ttabench.report.compare import Entry
 from ttabench.report.tables import scale
 
 if TYPE_CHECKING:
@@ -36,24 +36,16 @@ class Curve:
     """Standard errors; 0 where none is known."""
 
 
-def curves(entries: Sequence[Entry], records: Sequence[RunRecord]) -> list[Curve]:
+def curves(entries: Sequence[Entry]) -> list[Curve]:
     """Values by step of every entry whose runs asked at two steps or more, seeds pooled."""
     found = []
     for entry in entries:
-        rows = [row for record in records if record.id in entry.runs for row in record.rows]
-        by_step: dict[int, list[Row]] = {}
-        for row in rows:
-            if row.metric == entry.metric and row.step is not None and row.part is None:
-                by_step.setdefault(row.step, []).append(row)
-        if len(by_step) < 2:
+        if len(entry.steps) < 2:
             continue
-        steps = tuple(sorted(by_step))
-        draws = any(record.unit == "draw" for record in records if record.id in entry.runs)
-        points = [pooled(by_step[step], draws=draws) for step in steps]
         times = scale(entry.metric)
-        values = tuple(value * times for value, _, _ in points)
-        errors = tuple((stderr or 0.0) * times for _, stderr, _ in points)
-        found.append(Curve(label=entry.label, steps=steps, values=values, errors=errors))
+        values = tuple(value * times for value, _, _ in entry.steps.values())
+        errors = tuple((stderr or 0.0) * times for _, stderr, _ in entry.steps.values())
+        found.append(Curve(label=entry.label, steps=tuple(entry.steps), values=values, errors=errors))
     return found
 
 
@@ -73,12 +65,11 @@ def check_path(path: Path) -> None:
         raise UserError(f"--plot {path} cannot be written.", "Give a file in a folder of yours.")
 
 
-def plot(entries: Sequence[Entry], records: Sequence[RunRecord], path: Path) -> Path:
+def plot(entries: Sequence[Entry], path: Path) -> Path:
     """Draw the comparison and write it.
 
     Args:
         entries: of one task and metric.
-        records: the runs the entries were made of.
         path: ends in .png or .svg.
 
     Raises:
@@ -89,7 +80,7 @@ def plot(entries: Sequence[Entry], records: Sequence[RunRecord], path: Path) -> 
     if len(tasks) > 1:
         raise UserError(f"One picture shows one task and metric, not {'; '.join(tasks)}.", "Name fewer runs.")
     kept = [entry for entry in entries if entry.costs.get("state_bytes") is not None]
-    lines = curves(entries, records)
+    lines = curves(entries)
     if not kept and not lines:
         raise UserError("There is nothing to plot: no run has steps or bytes of state.", "Run `ttabench eval` first.")
     from matplotlib.backends.backend_agg import FigureCanvasAgg

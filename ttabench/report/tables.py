@@ -10,7 +10,8 @@ from ttabench.core.render import Cell, Table, count, number, plus_minus, size
 from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.records.schema import Row, RunRecord
-from ttabench.report.compare import Comparison, Difference, Entry, pooled
+from ttabench.report.compare import Comparison, Difference, Entry, over_runs
+from ttabench.report.pairing import answered
 from ttabench.stats.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     if several:
         for metric in (row.metric for row in _shown(first) if row.step is None and row.part is None):
             alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
-            value, stderr, n = pooled(alike, draws=first.unit == "draw")
+            value, stderr, n = over_runs(alike, list(answered([path for _, path in runs], metric).values()))
             rows.append(("all", metric, shown(metric, value, stderr), str(n), "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)
     again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from math import fsum, sqrt
 from statistics import fmean
@@ -15,8 +14,8 @@ from ttabench.lm.chat import has_template
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
-from ttabench.stats.aggregation import observed
-from ttabench.stats.estimate import Estimate, Observed, estimate, interval_of_mean
+from ttabench.stats.aggregation import estimated
+from ttabench.stats.estimate import Estimate, Observed, interval_of_mean
 from ttabench.stats.metrics import metric
 from ttabench.stats.varying import Varying, cluster
 
@@ -192,27 +191,18 @@ def _mean(rows: Sequence[Row]) -> Row:
     )
 
 
-def figure(name: str, unit: Varying, seeded: Sequence[tuple[int, Sample]]) -> Estimate | None:
-    """A metric of queries, each with the seed of its run; None where it is no number.
-
-    Args:
-        name: of the metric.
-        unit: what varies.
-        seeded: the queries.
-    """
+def _figure(name: str, unit: Varying, seed: int, samples: Sequence[Sample]) -> Estimate | None:
+    """A metric of a run's queries; None where it is no number."""
     ratio = metric(name).ratio
-    own = [(cluster(unit, seed, s.episode, s.key, s.about), s) for seed, s in seeded]
+    own = [(cluster(unit, seed, sample.episode, sample.key, sample.about), sample) for sample in samples]
     if ratio is not None:
-        told = observed(ratio, [sample.unit()._replace(text=text) for text, sample in own])
-        found = None if told is None else estimate(told, exponential=ratio.outer)
-        return None if found is None else replace(found, n=len(seeded))
-    values = [Observed(text, sample.metrics[name], 1.0, sample.part) for text, sample in own]
-    return estimate(values, share={each.numerator for each in values} <= {0.0, 1.0})
+        return estimated(ratio, [sample.unit()._replace(text=text) for text, sample in own])
+    return estimated(None, [Observed(text, sample.metrics[name], 1.0, sample.part) for text, sample in own])
 
 
 def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:
     """The row of a metric; none where it is no number."""
-    found = figure(name, plan.task.card.unit, [(plan.config.seed, sample) for sample in samples])
+    found = _figure(name, plan.task.card.unit, plan.config.seed, samples)
     if found is None:
         return []
     read = [sample.context_tokens for sample in samples if sample.context_tokens is not None]

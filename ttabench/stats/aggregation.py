@@ -1,7 +1,7 @@
 """What queries and scored stretches of text add to a figure: plain means, and ratios of sums.
 
     aggregate([0.0, 1.0, 1.0])                     mean 0.667, stderr 0.333
-    of_units(RATIOS["ppl"], units)                 exp(sum of NLL / sum of tokens), every token counting alike
+    estimated(RATIOS["ppl"], units)                exp(sum of NLL / sum of tokens), every token counting alike
 
 Errors and intervals are those of `estimate`. Strides of one text resemble each other, so whole texts are what varies
 where there are several; within one text they are its strides, and the error is too small.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ttabench.stats.estimate import LARGEST_LOG, Estimate, Observed, estimate
 
@@ -32,17 +32,15 @@ class Unit(NamedTuple):
     """Words that begin in it."""
 
 
-def aggregate(values: Sequence[float], clusters: Sequence[str] | None = None) -> Estimate:
-    """Mean, standard error and 95 % interval of at least one finite value, by default of independent ones.
+def aggregate(values: Sequence[float]) -> Estimate:
+    """Mean, standard error and 95 % interval of at least one finite value, of independent ones.
 
     Where every value is 0 or 1 the interval stays within 0 and 1, and has a width where all answers are right, while
     the standard error is 0.
     """
     assert values, "no values to aggregate"
     assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
-    names = clusters or [str(index) for index in range(len(values))]
-    observed = [Observed(name, value) for name, value in zip(names, values, strict=True)]
-    found = estimate(observed, share=set(values) <= {0.0, 1.0})
+    found = estimated(None, [Observed(str(index), value) for index, value in enumerate(values)])
     assert found is not None, "a mean of finite values is a number"
     return found
 
@@ -107,15 +105,17 @@ def observed(ratio: Ratio, units: Sequence[Unit]) -> list[Observed] | None:
     return [Observed(name, math.exp(a / b)) for name, (a, b) in texts.items()]
 
 
-def of_units(ratio: Ratio, units: Sequence[Unit]) -> Estimate | None:
-    """The figure of at least one unit; None where it is no number.
+def estimated(ratio: Ratio | None, values: Sequence[Any]) -> Estimate | None:
+    """The figure of at least one value (`Observed`), or of a ratio's units (`Unit`); None where it is no number.
 
     That is where no word begins, where one word has all tokens, or where a log-probability is not finite.
     """
-    assert units, "no units to aggregate"
-    found = observed(ratio, units)
+    assert values, "nothing to aggregate"
+    if ratio is None:
+        return estimate(values, share={each.numerator for each in values} <= {0.0, 1.0})
+    found = observed(ratio, values)
     told = None if found is None else estimate(found, exponential=ratio.outer)
-    return None if told is None else replace(told, n=len(units))
+    return None if told is None else replace(told, n=len(values))
 
 
 def pooled(
