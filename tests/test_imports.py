@@ -93,6 +93,21 @@ def test_a_refused_setting_and_a_stored_run_import_nothing_heavy(tmp_path: Path)
     assert again.stdout == first.stdout
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "profile --methods mac --set hierarchy=wide",
+        "train --method mac --task streamingqa --set hierarchy=wide",
+        "train --method mac --task streamingqa --documents 0",
+        "adapt --method mac --context README.md --set hierarchy=wide",
+    ],
+)
+def test_other_commands_refuse_at_once(words: str) -> None:
+    refused = ran_light(words)
+    assert refused.returncode == 2, refused.stderr
+    assert refused.stderr.startswith("Error: ")
+
+
 def ran_light(words: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, which fails where it imports anything heavy."""
     code = (

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Command, one_line
+from ttabench.core.errors import UserError
+from ttabench.profiling.job import Job, Typed, choose, identity
 
 PLUGIN = Path(__file__).parent / "plugin"
 ENTRIES = """[ttabench.methods]
@@ -151,6 +153,29 @@ def test_a_file_is_a_method(ttabench: Command, tiny_base: Path, tmp_path: Path) 
     assert other["id"] != run["id"], "another file is another method"
     shown = ttabench("list", "methods", file)
     assert "settings of" in shown.out
+
+
+def test_a_file_is_profiled_under_the_name_of_its_method(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE, encoding="utf-8")
+    (chosen,) = choose(Typed(methods=str(file)))
+    assert (chosen.method, chosen.typed) == ("tail", str(file))
+    before = Job(chosen=(chosen,), lengths=(32,)).config()
+    assert list(before["methods"]) == ["tail"]
+    copy = tmp_path / "copy.py"
+    copy.write_text(FILE + "# changed", encoding="utf-8")
+    after = Job(chosen=choose(Typed(methods=str(copy))), lengths=(32,)).config()
+    assert identity(before, {}) != identity(after, {}), "another file is another method"
+    with pytest.raises(UserError, match="are both called tail"):
+        choose(Typed(methods=f"{file},{copy}"))
+
+
+def test_a_file_is_profiled(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE, encoding="utf-8")
+    found = ttabench("profile", "--methods", file, "--model", tiny_base, "--prefill", "32", "--generate", 2,
+                     "--repeat", 1, "--device", "cpu", "--out", tmp_path / "profiles", "--json").json()  # fmt: skip
+    assert [(row["method"], row["status"]) for row in next(iter(found.values()))] == [("tail", "ok")]
 
 
 def test_a_state_of_another_version_of_a_file_is_refused(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import forward, text_start
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
-from ttabench.methods.registry import find, methods, settings_of
+from ttabench.methods.registry import find, methods
+from ttabench.methods.settings import settings_of
 from ttabench.profiling import batches, machine
 from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter

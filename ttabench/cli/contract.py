@@ -10,6 +10,8 @@ from shlex import quote
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
+from ttabench.methods.others import NAME
+from ttabench.methods.settings import preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
 
 
@@ -47,9 +49,9 @@ def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bo
 def _settings(spec: MethodSpec, preset: str, changes: Sequence[str]) -> object:
     """What was typed on top of a preset, or of the settings that the method is checked with."""
     if preset or spec.checked is None:
-        return registry.settings_of(spec, registry.typed_settings(spec, changes), registry.preset_for(spec, preset, ""))
+        return settings_of(spec, typed_settings(spec, changes), preset_for(spec, preset, ""))
     at = replace(spec, presets={"checked": spec.checked})
-    return registry.settings_of(at, registry.typed_settings(spec, changes), "checked")
+    return settings_of(at, typed_settings(spec, changes), "checked")
 
 
 def new(what: str, name: str, out: Path) -> None:
@@ -62,7 +64,7 @@ def new(what: str, name: str, out: Path) -> None:
 
     if what != "method":
         raise UnknownName("thing to begin", what, ["method"])
-    if not registry.NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise UserError(f"{name!r} is no name of a method.", "Use lower-case letters, digits and _.")
     if name in registry.methods():
         raise UserError(f"{name} is a method of ttabench's own.", "Give another name.")

@@ -127,7 +127,6 @@ def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, A
     """What was typed as a job; everything that can be refused without measuring is refused here."""
     from ttabench.core.sizes import lengths, memory
     from ttabench.lm.hub import find_source
-    from ttabench.lm.model import find_device
     from ttabench.profiling.job import Job, Typed, choose
     from ttabench.profiling.load import Load
 
@@ -135,8 +134,11 @@ def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, A
     job = Job(
         **said, load=Load(**load), lengths=lengths(sizes.prefill), chosen=choose(Typed(**typed)), memory_limit=limit
     )
+    job.adapters()
     if not job.random_weights:
         find_source(job.model)
+    from ttabench.lm.model import find_device  # torch comes once nothing typed is refused
+
     if find_device(job.device).type == "cpu" and job.mode == "throughput" and limit is None:
         what = "On a CPU --throughput would take all memory of the machine."
         raise UserError(what, "Say how much it may take with --memory-limit 4GiB.")

@@ -14,8 +14,8 @@ from ttabench.cli.options import DEFAULT_OUT
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments
-from ttabench.methods import registry
 from ttabench.methods.recipe import Recipe
+from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.run.asking import trained_with
 from ttabench.run.evaluation import ModelCache
@@ -56,17 +56,15 @@ def train(
     showing: commands.Showing,
 ) -> None:
     """`ttabench train`: train by the recipe with these changes, store the checkpoint, and say how to use it."""
-    from ttabench.core.environment import seed_everything
+    plan = make_plan(request, training.seed)
+    name = f"{plan.resolved.spec.name}-{Path(request.task).stem}-{Path(request.base_name).name}"
+    out = storing.out or DEFAULT_OUT / "checkpoints" / name
+    recipe = recipe_of(plan.resolved.spec, preset_for(plan.resolved.spec, request.preset, request.model), changes)
+    from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
     from ttabench.run.saves import check
     from ttabench.run.training import lessons
     from ttabench.run.training import train as train_method
 
-    plan = make_plan(request, training.seed)
-    name = f"{plan.resolved.spec.name}-{Path(request.task).stem}-{Path(request.base_name).name}"
-    out = storing.out or DEFAULT_OUT / "checkpoints" / name
-    recipe = recipe_of(
-        plan.resolved.spec, registry.preset_for(plan.resolved.spec, request.preset, request.model), changes
-    )
     config = _train_config(recipe, training, out, plan, request.task_options)
     check(out, resume=training.resume)
     seed_everything(training.seed)

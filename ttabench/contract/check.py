@@ -11,7 +11,8 @@ from typing import Any
 
 from ttabench.contract.bases import BASES
 from ttabench.contract.case import Case
-from ttabench.contract.promises import PROMISES, Broken
+from ttabench.contract.keeping import Broken
+from ttabench.contract.promises import PROMISES
 from ttabench.core.errors import UserError
 from ttabench.methods.spec import MethodSpec
 

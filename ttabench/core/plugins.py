@@ -46,8 +46,9 @@ class Offer:
             UserError: importing it fails; says what and of which package.
         """
         try:
-            return self.entry.load()
-        except Exception as error:  # whatever another package does when it is imported
+            with redirect_stdout(sys.stderr):  # standard output is for results
+                return self.entry.load()
+        except (Exception, SystemExit) as error:  # whatever another package does when it is imported
             what = f"{self.entry.group} {self.name!r} of {self.package} cannot be loaded"
             told = f"{type(error).__name__}: {error}".splitlines()[0]
             raise UserError(f"{what} ({told}).", f"Mend or uninstall {self.package}.") from None

@@ -26,7 +26,7 @@ from ttabench.lm.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.checkpoint_header import HEADER, Header, header
-from ttabench.methods.registry import restored
+from ttabench.methods.settings import restored
 
 WEIGHTS = "adapter.safetensors"
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]

@@ -19,6 +19,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods import registry
+from ttabench.methods.settings import preset_for, settings_of, typed_values
 from ttabench.methods.spec import MethodSpec
 
 Row: TypeAlias = dict[str, Json]
@@ -93,9 +94,9 @@ def table(
             raise UserError(f"A context of {length} tokens is none.", "Give 1 or more.")
     found = []
     for name in dict.fromkeys(methods):
-        typed = registry.typed_values(known[name], changes.get(name, {}))
-        preset = registry.preset_for(known[name], chosen.get(name, ""), model)
-        given = registry.settings_of(known[name], typed, preset)
+        typed = typed_values(known[name], changes.get(name, {}))
+        preset = preset_for(known[name], chosen.get(name, ""), model)
+        given = settings_of(known[name], typed, preset)
         for length in lengths:
             work = load.workload(length)
             ahead = {"model": model, "method": name, "implemented": isinstance(known[name], MethodSpec)}

@@ -21,6 +21,8 @@ from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.lm.hub import digest_of
 from ttabench.methods import registry
+from ttabench.methods.settings import describe_settings
+from ttabench.methods.spec import MethodSpec
 from ttabench.profiling.load import Load
 from ttabench.profiling.typed import STREAM, method_names
 from ttabench.readers import cards
@@ -35,6 +37,9 @@ class Chosen:
     """One method as it is profiled: what a user typed for it."""
 
     method: str
+    """Its name."""
+    typed: str = ""
+    """What stands for it on the command line where that is another word: a file."""
     preset: str = ""
     settings: tuple[str, ...] = ()
     checkpoint: str = ""
@@ -80,7 +85,8 @@ class Job:
     def request(self, chosen: Chosen) -> RunRequest:
         """The request of one method."""
         return RunRequest(
-            method=chosen.method, task=self.task, model=self.model, preset=chosen.preset, settings=chosen.settings,
+            method=chosen.typed or chosen.method, task=self.task, model=self.model,
+            preset=chosen.preset, settings=chosen.settings,
             checkpoint=chosen.checkpoint, device=self.device, dtype=self.dtype, random_weights=self.random_weights,
         )  # fmt: skip
 
@@ -102,6 +108,7 @@ class Job:
                 "preset": found.preset,
                 "checkpoint": found.checkpoint_name(),
                 "digest": found.checkpoint_digest,
+                **({"origin": found.spec.origin} if found.spec.origin else {}),
             }
             for name, found in self.adapters().items()
         }
@@ -148,9 +155,14 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
         UnknownName: a method or a setting that none of them has.
         UserError: a preset or a checkpoint that none of them takes; a name that is missing.
     """
-    names = method_names(typed.methods, registry.methods())
-    specs = {name: registry.find(name) for name in names}
-    settings = _shared_out(names, typed.settings)
+    specs: dict[str, MethodSpec] = {}
+    words: dict[str, str] = {}
+    for word in method_names(typed.methods, registry.methods()):
+        spec = registry.find(word)
+        if spec.name in specs:
+            raise UserError(f"{words[spec.name]} and {word} are both called {spec.name}.", "Profile them apart.")
+        specs[spec.name], words[spec.name] = spec, word
+    settings = _shared_out(specs, typed.settings)
     presets = {name: typed.preset for name, spec in specs.items() if typed.preset in spec.presets}
     if typed.preset and not presets:
         raise UnknownName("preset", typed.preset, sorted({each for spec in specs.values() for each in spec.presets}))
@@ -162,23 +174,24 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
     return tuple(
         Chosen(
             method=name,
+            typed=words[name] if words[name] != name else "",
             preset=presets.get(name, stream.get(name, "")),
             settings=tuple(settings[name]),
             checkpoint=typed.checkpoint if name in takers else "",
         )
-        for name in names
+        for name in specs
     )
 
 
-def _shared_out(names: Sequence[str], settings: Sequence[str]) -> dict[str, list[str]]:
+def _shared_out(specs: Mapping[str, MethodSpec], settings: Sequence[str]) -> dict[str, list[str]]:
     """`key=value` to every method with that setting, `method.key=value` to that one."""
-    known = {name: {key for key, _, _ in registry.describe_settings(registry.find(name))} for name in names}
-    found: dict[str, list[str]] = {name: [] for name in names}
+    known = {name: {key for key, _, _ in describe_settings(spec)} for name, spec in specs.items()}
+    found: dict[str, list[str]] = {name: [] for name in specs}
     for key, value in assignments(settings).items():
         method, dot, inner = key.partition(".")
         if dot and method not in known:
-            raise UnknownName("method in --set", method, list(names))
-        takers = [method] if dot else [name for name in names if key in known[name]]
+            raise UnknownName("method in --set", method, list(specs))
+        takers = [method] if dot else [name for name in specs if key in known[name]]
         if not takers:
             raise UnknownName("setting of these methods", key, sorted(set().union(*known.values())))
         for name in takers:

@@ -15,6 +15,7 @@ from ttabench.core import architectures, render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import Cell, Table
 from ttabench.methods import registry
+from ttabench.methods.settings import describe_settings
 from ttabench.run.resolve import STANDING
 
 WHAT = ("methods", "tasks", "models", "runs")
@@ -65,7 +66,7 @@ def settings_table(method: str) -> Table:
     """The settings of one method: type, default, meaning."""
     spec = registry.find(method)
     meanings = field_docs(spec.Settings)
-    described = [(key, kind, default, meanings.get(key, "")) for key, kind, default in registry.describe_settings(spec)]
+    described = [(key, kind, default, meanings.get(key, "")) for key, kind, default in describe_settings(spec)]
     data = [
         {"setting": key, "type": kind, "default": str(default), "meaning": meaning}
         for key, kind, default, meaning in described

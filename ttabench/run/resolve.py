@@ -18,6 +18,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.checkpoint_header import header
+from ttabench.methods.settings import preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.run.config import standing_name
 
@@ -110,7 +111,7 @@ class ResolvedMethod:
             UserError: the checkpoint belongs to another base model, or does not fit.
         """
         if self.checkpoint is None:
-            made: BaseMethod[Any] = self.spec.load()(lm, registry.settings_of(self.spec, self.changes, self.preset))
+            made: BaseMethod[Any] = self.spec.load()(lm, settings_of(self.spec, self.changes, self.preset))
             return made
         from ttabench.methods import checkpoints
 
@@ -158,11 +159,11 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
         UserError: an unknown method, preset or setting; a checkpoint that is missing or of another method.
     """
     spec = registry.find(request.method)
-    changes = registry.typed_settings(spec, request.settings)
-    preset = registry.preset_for(spec, request.preset, request.model)
+    changes = typed_settings(spec, request.settings)
+    preset = preset_for(spec, request.preset, request.model)
     path = _checkpoint(request, spec)
     if path is None:
-        settings = asdict(registry.settings_of(spec, changes, preset))
+        settings = asdict(settings_of(spec, changes, preset))
         return ResolvedMethod(
             spec=spec, preset=preset, changes=changes, settings=_plain(settings), checkpoint=None, checkpoint_digest=""
         )

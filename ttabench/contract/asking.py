@@ -1,0 +1,91 @@
+"""Promises about questions: asking changes nothing, and nothing of a question or an answer leaks."""
+
+from __future__ import annotations
+
+from ttabench.contract.case import PROMPTS, TEXTS, Case, answers, asks, logits, observes, read, tensors_of
+from ttabench.contract.keeping import Broken, equal, near
+from ttabench.cost.formula import NoSettings
+from ttabench.lm.patch import State
+from ttabench.lm.patching import select_rows
+from ttabench.methods.none.method import NoContext
+from ttabench.methods.session import Session
+
+
+def asked_again(case: Case) -> None:
+    """Asking never changes the state."""
+    method, questions = case.method(), asks(*PROMPTS)
+    state = read(method, *TEXTS)
+    first = answers(method, state, questions)
+    if answers(method, state, questions) != first:
+        raise Broken("the second time answers are others")
+    if answers(method, state, questions[::-1])[::-1] != first:
+        raise Broken("answers depend on the order of the questions")
+    patch = method.patch(state, questions)
+    equal("patches of the same state", tensors_of(method.patch(state, questions)), tensors_of(patch))
+
+
+def alone_or_together(case: Case) -> None:
+    """A question is answered alike with others and by itself."""
+    method, questions = case.method(), asks(*PROMPTS)
+    state = read(method, *TEXTS)
+    for ask, together in zip(questions, logits(method, state, questions), strict=True):
+        near("logits of a question in a batch and alone", [together], logits(method, state, [ask]))
+
+
+def nothing_read(case: Case) -> None:
+    """As it begins, for any number of rows."""
+    method, questions = case.untrained(), asks(*PROMPTS)
+    base = logits(NoContext(case.base(), NoSettings()), State(1), questions)
+    for rows in (1, len(questions)):
+        near(f"logits of {rows} rows that read nothing and the base model's",
+              logits(method, method.begin(rows), questions), base)  # fmt: skip
+
+
+def patch_rows(case: Case) -> None:
+    """What is shared is encoded once, and rows can be selected."""
+    method, questions = case.method(), asks(*PROMPTS)
+    state = read(method, *TEXTS)
+    patch = method.patch(state, questions)
+    if not method.looks_at_question:
+        if odd := [tuple(each.shape) for each in tensors_of(patch) if each.shape[0] != 1]:
+            raise Broken(f"looks_at_question is false, and the patch has tensors of shape {odd[0]}")
+        return
+    chosen, wanted = select_rows(patch, [2, 0]), method.patch(state, [questions[2], questions[0]])
+    near("selected rows of a patch and the patch of these questions", tensors_of(chosen), tensors_of(wanted))
+
+
+def later_questions(case: Case) -> None:
+    """The same reader, once asked one thing, once more before and after; and another reader in between."""
+    method, questions = case.method(), asks(*PROMPTS)
+    alone = Session(method.lm, method)
+    alone.read(observes(*TEXTS[:2]))
+    wanted = [answer.prediction for answer in alone.answer(questions[:1])]
+    session = Session(method.lm, method)
+    session.read(observes(*TEXTS[:2]))
+    found = [answer.prediction for answer in session.answer(questions)][:1]
+    if found != wanted:
+        raise Broken("a question is answered otherwise when more are asked with it")
+    if method.reads != "once":
+        session.read(observes(*TEXTS[2:]))
+        session.answer(questions[::-1])
+    again = Session(method.lm, method)
+    again.read(observes(*TEXTS[:2]))
+    if [answer.prediction for answer in again.answer(questions[:1])] != wanted:
+        raise Broken("a new reader of the same texts answers otherwise than the first one: the method remembers")
+
+
+def answers_stay_out(case: Case) -> None:
+    """Gold answers are there to be compared with."""
+    found = []
+    for gold in ("Port Ansel", "a wholly different and longer answer"):
+        method = case.method()
+        session = Session(method.lm, method)
+        session.read(observes(*TEXTS))
+        told = [answer.prediction for answer in session.answer(asks(*PROMPTS, answer=gold))]
+        if method.reads != "once":
+            session.read(observes("One more text."))
+        found.append((told, session.state))
+    (one, first), (other, second) = found
+    if one != other:
+        raise Broken("generated answers depend on the right ones")
+    equal("states under two sets of right answers", list(first.tensors.values()), list(second.tensors.values()))

@@ -1,0 +1,93 @@
+"""Settings of a method from `key=value` texts, from a preset, and from what was stored.
+
+typed_settings(find("mac"), ["hierarchy=16"])            -> {"hierarchy": 16}
+settings_of(find("mac"), {"hierarchy": 16}, "nano")      -> MacSettings(..., hierarchy=16)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Any, get_type_hints
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.typed import assignments, parse_value, type_name
+from ttabench.core.types import Json
+from ttabench.cost import Formula
+
+
+def preset_for(spec: Formula, preset: str, model: str) -> str:
+    """The preset in use: the one asked for, else the one named like the model, else none ("").
+
+    Raises:
+        UnknownName: the method has no preset of this name.
+    """
+    if preset and preset not in spec.presets:
+        if not spec.presets:
+            raise UserError(f"{spec.name} has no presets.", "Leave --preset out.")
+        raise UnknownName("preset", preset, sorted(spec.presets))
+    return preset or (model if model in spec.presets else "")
+
+
+def typed_settings(spec: Formula, texts: Sequence[str]) -> dict[str, Json]:
+    """`key=value` texts as typed settings of a method.
+
+    Raises:
+        UserError: unknown key (with the closest one), or a value of another type.
+    """
+    return typed_values(spec, assignments(texts))
+
+
+def typed_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
+    """Settings of a method by key: texts become values of their type, values stay.
+
+    Raises:
+        UserError: unknown key (with the closest one), or a text of another type.
+    """
+    hints = get_type_hints(spec.Settings)
+    known = [each.name for each in fields(spec.Settings)]
+    typed: dict[str, Json] = {}
+    for key, value in changes.items():
+        if key not in known:
+            _refuse_key(spec.name, key, known)
+        where = f"--set {key} of {spec.name}"
+        typed[key] = parse_value(value, hints[key], where) if isinstance(value, str) else value
+    return typed
+
+
+def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> Any:
+    """Settings of a method: its defaults or a preset (see `preset_for`), overlaid by typed settings.
+
+    Raises:
+        UserError: the settings refuse a value.
+    """
+    try:
+        return replace(spec.presets[preset] if preset else spec.Settings(), **typed)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"Settings of {spec.name}: {error}.", f"See `ttabench list methods {spec.name}`.") from None
+
+
+def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
+    """Settings as they were before they were written as JSON.
+
+    Raises:
+        TypeError: a setting that is not known.
+        ValueError: a value that the settings refuse.
+    """
+    return spec.Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})
+
+
+def _refuse_key(method: str, key: str, known: list[str]) -> None:
+    if not known:
+        raise UserError(f"{method} has no settings, so --set {key} means nothing.", "Leave it out.")
+    raise UnknownName(f"setting of {method}", key, known)
+
+
+def describe_settings(spec: Formula) -> list[tuple[str, str, Json]]:
+    """(key, type, default) of every setting of a method, for `list methods` and the dry run."""
+    hints = get_type_hints(spec.Settings)
+    rows: list[tuple[str, str, Json]] = []
+    for each in fields(spec.Settings):
+        default = each.default if each.default is not MISSING else getattr(spec.Settings(), each.name)
+        rows.append((each.name, type_name(hints[each.name]), default))
+    return rows
