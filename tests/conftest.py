@@ -18,6 +18,40 @@ from ttabench.lm.model import LM, load
 from ttabench.profiling import rates
 
 SMOLLM2 = "smollm2-135m"
+EXPECTED = ("is not part of a checkout", "there is a GPU here", "refused", "keeps the own text in the window")
+"""Parts of the reasons for which a test may be skipped where everything is installed."""
+unexpected: list[str] = []
+"""Tests that were skipped for others."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    told = "fail where a test is skipped for want of a package, see EXPECTED in tests/conftest.py"
+    parser.addoption("--no-unexpected-skips", action="store_true", help=told)
+
+
+def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail") and not any(why in str(report.longrepr) for why in EXPECTED):
+        unexpected.append(f"{report.nodeid}: {report.longrepr[-1] if report.longrepr else ''}")  # type: ignore[index]
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _note(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    _note(report)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if unexpected and exitstatus == 0 and session.config.getoption("--no-unexpected-skips"):
+        session.exitstatus = 1
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if unexpected and config.getoption("--no-unexpected-skips"):
+        terminalreporter.section("skipped for a reason that is not expected")
+        for line in sorted(set(unexpected)):
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")

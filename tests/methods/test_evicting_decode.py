@@ -1,0 +1,258 @@
+"""h2o while prompt and answer are read: budgets hold at every step, rows stay apart, scores are those of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.methods.test_eviction import call, dense_sums, fixture
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import TEXTS, asks, observes
+from ttabench.core.types import Observe
+from ttabench.cost import Workload, shape_from
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, Prefix
+from ttabench.lm.patching import encoded, select_rows
+from ttabench.lm.scoring import choose, nll, score_options, token_logprobs
+from ttabench.lm.tokens import piece_ids
+from ttabench.lm.window import Window
+from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.eviction.h2o import H2O, HeavyHitters, evicted
+from ttabench.methods.eviction.rotary import rotates
+from ttabench.methods.eviction.scores import ColumnSums, grouped
+from ttabench.methods.eviction.settings import H2OSettings
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.registry import cost_of
+
+SMALL = H2OSettings(heavy=6, recent=6)
+ITEMS = [([65, 66, 67], [[68, 69, 70], [71]]), ([70], [[73, 74]]), ([72, 73, 74, 75, 76, 77], [[78], [79, 80, 81, 82]])]
+NOISE = {"atol": 1e-4, "rtol": 1e-4}
+
+
+def method(lm: LM, settings: H2OSettings = SMALL, **changes: Any) -> H2O:
+    return H2O(lm, replace(settings, **changes))
+
+
+def patch_of(made: Any, *texts: str) -> Patch:
+    state = made.adapt(made.begin(1), [[observe] for observe in observes(*(texts or TEXTS))])
+    found: Patch = made.patch(state, asks("?"))
+    return found
+
+
+def rule_of(prefix: Prefix | None) -> HeavyHitters:
+    assert prefix is not None
+    assert isinstance(prefix.eviction, HeavyHitters)
+    return prefix.eviction
+
+
+@torch.no_grad()
+def steps(lm: LM, patch: Patch, prompt: list[int], tokens: list[int]) -> Iterator[tuple[Prefix, Tensor]]:
+    """What is left after the prompt and after every token, and the last hidden states [1, D]."""
+    window = Window(lm, patch.prefix, 1)
+    for ids in [prompt, *([token] for token in tokens)]:
+        hidden_BTD = window.feed(torch.tensor([ids]))
+        yield window.prefix(), hidden_BTD[:, -1]
+
+
+@pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
+@pytest.mark.parametrize("positions", ["original", "cache"])
+def test_the_budget_holds_at_every_step(lm: LM, positions: str) -> None:
+    if positions == "cache" and not rotates(lm):
+        pytest.skip("positions=cache is refused without rotary position embeddings")
+    patch = patch_of(method(lm, positions=positions))
+    assert patch.prefix is not None
+    read = int(rule_of(patch.prefix).kept.next)
+    for number, (prefix, _) in enumerate(steps(lm, patch, [65] * 5, list(range(70, 90)))):
+        kept, total = rule_of(prefix).kept, read + 5 + number
+        assert prefix.keys_LBHPD[0].shape[2] == kept.index.shape[-1] == 12
+        assert (kept.index[..., -6:] == torch.arange(total - 6, total)).all(), "the last six always stay"
+        assert kept.next.tolist() == [total]
+        assert prefix.next_position_B.tolist() == [total if positions == "original" else 12]
+
+
+def test_shares_become_a_budget_after_the_prompt_and_keep_it() -> None:
+    lm = tiny_llama()
+    patch = patch_of(method(lm, H2OSettings(heavy=0.2, recent=0.1)))
+    total = int(rule_of(patch.prefix).kept.next) + 25
+    held = [prefix.keys_LBHPD[0].shape[2] for prefix, _ in steps(lm, patch, [65] * 25, list(range(70, 110)))]
+    assert set(held) == {total // 5 + total // 10}
+
+
+@pytest.mark.parametrize("gqa", [True, False])
+def test_kept_slots_are_those_of_a_loop_over_tokens_and_heads(gqa: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense softmax rows, one dictionary of scores a layer and head, one victim at a time."""
+    lm = tiny_llama(gqa=gqa)
+    patch = patch_of(method(lm))
+    start = rule_of(patch.prefix).kept
+    assert start.scores is not None
+    layers, heads = range(lm.layers), range(lm.kv_heads)
+    scores = {
+        (x, h): dict(zip(start.index[x, 0, h].tolist(), start.scores[x, 0, h].tolist(), strict=True))
+        for x in layers
+        for h in heads
+    }
+    seen: list[Any] = []
+    add = ColumnSums.__call__
+    monkeypatch.setattr(ColumnSums, "__call__", lambda sums, each: seen.append(each) or add(sums, each))
+    read = int(start.next)
+    for number, (prefix, _) in enumerate(steps(lm, patch, [65, 66, 67], list(range(70, 85)))):
+        new = range(read, read + 3) if number == 0 else range(read + 2 + number, read + 3 + number)
+        for each in seen:
+            rows = grouped(dense_sums(each.query, each.key), lm.kv_heads, "sum")[0]
+            for h in heads:
+                table = scores[each.layer, h]
+                for place, value in zip([*table, *new], rows[h].tolist(), strict=True):
+                    table[place] = table.get(place, 0.0) + value
+                while len(table) > 12:
+                    del table[min(sorted(table)[:-6], key=table.__getitem__)]
+        seen.clear()
+        index = rule_of(prefix).kept.index
+        assert all(index[x, 0, h].tolist() == sorted(scores[x, h]) for x in layers for h in heads)
+
+
+@pytest.mark.parametrize("case", ["mha", "mha_prefill", "gqa"])
+def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
+    """The rows of a batch stand for layers: the rule knows no difference."""
+    spec, t = fixture("h2o", case)
+    rows, first = spec["layers"], spec["first_step_tokens"]
+    places = torch.arange(first, dtype=torch.int32).expand(1, rows, spec["kv_heads"], -1)
+    sums = grouped(dense_sums(t["q"][:, :, :first], t["k"][:, :, :first]), spec["kv_heads"], "sum")
+    keys = t["k"][None, :, :, :first]
+    read = EvictedCache(keys, keys, places, torch.full((rows,), first), sums[None])
+    heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
+    rule = HeavyHitters(evicted(read, heavy, recent), None, (spec["hh_size"], spec["recent_size"]))
+    for number in range(first, spec["tokens"]):
+        held = torch.cat([rule.kept.keys[0], t["k"][:, :, number : number + 1]], dim=2)
+        step = rule.step(torch.ones(rows, 1, dtype=torch.bool))
+        step(call(t["q"][:, :, number : number + 1], held))
+        rule = rule_of(step.left(Prefix((held,), (held,), torch.full((rows,), number + 1)), evict=True))
+        expected = t["kept_after_step"][:, number + 1 - first]
+        assert torch.equal(rule.kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1))
+    assert rule.kept.scores is not None
+    group = spec["heads"] // spec["kv_heads"]
+    torch.testing.assert_close(rule.kept.scores[0] / group, t["score"], **NOISE)
+
+
+@pytest.mark.parametrize("settings", [SMALL, H2OSettings(), H2OSettings(heavy=6, recent=6, positions="cache")])
+@pytest.mark.parametrize("own_rows", [False, True])
+def test_rows_of_a_batch_are_as_if_alone(settings: H2OSettings, own_rows: bool) -> None:
+    lm = tiny_llama()
+    made = method(lm, settings)
+    if own_rows:
+        state = made.adapt(made.begin(3), [observes(TEXTS[0], TEXTS[1] * 2, "So."), observes(*TEXTS[1:])])
+        patch = made.patch(state, asks("?") * 3)
+    else:
+        patch = patch_of(made)
+    prompts = [prompt for prompt, _ in ITEMS]
+    sums = choose(lm, patch, ITEMS)
+    written = generate(lm, patch, prompts, max_new_tokens=9)
+    beams = generate(lm, patch, prompts, max_new_tokens=5, num_beams=2)
+    for row, item in enumerate(ITEMS):
+        alone = select_rows(patch, [row])
+        torch.testing.assert_close(sums[row], choose(lm, alone, [item])[0], **NOISE)
+        for option, together in zip(item[1], sums[row], strict=True):
+            torch.testing.assert_close(token_logprobs(lm, alone, [(item[0], option)])[0].sum(), together, **NOISE)
+        assert written[row] == generate(lm, alone, [item[0]], max_new_tokens=9)[0]
+        assert beams[row] == generate(lm, alone, [item[0]], max_new_tokens=5, num_beams=2)[0]
+
+
+def test_scores_are_those_of_decoding_and_asking_changes_nothing() -> None:
+    lm = tiny_llama()
+    patch = patch_of(method(lm))
+    prompts = [prompt for prompt, _ in ITEMS]
+    written = generate(lm, patch, prompts, max_new_tokens=9)
+    assert all(written)
+    scored = score_options(lm, patch, [(prompt, [ids]) for prompt, ids in zip(prompts, written, strict=True)])
+    assert all(option.greedy for (option,) in scored)
+    again = score_options(lm, patch, [(prompt, [ids]) for prompt, ids in zip(prompts, written, strict=True)])
+    for (one,), (other,) in zip(scored, again, strict=True):
+        assert torch.equal(one.logprobs, other.logprobs)
+    hidden = [state for _, state in steps(lm, patch, prompts[0], written[0][:-1])]
+    by_hand = lm.logits(torch.stack(hidden, 1))[0].log_softmax(-1)
+    expected = by_hand[torch.arange(len(written[0])), torch.tensor(written[0])]
+    torch.testing.assert_close(scored[0][0].logprobs, expected, **NOISE)
+    loss, count = nll(lm, patch, [(prompt, options[0]) for prompt, options in ITEMS])
+    assert count == 6
+    torch.testing.assert_close(loss, -sum(values[0] for values in choose(lm, patch, ITEMS)), **NOISE)
+
+
+@pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
+def test_a_budget_that_is_never_reached_is_full_context(lm: LM) -> None:
+    full, wide = InContext(lm, InContextSettings()), method(lm, heavy=200, recent=200)
+    expected, found = (choose(lm, patch_of(each), ITEMS) for each in (full, wide))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, **NOISE)
+
+
+def test_eviction_while_decoding_is_felt_and_can_be_left_out() -> None:
+    lm = tiny_llama()
+    on, off = (patch_of(method(lm, evict_decode=value)) for value in (True, False))
+    assert off.prefix is not None
+    assert off.prefix.eviction is None
+    items = [([65] * 20, [list(range(70, 80))])]
+    one, other = (token_logprobs(lm, patch, [(items[0][0], items[0][1][0])])[0] for patch in (on, off))
+    torch.testing.assert_close(one[0], other[0], **NOISE)  # the prompt is read before anything more is evicted
+    assert (one[1:] - other[1:]).abs().max() > 1e-2
+
+
+@torch.no_grad()
+def test_what_was_evicted_has_no_influence() -> None:
+    """A step on what is left, without rule or history, gives the same hidden state."""
+    lm = tiny_llama()
+    tokens = list(range(70, 80))
+    for (prefix, _), (_, after), token in zip(
+        steps(lm, patch_of(method(lm)), [65] * 5, tokens),
+        list(steps(lm, patch_of(method(lm)), [65] * 5, tokens))[1:],
+        tokens,
+        strict=False,
+    ):
+        bare = Window(lm, replace(prefix, eviction=None), 1).feed(torch.tensor([[token]]))
+        torch.testing.assert_close(bare[:, -1], after, **NOISE)
+
+
+def test_pieces_in_the_window_go_with_the_prompt() -> None:
+    """Tokens read on top of the patch evict nothing before something is asked, and count then."""
+    lm = tiny_llama()
+    patch, piece = patch_of(method(lm)), piece_ids(lm, Observe(text="One more."), first=False)
+    read = encoded(lm, replace(patch, tokens_BT=torch.tensor([piece])))
+    assert read.prefix is not None
+    assert read.prefix.keys_LBHPD[0].shape[2] == 12 + len(piece)
+    in_two = list(steps(lm, read, [65, 66], [70, 71, 72]))
+    at_once = list(steps(lm, patch, [*piece, 65, 66], [70, 71, 72]))
+    for (one, hidden), (other, same) in zip(in_two, at_once, strict=True):
+        assert torch.equal(rule_of(one).kept.index, rule_of(other).kept.index)
+        torch.testing.assert_close(hidden, same, **NOISE)
+
+
+def test_without_a_prompt_the_first_token_stands_for_it() -> None:
+    lm = tiny_llama()
+    patch = patch_of(method(lm, H2OSettings()))
+    items = [([], [1, 2, 3]), ([4, 5], [6]), ([], [7]), ([], [8, 9])]
+    found = token_logprobs(lm, patch, items)
+    assert [len(values) for values in found] == [2, 1, 0, 1]
+    for values, item in zip(found, items, strict=True):
+        torch.testing.assert_close(values, token_logprobs(lm, patch, [item])[0], **NOISE)
+    torch.testing.assert_close(found[0], token_logprobs(lm, patch, [([1], [2, 3])])[0], **NOISE)
+
+
+def test_what_is_written_under_a_budget_costs_the_same_for_every_token() -> None:
+    shape = shape_from(tiny_llama().config.to_dict(), "llama")
+
+    def ask(new_tokens: int, *, evict_decode: bool) -> int:
+        work = Workload(pieces=(50,) * 10, prompt_tokens=20, new_tokens=new_tokens)
+        cost = cost_of("h2o", vars(H2OSettings(evict_decode=evict_decode)), shape, work)
+        assert cost is not None
+        return cost.ask_flops
+
+    fixed, growing = (
+        [ask(n + 1, evict_decode=value) - ask(n, evict_decode=value) for n in (1, 100)] for value in (True, False)
+    )
+    assert fixed[0] == fixed[1]
+    assert growing[0] < growing[1]

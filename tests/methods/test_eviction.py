@@ -1,0 +1,139 @@
+"""Which slots stay: SnapKV and H2O against numbers of the published rules, and against a dense computation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.places import fixture_file
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.lm.attention import Call
+from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.eviction.h2o import evicted
+from ttabench.methods.eviction.rotary import Rotary
+from ttabench.methods.eviction.scores import column_sums, grouped, kept_slots, newest, pooled, tokens_of
+from ttabench.methods.eviction.settings import SnapKVSettings
+from ttabench.methods.eviction.snapkv import ranked
+from ttabench.methods.parts.amount import check_amount
+
+
+def fixture(name: str, case: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    spec = json.loads(fixture_file(f"{name}.json").read_text())["cases"][case]
+    tensors = load_file(fixture_file(f"{name}.safetensors"))
+    return spec, {key.removeprefix(f"{case}/"): t for key, t in tensors.items() if key.startswith(f"{case}/")}
+
+
+def call(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Call:
+    return Call(0, query, key, key, mask, query.shape[-1] ** -0.5)
+
+
+def whole(key_BHSD: Tensor) -> EvictedCache:
+    """A cache of one layer that has evicted nothing."""
+    index = torch.arange(key_BHSD.shape[2], dtype=torch.int32).expand(1, len(key_BHSD), 1, -1)
+    return EvictedCache(key_BHSD[None], key_BHSD[None], index, torch.full((len(key_BHSD),), key_BHSD.shape[2]))
+
+
+def dense_sums(query: Tensor, key: Tensor) -> Tensor:
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    past = key.shape[2] - query.shape[2]
+    seen = torch.ones(scores.shape[-2:]).tril(past).bool()
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1).sum(-2)
+
+
+@pytest.mark.parametrize("case", ["mha_avg5", "mha_max7", "gqa_mean_avg5", "gqa_perhead_avg5", "gqa_mean_max7"])
+def test_snapkv_keeps_what_the_published_rule_keeps(case: str) -> None:
+    spec, t = fixture("snapkv", case)
+    tokens, window = spec["tokens"], torch.full((spec["layers"],), spec["window"])
+    counted = newest(torch.ones(spec["layers"], tokens, dtype=torch.bool), window)
+    settings = SnapKVSettings(
+        budget=spec["capacity"],
+        window=spec["window"],
+        kernel=spec["kernel"],
+        pool=spec["pooling"],
+        group="mean" if spec["gqa"] == "group_mean" else "per_query",
+    )
+    # The layers of the fixture stand for batch rows: the rule knows no difference.
+    scores = ranked(column_sums(call(t["q"], t["k"]), counted)[None], whole(t["k"]), window, settings)
+    torch.testing.assert_close(scores[0, ..., : -spec["window"]], t["score"], atol=1e-6, rtol=1e-4)
+    kept = kept_slots(scores, torch.full((spec["layers"],), spec["capacity"]))[0]
+    assert torch.equal(kept, t["kept"])
+
+
+@pytest.mark.parametrize("case", ["mha", "mha_prefill", "gqa", "gqa_chunks"])
+def test_h2o_keeps_what_the_published_rule_keeps_at_every_step(case: str) -> None:
+    spec, t = fixture("h2o", case)
+    rows, group = spec["layers"], spec["heads"] // spec["kv_heads"]
+    heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
+    ends = [spec["first_step_tokens"] + step * spec["step_tokens"] for step in range(spec["steps"])]
+    ends[-1] = spec["tokens"]
+    full, kept = whole(t["k"]), None
+    for step, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        new = full.take(torch.arange(begin, end)[None, None, None])
+        keys, index = new.keys, new.index.expand(-1, -1, spec["kv_heads"], -1)
+        scores = torch.zeros(1, rows, spec["kv_heads"], end - begin)
+        if kept is not None:
+            assert kept.scores is not None
+            keys, index = torch.cat([kept.keys, keys], 3), torch.cat([kept.index, index], 3)
+            scores = torch.cat([kept.scores, scores], 3)
+        counted = torch.ones(rows, end - begin, dtype=torch.bool)
+        sums = column_sums(call(t["q"][:, :, begin:end], keys[0]), counted)
+        scores = scores + grouped(sums, spec["kv_heads"], "sum")
+        kept = evicted(EvictedCache(keys, keys, index, torch.full((rows,), end), scores), heavy, recent)
+        expected = t["kept_after_step"][:, step]
+        assert torch.equal(kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1))
+    assert kept is not None
+    assert kept.scores is not None
+    torch.testing.assert_close(kept.scores[0] / group, t["score"], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("block", [1, 3, 256])
+def test_column_sums_in_blocks_are_those_of_all_attention(block: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 4, 10, 8, generator=generator), torch.randn(2, 2, 17, 8, generator=generator)
+    counted = torch.ones(2, 10, dtype=torch.bool)
+    torch.testing.assert_close(column_sums(call(query, key), counted, block), dense_sums(query, key))
+    counted[:, :6] = False
+    some = column_sums(call(query, key), counted, block)
+    torch.testing.assert_close(some, dense_sums(query[:, :, 6:], key))
+    assert not column_sums(call(query, key), torch.zeros_like(counted), block).any()
+
+
+def test_ties_go_to_the_lower_slot_and_padding_fills_the_front() -> None:
+    scores = torch.tensor([[1.0, 2.0, 1.0, 1.0, 2.0], [-torch.inf, -torch.inf, -torch.inf, 0.0, 5.0]])[None, :, None]
+    slots = kept_slots(scores, torch.tensor([3, 3]))[0, :, 0]
+    assert slots.tolist() == [[0, 1, 4], [-1, 3, 4]]
+
+
+def test_pooling_counts_zeros_beyond_the_ends() -> None:
+    scores = torch.tensor([[[3.0, 0.0, 0.0, 6.0]]])
+    assert pooled(scores, 3, "avg").flatten().tolist() == [1.0, 1.0, 2.0, 2.0]
+    assert pooled(scores, 3, "max").flatten().tolist() == [3.0, 3.0, 6.0, 6.0]
+
+
+def test_amounts_are_tokens_or_shares() -> None:
+    assert tokens_of(0.1, torch.tensor([5, 59, 100])).tolist() == [1, 5, 10]
+    assert tokens_of(7, torch.tensor([5, 59])).tolist() == [7, 7]
+    for wrong in (0, 0.0, 1.5, -1):
+        with pytest.raises(ValueError, match=f"budget: .* got {wrong}"):
+            check_amount("budget", wrong)
+
+
+def test_rotation_is_the_models_own_and_can_be_undone() -> None:
+    lm = tiny_llama()
+    rotary = Rotary(lm)
+    keys, places = torch.randn(2, 2, 5, 8), torch.tensor([[0, 3, 4, 9, 400], [1, 2, 3, 4, 5]])
+    turned = rotary.rotate(keys, places)
+    torch.testing.assert_close(rotary.unrotate(turned, places), keys, atol=1e-5, rtol=1e-5)
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    expected = apply_rotary_pos_emb(keys, keys, *lm.decoder.rotary_emb(keys, places))[1]  # type: ignore[operator]
+    torch.testing.assert_close(turned, expected)
+    with pytest.raises(UserError, match="no rotary position embeddings"):
+        Rotary(tiny_gpt2())

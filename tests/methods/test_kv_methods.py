@@ -1,0 +1,241 @@
+"""snapkv, h2o and window: a full budget is full context, eviction is felt, rows stay apart, bytes are as computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from tests.methods.test_eviction import fixture
+from tests.places import fixture_file
+from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
+from tests.tiny_methods import TEXTS, asks, observes
+from ttabench.core.errors import UserError
+from ttabench.core.typed import parse_value
+from ttabench.cost import Workload, shape_from
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+from ttabench.lm.patching import forward
+from ttabench.methods.eviction.evicted_cache import EvictedCache
+from ttabench.methods.eviction.evicting import EvictingMethod
+from ttabench.methods.eviction.h2o import H2O
+from ttabench.methods.eviction.rotary import rotates
+from ttabench.methods.eviction.scores import kept_slots
+from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.eviction.snapkv import SnapKV
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.registry import cost_of
+
+CLASSES: dict[str, Any] = {"snapkv": SnapKV, "h2o": H2O, "window": SlidingWindow}
+FULL: dict[str, Any] = {
+    "snapkv": SnapKVSettings(budget=400, window=8),
+    "h2o": H2OSettings(heavy=200, recent=200),
+    "window": WindowSettings(recent=400),
+}
+SMALL: dict[str, Any] = {
+    "snapkv": SnapKVSettings(budget=12, window=4),
+    "h2o": H2OSettings(heavy=6, recent=6),
+    "window": WindowSettings(n_sink=2, recent=10),
+    "window-postprefill": WindowSettings(n_sink=2, recent=10, mode="postprefill"),
+}
+SHARES: dict[str, Any] = {"snapkv": SnapKVSettings(budget=0.2, window=0.1), "h2o": H2OSettings()}
+QUESTION = asks("Where does Ada live?")
+NOISE = {"atol": 2e-5, "rtol": 1e-4}
+
+
+def make(name: str, settings: Any, lm: LM) -> EvictingMethod[Any]:
+    method: EvictingMethod[Any] = CLASSES[name.partition("-")[0]](lm, settings)
+    return method
+
+
+def read(method: Any, *texts: str) -> State:
+    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
+    return state
+
+
+@torch.no_grad()
+def logits(method: Any, state: State) -> Tensor:
+    ids = torch.tensor([method.lm.encode(QUESTION[0].prompt)])
+    return forward(method.lm, method.patch(state, QUESTION), ids)[0]
+
+
+@pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
+@pytest.mark.parametrize("name", FULL)
+def test_a_full_budget_is_full_context(name: str, lm: LM) -> None:
+    expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
+    for positions in ["original", "cache"] if rotates(lm) else ["original"]:
+        for chunk in (None, 17):
+            method = make(name, replace(FULL[name], positions=positions, chunk=chunk), lm)
+            torch.testing.assert_close(logits(method, read(method, *TEXTS)), expected, **NOISE)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_eviction_is_felt(name: str) -> None:
+    """Ninety per cent gone changes the logits: context and query are two passes."""
+    lm = tiny_llama()
+    full = InContext(lm, InContextSettings())
+    method = make(name, SMALL[name], lm)
+    state = read(method, *TEXTS)
+    kept = EvictedCache.of(state)
+    assert kept is not None
+    assert kept.index.shape[-1] == 12 < 0.1 * int(kept.next) + 1
+    assert (logits(method, state) - logits(full, read(full, *TEXTS))).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("positions", ["original", "cache"])
+@pytest.mark.parametrize("chunk", [None, 9])
+def test_rows_of_unequal_length_are_as_if_alone(name: str, positions: str, chunk: int | None) -> None:
+    if "postprefill" in name and positions == "cache":
+        pytest.skip("refused, see test_settings_are_checked")
+    method = make(name, replace(SMALL[name], positions=positions, chunk=chunk), tiny_llama())
+    first, second = [TEXTS[0], "Hm."], ["So.", TEXTS[1] + TEXTS[2]]
+    state = method.adapt(method.begin(2), [observes(*first), observes(*second)])
+    state = method.adapt(state, [observes("And.", "Then he left for good.")])
+    patch, ids = method.patch(state, QUESTION * 2), torch.tensor([method.lm.encode(QUESTION[0].prompt)] * 2)
+    with torch.no_grad():
+        both = forward(method.lm, patch, ids)[0]
+    for row, last in enumerate(["And.", "Then he left for good."]):
+        alone = method.adapt(method.begin(1), [observes(first[row]), observes(second[row])])
+        torch.testing.assert_close(both[row : row + 1], logits(method, method.adapt(alone, [observes(last)])), **NOISE)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_positions_go_on_where_the_text_stopped_whatever_was_evicted(name: str) -> None:
+    method = make(name, replace(SMALL[name], positions="original"), tiny_llama())
+    state = read(method, *TEXTS)
+    prefix = method.patch(state, QUESTION).prefix
+    assert prefix is not None
+    assert prefix.next_position_B.tolist() == state.tensors["next"].tolist() == [state.meta["tokens_read"][0] + 1]
+    kept = EvictedCache.of(state)
+    assert kept is not None
+    assert (kept.index[..., 1:] > kept.index[..., :-1]).all()
+
+
+@pytest.mark.parametrize("name", ["snapkv", "h2o", "window"])
+def test_texts_beyond_the_models_positions_need_moving_ones(name: str) -> None:
+    lm, long = tiny_llama(), " ".join(TEXTS * 10)
+    assert len(lm.encode(long)) > 2 * POSITIONS
+    with pytest.raises(UserError, match=r"exceeds the 512 positions .* positions=cache"):
+        read(make(name, replace(SMALL[name], positions="original"), lm), long)
+    method = make(name, replace(SMALL[name], positions="cache", chunk=64), lm)
+    state = read(method, long)
+    assert state.tensors["keys"].shape[3] == 12
+    assert logits(method, state).isfinite().all()
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_shares_grow_with_the_text(name: str) -> None:
+    method = make(name, SHARES[name], tiny_llama())
+    assert method.growth == "linear"
+    for count in (1, 2, 4):
+        state = read(method, *TEXTS[:count])
+        tokens = int(state.tensors["next"])
+        expected = tokens // 5 if name == "snapkv" else 2 * (tokens // 10)
+        assert state.tensors["keys"].shape[3] == expected
+
+
+@pytest.mark.parametrize("name", ["snapkv", "h2o"])
+def test_bytes_are_as_computed(name: str) -> None:
+    lm = tiny_llama()
+    method = make(name, SMALL[name], lm)
+    state = read(method, *TEXTS)
+    shape = shape_from(lm.config.to_dict(), "llama")
+    work = Workload(pieces=(31,) * 4, prompt_tokens=1, new_tokens=1)
+    cost = cost_of(name, vars(SMALL[name]), shape, work)
+    assert cost is not None
+    assert state.nbytes == cost.state_bytes
+
+
+def test_evicted_keys_have_no_influence() -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, values = torch.randn(2, 2, 1, 2, 9, 4, generator=generator)
+    index, scores = torch.arange(9, dtype=torch.int32).expand(2, 1, 2, -1), torch.rand(2, 1, 2, 9, generator=generator)
+    slots = kept_slots(scores, torch.tensor([4]))
+    gone = torch.ones(scores.shape, dtype=torch.bool).scatter(-1, slots, False)[..., None]
+    one, other = (EvictedCache(k, values, index, torch.tensor([9])).take(slots) for k in (keys, keys + 100 * gone))
+    assert gone.sum() == 5 * 4
+    assert torch.equal(one.keys, other.keys)
+    assert torch.equal(one.index.long(), slots)
+
+
+def test_postprefill_drops_the_middle() -> None:
+    method = make("window", SMALL["window-postprefill"], tiny_llama())
+    state = read(method, *TEXTS)
+    held = method.patch(state, QUESTION).prefix
+    assert held is not None
+    assert state.tensors["index"].flatten().tolist() == [0, 1, *range(113, 123)]
+    assert sum(t.shape[2] for t in held.keys_LBHPD) == 12 * method.lm.layers
+
+
+@pytest.mark.parametrize("case", ["mha_after", "gqa_before", "gqa_no_sink", "gqa_original_positions", "gqa_short"])
+@pytest.mark.parametrize("block", [1, 7, 40])
+def test_streams_give_the_published_logits(case: str, block: int) -> None:
+    spec, t = fixture("streamingllm", case)
+    settings = WindowSettings(
+        n_sink=spec["n_sink"], recent=spec["recent"], evict=spec["evict"], positions=spec["positions"]
+    )
+    method, kept, out = SlidingWindow(fixture_lm(spec["model"]), settings), None, []
+    ids = t["input_ids"][None]
+    for part in ids.split(block, dim=1):
+        kept, hidden = method.stream(kept, part, torch.ones_like(part, dtype=torch.bool))
+        out.append(method.lm.logits(hidden)[0])
+    torch.testing.assert_close(torch.cat(out), t["logits"], atol=1e-4, rtol=1e-4)
+    assert kept is not None
+    assert kept.index.flatten().tolist() == t["kept_positions_end"].tolist()
+
+
+def fixture_lm(name: str) -> LM:
+    tensors = load_file(fixture_file("streamingllm.safetensors"))
+    weights = {key.removeprefix(f"model_{name}/"): t for key, t in tensors.items() if key.startswith(f"model_{name}/")}
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4 if name == "mha" else 2,
+        rms_norm_eps=1e-6,
+        bos_token_id=None,
+        eos_token_id=1,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(weights)
+    backend = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    backend.add_special_tokens(["<|eos|>"])
+    return LM(model, PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eos|>"), name)
+
+
+def test_settings_are_checked() -> None:
+    lm = tiny_llama()
+    for settings, wrong, complaint in (
+        (SnapKVSettings, {"kernel": 4}, "kernel must be odd, got 4"),
+        (SnapKVSettings, {"budget": 16, "window": 16}, "smaller than the budget 16, got 16"),
+        (H2OSettings, {"heavy": 0}, "heavy: at least 1 token is needed, got 0"),
+        (WindowSettings, {"n_sink": -1}, "got -1"),
+        (WindowSettings, {"recent": 0.2}, "a share needs mode=postprefill: .* got recent=0.2"),
+        (WindowSettings, {"recent": 1.2, "mode": "postprefill"}, "must lie in .* got 1.2"),
+        (WindowSettings, {"mode": "postprefill", "positions": "cache"}, "got positions=cache"),
+        (H2OSettings, {"chunk": 0}, "chunk must be at least 1, got 0"),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            settings(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="group=per_query keeps a cache for each of the 4 query heads"):
+        SnapKV(lm, SnapKVSettings(group="per_query"))
+    with pytest.raises(UserError, match="fill all 512 positions"):
+        SlidingWindow(lm, WindowSettings(recent=512))
+
+
+def test_a_share_of_all_is_not_one_token() -> None:
+    assert parse_value("1.0", int | float, "budget") == 1.0
+    assert isinstance(parse_value("1.0", int | float, "budget"), float)
+    assert isinstance(parse_value("16", int | float, "budget"), int)

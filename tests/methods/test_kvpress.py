@@ -1,0 +1,289 @@
+"""The kvpress plug-in: names, refusals, and what it makes of a press, all without kvpress itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests import fake_kvpress
+from tests.conftest import Command, one_line
+from tests.places import ROOT
+from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
+from tests.tiny_methods import TEXTS, asks, observes
+from ttabench.core.errors import UserError
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import encoded, forward, select_rows
+from ttabench.methods.eviction.settings import WindowSettings
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.kvpress.method import removed_share
+from ttabench.methods.kvpress.names import INSTALL, Press, parse
+from ttabench.methods.kvpress.settings import KvPressSettings
+from ttabench.methods.registry import find
+from ttabench.methods.states import load_state, save_state
+from ttabench.records.schema import load_record
+
+QUESTION = asks("Where does Ada live?")
+NOISE = {"atol": 2e-5, "rtol": 1e-4}
+ADA = "kvpress:AdaKVPress(LastPress)"
+
+
+@pytest.fixture
+def presses(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_kvpress.installed(monkeypatch)
+
+
+def make(name: str, budget: int | float | None = None, lm: LM | None = None) -> Any:
+    spec = find(name)
+    return spec.load()(lm or tiny_llama(), spec.Settings() if budget is None else spec.Settings(budget=budget))
+
+
+def read(method: Any, *texts: str) -> State:
+    state: State = method.adapt(method.begin(1), [[observe] for observe in observes(*texts)])
+    return state
+
+
+@torch.no_grad()
+def logits(lm: LM, patch: Patch, rows: int = 1) -> Tensor:
+    return forward(lm, patch, torch.tensor([lm.encode(QUESTION[0].prompt)] * rows))[0]
+
+
+def asked(method: Any, *texts: str) -> Tensor:
+    return logits(method.lm, method.patch(read(method, *texts), QUESTION))
+
+
+def test_names_are_parsed() -> None:
+    assert parse("SnapKVPress") == Press(name="SnapKVPress")
+    assert parse("A?x=1&y=a,b") == Press(name="A", arguments={"x": "1", "y": "a,b"})
+    inner = Press(name="B", arguments={"x": "1"}), Press(name="C", wrapped=(Press(name="D"),))
+    assert parse("A(B?x=1, C(D))?z=2") == Press(name="A", wrapped=inner, arguments={"z": "2"})
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("kvpress", "needs the name of a press"),
+        ("kvpress:LastPres", "Did you mean 'LastPress'"),
+        ("kvpress:ScorerPress", "Unknown press 'ScorerPress'"),
+        ("kvpress:AdaKVPress(LastPress", "brackets .* do not match"),
+        ("kvpress:AdaKVPress)LastPress(", "brackets .* do not match"),
+        ("kvpress:A-b", "names no press"),
+        ("kvpress:LastPress?a=1?b=2", "names no press"),
+        ("kvpress:LastPress?least", "'least' is not an assignment"),
+        ("kvpress:LastPress?leest=3", "Did you mean 'least'"),
+        ("kvpress:LastPress?least=x", "least of LastPress takes int, got 'x'"),
+        ("kvpress:LastPress?order=random", "'newest' or 'oldest', got 'random'"),
+        ("kvpress:LastPress?least=-1", "LastPress: least must not be negative"),
+        ("kvpress:LastPress?compression_ratio=0.5", "the share removed, .* --set budget=0.5"),
+        ("kvpress:AdaKVPress(LastPress?compression_ratio=0.5)", "the share removed, .* --set budget=0.5"),
+        ("kvpress:AdaKVPress", r"needs its press. Write 'kvpress:AdaKVPress\(SnapKVPress\)'"),
+        ("kvpress:BothPress", "needs its presses"),
+        ("kvpress:LastPress(LastPress)", "wraps no other press, got 1"),
+        ("kvpress:AdaKVPress(LastPress,LastPress)", "wraps 1 press, got 2"),
+        ("kvpress:AdaKVPress(LastPress)?alpha=1", "takes no arguments, got alpha=1"),
+        ("kvpress:TwicePress", "only presses of one pass"),
+        ("kvpress:AdaKVPress(TwicePress)", "only presses of one pass"),
+        ("kvpres:LastPress", "Did you mean 'kvpress:...'"),
+    ],
+)
+def test_bad_names_say_how_to_mend_them(presses: None, name: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        find(name)
+
+
+def test_a_budget_is_met_exactly() -> None:
+    for total in range(1, 300):
+        for kept in range(1, total + 3):
+            assert int(total * (1 - removed_share(kept, total))) == min(kept, total)
+    with pytest.raises(ValueError, match=r"share of the context must lie in \(0, 1\], got 1.5"):
+        KvPressSettings(budget=1.5)
+
+
+def test_a_full_budget_is_full_context_and_a_small_one_is_felt(presses: None) -> None:
+    lm = tiny_llama()
+    expected = asked(InContext(lm, InContextSettings()), *TEXTS)
+    for name in ("kvpress:LastPress", ADA, "kvpress:ObservedAttentionPress"):
+        torch.testing.assert_close(asked(make(name, 400, lm), *TEXTS), expected, **NOISE)
+        assert (asked(make(name, 12, lm), *TEXTS) - expected).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("lm", [tiny_llama(), tiny_llama(gqa=False)], ids=["gqa", "mha"])
+def test_the_last_tokens_are_the_window_that_drops_the_middle(presses: None, lm: LM) -> None:
+    window = SlidingWindow(lm, WindowSettings(n_sink=0, recent=12, mode="postprefill"))
+    for budget in (12, 12.4 / 125):
+        method = make("kvpress:LastPress", budget, lm)
+        torch.testing.assert_close(asked(method, *TEXTS), asked(window, *TEXTS), **NOISE)
+
+
+def test_the_state_says_what_stayed_and_goes_on_behind_what_was_read(presses: None) -> None:
+    for name, growth, slots, following, labels in (
+        ("kvpress:LastPress", "constant", 12, 123, {"cache_reduced": True, "needs_eager": False}),
+        ("kvpress:ObservedAttentionPress", "constant", 12, 123, {"cache_reduced": True, "needs_eager": True}),
+        (ADA, "linear", 123, 123, {"cache_reduced": False, "needs_eager": False}),
+        ("kvpress:KeyRerotationPress", "constant", 12, 12, {"cache_reduced": True, "needs_eager": False}),
+    ):
+        method = make(name, 12)
+        state = read(method, *TEXTS)
+        assert (method.name, method.growth, state.labels) == (name, growth, labels)
+        assert state.tensors["keys"].shape == (2, 1, 2, slots, 8)
+        assert state.tensors["next"].tolist() == [following]
+        assert state.meta["tokens_read"] == [122]
+    assert make("kvpress:LastPress", 0.5).growth == "linear"
+    assert make("kvpress:BothPress(LastPress?compression_ratio=0.9,LastPress)").budget is None
+    state = read(make("kvpress:BothPress(LastPress?compression_ratio=0.9,LastPress)"), *TEXTS)
+    assert state.tensors["keys"].shape[3] == 12
+
+
+@pytest.mark.parametrize("name", ["kvpress:LastPress", ADA])
+def test_rows_of_unequal_length_are_as_if_alone(presses: None, name: str) -> None:
+    method = make(name, 0.2)
+    state = method.adapt(method.begin(2), [observes(TEXTS[0], TEXTS[1] + TEXTS[2]), observes("Hm.", "So.")])
+    together = logits(method.lm, method.patch(state, QUESTION * 2), rows=2)
+    for row, texts in enumerate([(TEXTS[0], "Hm."), (TEXTS[1] + TEXTS[2], "So.")]):
+        torch.testing.assert_close(together[row : row + 1], asked(method, *texts), **NOISE)
+        alone = select_rows(method.patch(state, QUESTION * 2), [row])
+        torch.testing.assert_close(logits(method.lm, alone), together[row : row + 1], **NOISE)
+    prompts = [method.lm.encode("Who?"), method.lm.encode("And where does she live?")]
+    for beams in (1, 3):
+        size: dict[str, Any] = {"max_new_tokens": 6, "num_beams": beams}
+        written = generate(method.lm, method.patch(state, QUESTION * 2), prompts, **size)
+        for row, prompt in enumerate(prompts):
+            alone = select_rows(method.patch(state, QUESTION * 2), [row])
+            assert generate(method.lm, alone, [prompt], **size) == [written[row]]
+
+
+def test_what_is_hidden_from_a_head_has_no_influence_on_it(presses: None) -> None:
+    """... not for many rows on one prefix, nor when more text is read on top; and other heads still see it."""
+    method = make(ADA, 12)
+    state = read(method, *TEXTS)
+    hidden = state.tensors["hidden"]
+    assert hidden.sum(-1).flatten().tolist() == [111, 112, 111, 112]
+    window = torch.tensor([method.lm.encode("And then?")])
+
+    def answers(where: Tensor) -> Tensor:
+        tensors = {**state.tensors}
+        for part in ("keys", "values"):
+            tensors[part] = state.tensors[part].masked_fill(where[..., None], 3.0)
+        patch = method.patch(State(1, tensors, state.meta), QUESTION)
+        with torch.no_grad():
+            on_top = encoded(method.lm, Patch(prefix=patch.prefix, tokens_BT=window))
+        return torch.cat([logits(method.lm, patch), logits(method.lm, patch, 3), logits(method.lm, on_top)])
+
+    expected = answers(torch.zeros_like(hidden))
+    assert torch.equal(expected[1:2], expected[:1])
+    assert torch.equal(answers(hidden), expected)
+    seen_by_one = torch.zeros_like(hidden)
+    seen_by_one[:, :, 0, 111] = True
+    assert hidden[0, 0, :, 111].tolist() == [False, True]
+    changed = (answers(seen_by_one) - expected).flatten(1).abs().amax(1)
+    assert (changed > 1e-3).all()
+
+
+def test_a_state_on_disk_gives_the_same_patch(presses: None, tmp_path: Path) -> None:
+    method = make(ADA, 0.2)
+    state = method.adapt(method.begin(2), [observes(TEXTS[0], "Hm.")])
+    belongs = {"method": ADA, "settings": {}, "model": "tiny", "fingerprint": "f", "checkpoint": ""}
+    loaded = load_state(save_state(tmp_path, state, belongs), belongs)
+    first, second = (logits(method.lm, method.patch(each, QUESTION * 2), 2) for each in (state, loaded))
+    assert torch.equal(first, second)
+
+
+def test_the_model_is_left_as_it_was(presses: None) -> None:
+    lm = tiny_llama()
+
+    def traces() -> list[Any]:
+        modules = [block.self_attn for block in lm.decoder.layers]  # type: ignore[union-attr]
+        hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in modules]
+        return [hooks, [sorted(vars(m)) for m in modules], [n for n, _ in lm.model.named_modules()], lm.config]
+
+    before, implementation = str(traces()), lm.config._attn_implementation
+    for name in ("kvpress:LastPress", ADA, "kvpress:ObservedAttentionPress"):
+        read(make(name, 12, lm), *TEXTS)
+        assert str(traces()) == before
+    with pytest.raises(UserError, match=r"LastPress cannot compress these 123 tokens \(at least 200 tokens are needed"):
+        read(make("kvpress:LastPress?least=200", 12, lm), *TEXTS)
+    with pytest.raises(UserError, match="UnevenPress leaves 12 to 13 tokens in different layers"):
+        read(make("kvpress:UnevenPress", 12, lm), *TEXTS)
+    assert str(traces()) == before
+    assert lm.config._attn_implementation == implementation
+
+
+def test_a_text_is_compressed_once(presses: None) -> None:
+    method = make("kvpress:LastPress", 12)
+    assert method.patch(method.adapt(method.begin(1), []), QUESTION) == Patch()
+    state = read(method, *TEXTS)
+    with pytest.raises(UserError, match=r"122 tokens are compressed\. It cannot read on"):
+        method.adapt(state, [observes("More.")])
+    with pytest.raises(UserError, match=f"exceeds the {POSITIONS} positions"):
+        read(method, *TEXTS * 5)
+    with pytest.raises(UserError, match=r"not that of tiny-gpt2-0 \(gpt2\)"):
+        make("kvpress:LastPress", 12, tiny_gpt2())
+
+
+def test_a_run_is_recorded_with_its_labels(
+    ttabench: Command, common: list[object], presses: None, tmp_path: Path
+) -> None:
+    words = ["eval", "--method", ADA, "--set", "budget=16", *common, "--task-set", "documents=2"]
+    ran = ttabench(*words)
+    assert ran.code == 0, ran.err
+    assert f"{ADA}: cache reduced no, needs eager no" in ran.err
+    record = load_record(next((tmp_path / "runs").iterdir()))
+    assert record.method["labels"] == {"cache_reduced": False, "needs_eager": False}
+    assert record.config["method"] == record.method["name"] == ADA
+    assert any("cache reduced no" in note for note in record.notes)
+    assert "is stored already" in ttabench(*words).err
+    assert "No analytic cost is known" in ttabench(*words, "--dry-run").err
+    notes, state = tmp_path / "notes.txt", tmp_path / "state"
+    notes.write_text("\n".join(TEXTS))
+    method = ["--method", "kvpress:LastPress", "--set", "budget=16", "--model", common[5]]
+    assert ttabench("adapt", *method, "--pieces", "lines", "--context", notes, "--out", state).code == 0
+    later = ttabench("eval", *common, *method, "--state", state)
+    assert "It cannot read on" in one_line(later)
+    assert ttabench("eval", *common, *method, "--state", state, "--ask-only").code == 0
+    assert "unknown" not in ttabench("list", "methods", "kvpress:LastPress").out
+
+
+def test_tasks_that_read_on_after_a_question_are_refused_at_once(
+    ttabench: Command, tiny_base: Path, tmp_path: Path, presses: None
+) -> None:
+    words = ["eval", "--method", "kvpress:LastPress", "--task", "metaicl", "--source", "mini", "--model", tiny_base,
+             "--out", tmp_path / "runs"]  # fmt: skip
+    line = one_line(ttabench(*words, "--task-set", "steps=1,2"))
+    assert "reads on after a question" in line
+    assert "steps=16" in line
+    assert not list((tmp_path / "runs").glob("*"))
+    assert ttabench(*words, "--task-set", "steps=2", "--limit", "2").code == 0
+
+
+def test_a_missing_package_is_one_line_with_the_command_that_installs_it(
+    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "kvpress", None)
+    for words in (["eval", *common], ["profile"], ["list", "methods", "kvpress:SnapKVPress"]):
+        if words[0] == "list":
+            assert one_line(ttabench(*words)).endswith(f"Install it: {INSTALL}")
+            continue
+        flag = "--methods" if words[0] == "profile" else "--method"
+        assert one_line(ttabench(*words, flag, "kvpress:SnapKVPress")).endswith(f"Install it: {INSTALL}")
+    pins = re.findall(r"(\S+)==(\S+)", INSTALL)
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    assert all(f"{package}=={version}" in constraints for package, version in pins)
+    assert INSTALL in (ROOT / "README.md").read_text()
+    session = (ROOT / "noxfile.py").read_text()
+    assert all(f'"{package}"' in session for package, _ in pins)
+
+
+def test_nothing_else_imports_it(ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kvpress", None)  # importing it now fails
+    assert "kvpress:<Press>" in ttabench("list", "methods", "--json").out
+    for words in (["--help"], ["eval", "--method", "snapkv", *common]):
+        assert ttabench(*words).code == 0

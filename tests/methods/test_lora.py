@@ -1,0 +1,367 @@
+"""LoRA and TempLoRA: starts, steps by hand, order of scoring and training, resets, storing, and peft's own loader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import Command
+from tests.lm.test_texts import TEMPLATE as CHAT
+from tests.methods.test_streamadapter import logits, taught
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
+from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
+from ttabench.lm import head, recompute
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.lm.scoring import nll, token_logprobs
+from ttabench.lm.tokens import piece_ids
+from ttabench.methods.lora.method import Lora
+from ttabench.methods.lora.settings import LoraSettings
+from ttabench.methods.parts import lora
+from ttabench.methods.peft_export import exportable, save_lora
+from ttabench.methods.registry import find
+from ttabench.methods.states import load_state, save_state
+from ttabench.methods.templora import method as templora
+from ttabench.methods.templora.method import TempLora
+from ttabench.methods.templora.settings import TempLoraSettings
+
+TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
+
+
+def read(method: TempLora, *texts: str) -> State:
+    state = method.begin(1)
+    for piece in observes(*texts):
+        state = method.adapt(state, [[piece]])
+    return state
+
+
+def score(lm: LM, patch: Patch, text: str) -> Tensor:
+    return token_logprobs(lm, patch, [([], lm.encode(text))])[0]
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_fresh_factors_are_the_base_model(make: Any) -> None:
+    lm = make()
+    assert torch.equal(score(lm, Lora(lm, LoraSettings(rank=2)).patch(State(1), []), TEXTS[0]),
+                       score(lm, Patch(), TEXTS[0]))  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 0}, {"lr": 0.0}])
+def test_without_steps_or_rate_it_is_the_base_model(changes: dict[str, Any]) -> None:
+    lm = tiny_llama()
+    method = TempLora(lm, replace(TINY, prefix=0, **changes))
+    torch.testing.assert_close(score(lm, method.patch(read(method, *TEXTS), []), PROMPTS[0]),
+                               score(lm, Patch(), PROMPTS[0]))  # fmt: skip
+
+
+def test_training_on_a_text_makes_it_likelier() -> None:
+    lm = tiny_llama()
+    method = TempLora(lm, replace(TINY, prefix=0, epochs=8))
+    patch = method.patch(read(method, TEXTS[0]), [])
+    assert float(score(lm, patch, TEXTS[0]).mean()) > float(score(lm, Patch(), TEXTS[0]).mean()) + 0.1
+
+
+def test_first_step_is_adams_by_hand() -> None:
+    """g / (|g| + eps) times the rate, from the clipped gradient: Adam's first step, bias corrections cancelling."""
+    lm = tiny_llama()
+    settings = replace(TINY, epochs=1, clip=0.5)
+    method = TempLora(lm, settings)
+    factors = {
+        name: tuple(each.clone().requires_grad_(True) for each in pair)
+        for name, pair in lora.started(lm, settings).items()
+    }
+    ids = lm.encode(TEXTS[0])
+    summed, count = nll(lm, Patch(deltas=lora.deltas(factors, settings)), [([], ids)])  # type: ignore[arg-type]
+    (summed / count).backward()  # type: ignore[no-untyped-call]
+    grads = [each.grad for pair in factors.values() for each in pair]
+    norm = torch.cat([grad.flatten() for grad in grads if grad is not None]).norm()
+    assert float(norm) > settings.clip
+    state = read(method, TEXTS[0])
+    for name, (a, b) in method._factors(state.tensors["factors"]).items():
+        for after, before in zip((a[0], b[0]), factors[name], strict=True):
+            grad = before.grad * settings.clip / norm
+            wanted = before - settings.lr * grad / (grad.abs() + settings.eps)
+            torch.testing.assert_close(after, wanted, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("prefix", [1, 8, 400])
+def test_a_query_stands_behind_one_token_fewer_than_a_lesson(prefix: int) -> None:
+    """The query brings the token that its answer is predicted from; rows of other lengths keep their own newest."""
+    lm = tiny_llama()
+    method = TempLora(lm, replace(TINY, prefix=prefix, epochs=0))
+    state = method.adapt(method.begin(2), [[*observes("Ada."), *observes(TEXTS[0])]])
+    patch = method.patch(state, [])
+    texts = [piece_ids(lm, piece, first=True) for piece in observes("Ada.", TEXTS[0])]
+    wanted = [text[max(0, len(text) - prefix + 1) :] if prefix > 1 else [] for text in texts]
+    if prefix == 1:
+        assert patch.tokens_BT is None
+        return
+    assert patch.tokens_BT is not None
+    assert patch.tokens_mask_BT is not None
+    held = [row[mask].tolist() for row, mask in zip(patch.tokens_BT, patch.tokens_mask_BT, strict=True)]
+    assert held == wanted
+
+
+def test_a_new_reader_knows_nothing_of_the_one_before() -> None:
+    method = TempLora(tiny_llama(), replace(TINY, dropout=0.1))
+    read(method, *TEXTS)
+    again, alone = read(method, TEXTS[3]), read(TempLora(tiny_llama(), replace(TINY, dropout=0.1)), TEXTS[3])
+    assert all(torch.equal(again.tensors[name], alone.tensors[name]) for name in alone.tensors)
+
+
+def test_a_stored_state_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    """Moments, counters and the randomness of dropout are in the state."""
+    method = TempLora(tiny_llama(), replace(TINY, dropout=0.2, schedule="units2"))
+    state = read(method, *TEXTS[:2])
+    save_state(tmp_path, state, {"method": "templora"})
+    loaded = load_state(tmp_path, {"method": "templora"})
+    ours, theirs = (method.adapt(each, [observes(TEXTS[2])]).tensors for each in (state, loaded))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_warm_up_skips_the_first_unit_as_released() -> None:
+    method = TempLora(tiny_llama(), replace(TINY, schedule="units2"))
+    assert method._rates([0, 0, 1, 1, 2], 0) == [0.0, 0.0, 0.005, 0.005, 0.01]
+    assert method._rates([0, 1], 2) == [0.01, 0.01]
+
+
+def test_one_cycle_rises_to_its_largest_rate_and_falls() -> None:
+    method = TempLora(tiny_llama(), replace(TINY, schedule="onecycle"))
+    rates = method._rates(list(range(20)), 0)
+    assert max(rates) == pytest.approx(0.01)
+    assert 0 < rates.index(max(rates)) < 19
+    assert rates[-1] < rates[0] < max(rates) / 10
+    assert method._rates([0], 0)[0] > 0
+
+
+def test_epochs_go_over_all_pieces() -> None:
+    method = TempLora(tiny_llama(), replace(TINY, by="epoch", epochs=3, prefix=0))
+    order = [tuple(item[1]) for _, item in method._lessons([], [[1, 2], [3]], 0)]
+    assert order == [(1, 2), (3,)] * 3
+    by_unit = TempLora(tiny_llama(), replace(TINY, epochs=2, prefix=1))
+    assert [item for _, item in by_unit._lessons([9], [[1, 2], [3]], 0)] == [([9], [1, 2])] * 2 + [([2], [3])] * 2
+
+
+def test_lora_learns_what_it_is_trained_on_and_ignores_what_it_reads() -> None:
+    lm = tiny_llama()
+    method = Lora(lm, LoraSettings(rank=4))
+    optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
+    losses = []
+    for _ in range(12):
+        loss = method.loss_parts([episode("a")])["answer"]
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.2
+    state = method.adapt(method.begin(1), [observes(TEXTS[0])])
+    assert state.nbytes == 0
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+@pytest.mark.parametrize("which", ["templora", "streamadapter", "lora"])
+def test_peft_loads_what_was_adapted(make: Any, which: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    lm = make()
+    if which == "templora":
+        method = TempLora(lm, replace(TINY, prefix=0))
+        patch = method.patch(read(method, *TEXTS), [])
+    elif which == "lora":
+        trained = Lora(lm, LoraSettings(rank=2, alpha=6.0))
+        with torch.no_grad():
+            for parameter in trained.modules().parameters():
+                parameter.normal_(std=0.1)
+        patch = trained.patch(State(1), [])
+    else:
+        adapter = taught(lm)
+        patch = adapter.patch(adapter.adapt(adapter.begin(1), [observes(" ".join(TEXTS))]), asks(PROMPTS[0]))
+    ours = logits(lm, patch)
+    save_lora(lm, patch, tmp_path)
+    base = make()
+    base.model.set_attn_implementation("sdpa")
+    loaded = PeftModel.from_pretrained(base.model, tmp_path)
+    ids = torch.tensor([[*lm.bos_ids, *lm.encode(PROMPTS[0])]])
+    with torch.no_grad():
+        theirs = loaded(input_ids=ids).logits[0, len(lm.bos_ids) :]
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+    assert float((ours - logits(lm, Patch())).abs().max()) > 1e-2
+
+
+def test_peft_loads_deltas_of_several_ranks(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    lm = tiny_llama()
+    deltas = {}
+    for rank, name in enumerate(lm.linear_names()[:3], 1):
+        features_in, features_out = lm.linear_shape(name)
+        deltas[name] = LowRank(torch.randn(1, rank, features_in) / 10, torch.randn(1, features_out, rank) / 10)
+    patch = Patch(deltas=deltas)
+    save_lora(lm, patch, tmp_path)
+    base = tiny_llama()
+    base.model.set_attn_implementation("sdpa")
+    loaded = PeftModel.from_pretrained(base.model, tmp_path)
+    ids = torch.tensor([[*lm.bos_ids, *lm.encode(PROMPTS[0])]])
+    with torch.no_grad():
+        theirs = loaded(input_ids=ids).logits[0, len(lm.bos_ids) :]
+    torch.testing.assert_close(logits(lm, patch), theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_adapt_writes_a_peft_folder(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("\n\n".join(TEXTS))
+    ran = ttabench("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=0", "--model", tiny_base,
+                   "--context", text, "--out", tmp_path / "mine", "--json")  # fmt: skip
+    assert "peft_without" not in ran.json()
+    folder = Path(ran.json()["peft"])
+    assert (folder / "adapter_config.json").exists()
+    assert (folder / "adapter_model.safetensors").exists()
+    words = ["--model", tiny_base, "--context", text, "--out", tmp_path / "mine", "--json"]
+    ran = ttabench("adapt", "--method", "icl", *words, "--force")
+    assert "peft" not in ran.json()
+    assert not folder.exists(), "the factors of another state do not outlive it"
+    ran = ttabench("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=9", *words, "--force")
+    assert "the last 8 tokens" in ran.json()["peft_without"]
+
+
+def test_a_record_says_when_a_text_came_in_parts() -> None:
+    for method, told in ((TempLora(tiny_llama(), replace(TINY, by="epoch", prefix=0)), "passes_over_parts"),
+                         (taught(tiny_llama()), "later_pieces_read_apart")):  # fmt: skip
+        state = method.adapt(method.begin(1), [[piece] for piece in observes(*TEXTS[:2])])
+        assert not state.labels
+        state = method.adapt(state, [observes(TEXTS[2])])
+        assert state.labels == {told: True}
+        assert method.adapt(state, [observes(TEXTS[0])]).labels == {told: True}
+
+
+def test_a_piece_that_does_not_fit_is_refused_with_what_helps() -> None:
+    lm = tiny_llama()
+    with pytest.raises(UserError, match="--pieces paragraphs"):
+        TempLora(lm, TINY).adapt(TempLora(lm, TINY).begin(1), [observes("x " * lm.max_positions)])
+
+
+def test_what_is_no_lora_is_not_exported() -> None:
+    adapter = taught(tiny_llama(), merge=True)
+    state = adapter.adapt(adapter.begin(1), [observes(TEXTS[0])])
+    assert not exportable(adapter.patch(state, asks(PROMPTS[0])))
+    assert not exportable(Patch())
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [({"rank": 0}, "rank must be at least 1, got 0"), ({"dropout": 1.0}, "got 1.0"), ({"epochs": -1}, "got -1"),
+     ({"lr": -1.0}, "got -1.0")],
+)  # fmt: skip
+def test_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        replace(TINY, **changes)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("lora", []), ("streamadapter", []), ("streamadapter", ["merge=true"])])
+def test_what_was_trained_is_no_state_of_the_context(
+    name: str, settings: list[str], ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    chosen = [word for setting in settings for word in ("--set", setting)]
+    ran = ttabench("eval", "--method", name, *chosen, "--task", "superglue", "--source", "mini", "--model", tiny_base,
+                   "--task-set", "task=sst2", "--task-set", "shots=2", "--task-set", "queries=4", "--limit", "2",
+                   "--checkpoint", "none", "--out", tmp_path, "--json")  # fmt: skip
+    lm = tiny_llama()
+    spec = find(name)
+    method = spec.load()(lm, spec.Settings())
+    texts = observes("A cutter lay there. positive", "A drizzle lay there. negative")
+    state = method.adapt(method.begin(1), [[piece] for piece in texts])
+    assert ran.json()["runs"][0]["cost"]["state_bytes"] == state.nbytes
+
+
+@pytest.mark.parametrize("prefix", [0, 8])
+@pytest.mark.parametrize("room", [0, 2**40])
+def test_rows_train_together_as_each_alone(prefix: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces of other lengths, one of a single token, a row that ends early; room for one row of a step, or for all.
+
+    At a rate where float noise in gradients near zero, which Adam scales up to the rate, stays below the tolerance.
+    """
+    monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
+    lm = tiny_llama()
+    method = TempLora(lm, replace(TINY, prefix=prefix, dropout=0.2, lr=2e-3, schedule="units2"))
+    texts = [[TEXTS[0], TEXTS[1], TEXTS[2]], [TEXTS[3][:5], "", TEXTS[0] + TEXTS[1]], ["a", TEXTS[2], ""]]
+    rows = [[Observe(text=text, joiner="") for text in row] for row in texts]
+    together = method.adapt(method.begin(3), [list(pieces) for pieces in zip(*rows, strict=True)])
+    together = method.adapt(together, [observes(*TEXTS[:3])])
+    for number, row in enumerate(rows):
+        alone = method.adapt(method.begin(1), [[piece] for piece in row])
+        alone = method.adapt(alone, [observes(TEXTS[number])])
+        for name, wanted in alone.tensors.items():
+            torch.testing.assert_close(together.tensors[name][number], wanted[0], atol=1e-5, rtol=0)
+        assert together.meta["tokens_read"][number] == alone.meta["tokens_read"][0]
+    assert float((together.tensors["factors"][0] - together.tensors["factors"][1]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_a_step_that_recomputes_its_layers_is_the_same_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lm = make()
+    found, entered = [], []
+    kept = recompute._Kept.put
+    monkeypatch.setattr(recompute._Kept, "put", lambda *given: entered.append(given[1]) or kept(*given))
+    for room, wanted in ((2**40, "auto"), (0, "no"), (0, "auto"), (2**40, "yes")):
+        monkeypatch.setitem(templora.STEP_BYTES, "cpu", room)
+        settings = replace(TINY, dropout=0.2, recompute=wanted)  # type: ignore[arg-type]
+        found.append(read(TempLora(lm, settings), *TEXTS[:2]).tensors["factors"])
+        assert bool(entered) == (len(found) > 2)
+    for other in found[1:]:
+        torch.testing.assert_close(found[0], other, atol=1e-5, rtol=0)
+    assert not any("forward" in vars(block) for block in lm.blocks())
+
+
+def test_layers_are_as_they_were_after_a_step_that_fails() -> None:
+    lm = tiny_llama()
+    with pytest.raises(KeyError), recompute.layers_recomputed(lm):
+        raise KeyError
+    assert not any("forward" in vars(block) for block in lm.blocks())
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_head_gives_the_gradients_of_autograd(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In slices of three tokens; and where the head is trained, it gets its own gradient."""
+    lm = tiny_llama()
+    monkeypatch.setitem(head.LOGITS_TRAINED, "cpu", 3 * lm.vocab_size)
+    targets_N = torch.arange(8)
+    hidden = [torch.randn(8, lm.hidden_size, generator=torch.Generator().manual_seed(1)) for _ in range(2)]
+    weights_N = torch.linspace(0.5, 2, 8)
+    if not frozen:
+        lm.model.get_output_embeddings().requires_grad_(True)
+    for each, values in zip(hidden, (head.logprobs_of, _plainly), strict=True):
+        (values(lm, each.requires_grad_(), targets_N) * weights_N).sum().backward()
+    torch.testing.assert_close(hidden[0].grad, hidden[1].grad)
+    assert (lm.model.get_output_embeddings().weight.grad is None) == frozen
+
+
+def _plainly(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    return lm.logits(hidden_ND).log_softmax(-1)[torch.arange(len(targets_N)), targets_N]
+
+
+def test_demonstrations_of_a_chat_that_stand_alone_begin_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a sample of its own: none has the end of a turn before it that is not there."""
+    lm = tiny_llama()
+    lm.tokenizer.chat_template = CHAT
+    lm.use_chat_template()
+    assert lm.chat is not None
+    learned: list[Any] = []
+    method = TempLora(lm, replace(TINY, by="epoch", prefix=0, epochs=1))
+    plain = method._backward
+
+    def watched(factors: Any, items: list[Any], seeds: list[int]) -> list[bool]:
+        learned.extend(items)
+        return plain(factors, items, seeds)
+
+    monkeypatch.setattr(method, "_backward", watched)
+    turns = [Observe(text=f"q{i} a{i}", turns=(f"q{i}", f"a{i}")) for i in range(3)]
+    method.adapt(method.begin(1), [[turn] for turn in turns])
+    assert [target for _, target in learned] == [piece_ids(lm, turn, first=True) for turn in turns]
+    assert all(tuple(target[: len(lm.chat.next_ids)]) != lm.chat.next_ids for _, target in learned)

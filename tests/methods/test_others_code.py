@@ -1,0 +1,221 @@
+"""Methods and tasks of other people: a package that is installed, and a single file; nothing of ttabench is edited."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.places import ROOT
+from ttabench.core.errors import UserError
+from ttabench.profiling.job import Job, Typed, choose, identity
+
+PLUGIN = Path(__file__).parent / "plugin"
+ENTRIES = """[ttabench.methods]
+notebook = notebook:NOTEBOOK
+broken = notebook.missing:NOTHING
+icl = notebook:NOTEBOOK
+
+[ttabench.readers]
+pairs = notebook.pairs:read
+"""
+FILE = '''
+from dataclasses import replace
+from itertools import chain
+
+from ttabench.lm.tokens import new_ids
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.parts.newest import appended, window_of
+from ttabench.methods.spec import MethodSpec
+
+
+class Tail(BaseMethod):
+    """The last 16 tokens."""
+
+    spec = MethodSpec(name="tail", summary="keep the last 16 tokens", growth="constant")
+
+    def adapt(self, state, pieces):
+        rows = [list(chain(*row)) for row in new_ids(self.lm, state, pieces)]
+        read = [before + len(new) for before, new in zip(state.meta["tokens_read"], rows)]
+        return replace(state, tensors=appended(self.lm, state.tensors, rows, 16), meta={"tokens_read": read})
+
+    def patch(self, state, asks):
+        return window_of(state.tensors)
+'''
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed the package."""
+    folder = tmp_path_factory.mktemp("plugin")
+    wheel = folder / "notebook-1.2-py3-none-any.whl"
+    info = "notebook-1.2.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in sorted((PLUGIN / "notebook").glob("*.py")):
+            archive.write(path, f"notebook/{path.name}")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: notebook\nVersion: 1.2\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/entry_points.txt", ENTRIES)
+        archive.writestr(f"{info}/RECORD", "")
+    words = ["pip", "install", "--quiet", "--no-index", "--no-deps", "--target", str(folder / "site"), str(wheel)]
+    subprocess.run([sys.executable, "-m", *words], check=True, timeout=120, capture_output=True)
+    rows = [{"fact": f"Ship {n} is called Tern {n}.", "question": f"What is ship {n} called?", "answer": f"Tern {n}"}
+            for n in range(6)]  # fmt: skip
+    (folder / "facts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def typed(installed: Path, tiny_base: Path, tmp_path: Path) -> Any:
+    """Runs a command where the package is installed; returns what it printed."""
+
+    def run(*words: object) -> subprocess.CompletedProcess[str]:
+        paths = os.pathsep.join([str(installed / "site"), os.environ.get("PYTHONPATH", "")])
+        known = {"{base}": tiny_base, "{data}": installed / "facts.jsonl", "{card}": PLUGIN / "facts.yaml"}
+        texts = [str(known.get(str(word), word)) for word in words]
+        variables = {**os.environ, "PYTHONPATH": paths}
+        command = [sys.executable, "-m", "ttabench", *texts]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=variables, timeout=300)
+
+    return run
+
+
+def good(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+FACTS = ("--task", "{card}", "--source", "{data}", "--model", "{base}")
+
+
+def test_a_package_is_listed_evaluated_compared_profiled_and_trained(typed: Any, tmp_path: Path) -> None:
+    listed = typed("list", "methods", "--json")
+    methods = {row["method"]: row for row in good(listed)["methods"]}
+    assert methods["notebook"]["trainable"] is True
+    assert methods["icl"]["summary"].startswith("full context"), "nobody takes the name of ttabench's own"
+    assert "'broken' of notebook==1.2 cannot be loaded (ModuleNotFoundError" in listed.stderr
+    trained = good(typed("train", "--method", "notebook", *FACTS, "--steps", 2, "--out", tmp_path / "made", "--json"))
+    assert trained["steps"] == 2
+    words = ("--method", "notebook", *FACTS, "--checkpoint", tmp_path / "made", "--out", tmp_path / "runs", "--json")
+    (run,) = good(typed("eval", *words))["runs"]
+    assert (run["config"]["method"], run["config"]["task"]) == ("notebook", "facts")
+    assert run["config"]["inputs"]["method"] == "notebook==1.2"
+    (again,) = good(typed("eval", *words))["runs"]
+    assert again["id"] == run["id"]
+    good(typed("eval", "--method", "none", *FACTS, "--out", tmp_path / "runs", "--json"))
+    compared = good(typed("compare", "--out", tmp_path / "runs", "--json"))
+    assert {row["method"] for row in compared["runs"]} == {"notebook", "none"}
+    words = ("profile", "--methods", "notebook", "--model", "{base}", "--prefill", "32", "--generate", 2)
+    assert good(typed(*words, "--repeat", 1, "--out", tmp_path / "profiles", "--json"))
+    on_paper = good(typed("profile", "--analytic", "--methods", "notebook", "--prefill", "1k", "--json"))
+    assert next(iter(on_paper.values()))[0]["implemented"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--method", "broken"), "Mend or uninstall notebook==1.2"),
+        (("--method", "notebok"), "Did you mean 'notebook'"),
+        (("--method", "notebook", "--set", "tokens=0"), "Settings of notebook: tokens must be at least 1, got 0"),
+        (("--method", "notebook", "--preset", "long"), "Unknown preset 'long'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_used_is_said_in_a_line(typed: Any, words: tuple[str, ...], told: str) -> None:
+    done = typed("eval", *words, *FACTS)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_is_a_method(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE, encoding="utf-8")
+    words = ("eval", "--method", file, "--task", "streamingqa", "--source", "mini", "--model", tiny_base,
+             "--limit", "2", "--task-set", "documents=2", "--out", tmp_path / "runs", "--json")  # fmt: skip
+    (run,) = ttabench(*words).json()["runs"]
+    assert run["config"]["method"] == "tail"
+    assert run["config"]["inputs"]["method"]
+    (again,) = ttabench(*words).json()["runs"]
+    assert again["id"] == run["id"]
+    file.write_text(f"print('read')\n{FILE.replace('16)', '12)')}", encoding="utf-8")
+    changed = subprocess.run([sys.executable, "-m", "ttabench", *map(str, words)], capture_output=True, text=True,
+                             check=True, cwd=ROOT, timeout=120)  # fmt: skip
+    (other,) = json.loads(changed.stdout)["runs"]
+    assert other["id"] != run["id"], "another file is another method"
+    shown = ttabench("list", "methods", file)
+    assert "settings of" in shown.out
+
+
+def test_a_file_is_profiled_under_the_name_of_its_method(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE, encoding="utf-8")
+    (chosen,) = choose(Typed(methods=str(file)))
+    assert (chosen.method, chosen.typed) == ("tail", str(file))
+    before = Job(chosen=(chosen,), lengths=(32,)).config()
+    assert list(before["methods"]) == ["tail"]
+    copy = tmp_path / "copy.py"
+    copy.write_text(FILE + "# changed", encoding="utf-8")
+    after = Job(chosen=choose(Typed(methods=str(copy))), lengths=(32,)).config()
+    assert identity(before, {}) != identity(after, {}), "another file is another method"
+    with pytest.raises(UserError, match="are both called tail"):
+        choose(Typed(methods=f"{file},{copy}"))
+
+
+def test_a_file_is_profiled(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FILE, encoding="utf-8")
+    found = ttabench("profile", "--methods", file, "--model", tiny_base, "--prefill", "32", "--generate", 2,
+                     "--repeat", 1, "--device", "cpu", "--out", tmp_path / "profiles", "--json").json()  # fmt: skip
+    assert [(row["method"], row["status"]) for row in next(iter(found.values()))] == [("tail", "ok")]
+
+
+def test_a_state_of_another_version_of_a_file_is_refused(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("Ada Voss lives in Port Ansel.", encoding="utf-8")
+    for name, file in (("one", tmp_path / "one" / "mine.py"), ("two", tmp_path / "two" / "mine.py")):
+        file.parent.mkdir()
+        file.write_text(FILE if name == "one" else f"{FILE}\n# changed\n", encoding="utf-8")
+    words = ("--model", tiny_base, "--context", text, "--out", tmp_path / "state", "--quiet")
+    assert ttabench("adapt", "--method", tmp_path / "one" / "mine.py", *words).code == 0
+    asked = ("--task", "streamingqa", "--source", "mini", "--model", tiny_base, "--limit", "2", "--ask-only",
+             "--state", tmp_path / "state", "--out", tmp_path / "runs")  # fmt: skip
+    assert ttabench("eval", "--method", tmp_path / "one" / "mine.py", *asked).code == 0
+    assert "another version of the method" in one_line(
+        ttabench("eval", "--method", tmp_path / "two" / "mine.py", *asked)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "told"),
+    [
+        ("", "a.py", "a.py holds no method."),
+        ("x = 1 +\n", "b.py", "b.py, line 1: SyntaxError"),
+        ("\nimport no_such_package\n", "c.py", "c.py, line 2: ModuleNotFoundError: No module named 'no_such_package'"),
+        (FILE, "d.py:head", "Unknown method in "),
+        (FILE + FILE.replace("Tail", "Head").replace('"tail"', '"head"'), "e.py", "several methods: tail, head."),
+        (None, "f.py", "There is no file"),
+        (FILE.replace('"tail"', '"icl"'), "g.py", "Tail has a name of ttabench's own, icl"),
+        (FILE.replace('"tail"', '"../tail"'), "h.py", "may hold lower-case letters"),
+        (FILE.replace('"constant"', '"cubic"'), "i.py", "growth='cubic', which is none of none, constant, linear"),
+        (FILE.replace('growth="constant"', "Settings=int"), "j.py", "Settings that are no dataclass"),
+        (FILE.replace("def patch", "def other"), "k.py", "Tail has no adapt or no patch of its own"),
+        (FILE + FILE.replace("Tail", "Head"), "l.py", "Head shares the name tail with another class"),
+        ("import sys\nsys.exit(0)\n", "m.py", "m.py, line 2: SystemExit: 0"),
+    ],
+)
+def test_a_file_without_a_method_is_refused(
+    text: str | None, name: str, told: str, ttabench: Command, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / name.partition(":")[0]).write_text(text, encoding="utf-8")
+    assert told in one_line(ttabench("eval", "--method", tmp_path / name, "--task", "streamingqa"))

@@ -1,0 +1,151 @@
+"""A session: what is read together, what is made once, and that the way it is called changes nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ttabench
+from tests.places import ROOT
+from tests.tiny import tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, tiny_method
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
+from ttabench.cost.formula import NoSettings
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.registry import methods
+from ttabench.methods.session import READ_AT_ONCE, Session
+from ttabench.methods.spec import MethodSpec
+
+
+class Spy(BaseMethod[NoSettings]):
+    """Notes how it is called."""
+
+    spec = MethodSpec(name="spy")
+
+    def __init__(self, lm: LM) -> None:
+        super().__init__(lm, NoSettings())
+        self.calls: list[tuple[str, int]] = []
+
+    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        self.calls.append(("adapt", len(pieces)))
+        return State(state.rows, {"read": state.tensors.get("read", torch.zeros(1)) + len(pieces)})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's
+        self.calls.append(("patch", len(asks)))
+        return Patch()
+
+
+@pytest.fixture
+def spy() -> Spy:
+    return Spy(tiny_llama())
+
+
+@pytest.mark.parametrize(
+    ("reads", "calls"),
+    [("pieces", [READ_AT_ONCE, 300 - READ_AT_ONCE]), ("run", [300]), ("once", [300])],
+)
+def test_what_stands_between_two_questions_is_read_together_as_the_method_says(
+    spy: Spy, reads: Any, calls: list[int]
+) -> None:
+    spy.reads = reads
+    session = Session(spy.lm, spy)
+    for text in range(300):
+        session.read(observes(str(text)))
+    assert not spy.calls, "nothing is adapted to before something is asked"
+    session.patch(asks("Who?"))
+    assert spy.calls == [*(("adapt", count) for count in calls), ("patch", 1)]
+
+
+def test_a_patch_that_no_question_changes_is_made_once(spy: Spy) -> None:
+    session, questions = Session(spy.lm, spy), asks(*PROMPTS)
+    session.read(observes(*TEXTS))
+    assert session.patch(questions) is session.patch(questions[1:])
+    assert spy.calls == [("adapt", 4), ("patch", 1)]
+    behind = [replace(question, window=tuple(observes("In front."))) for question in questions]
+    assert session.patch(behind) is not session.patch(questions), "what stands in the window is part of it"
+    session.read(observes("More."))
+    session.patch(questions)
+    assert spy.calls[-2:] == [("adapt", 1), ("patch", 1)]
+
+
+def test_a_question_that_a_method_looks_at_is_handed_over(spy: Spy) -> None:
+    spy.looks_at_question = True
+    session = Session(spy.lm, spy)
+    session.patch(asks(*PROMPTS))
+    session.patch(asks(*PROMPTS[:1]))
+    assert spy.calls == [("patch", 3), ("patch", 1)]
+
+
+@pytest.mark.parametrize("name", methods())
+def test_states_do_not_depend_on_how_a_run_of_pieces_came(name: str) -> None:
+    lm = tiny_llama()
+    method = tiny_method(name, lm)
+    once, parted = Session(lm, method), Session(lm, method)
+    once.read(observes(*TEXTS))
+    for piece in observes(*TEXTS):
+        parted.read([piece])
+    assert once.state.meta == parted.state.meta
+    for key, tensor in once.state.tensors.items():
+        assert torch.equal(tensor, parted.state.tensors[key])
+
+
+@pytest.mark.parametrize("name", methods())
+def test_asking_in_between_is_where_a_run_ends(name: str) -> None:
+    """What was answered before reading on is what a session answers that reads no further."""
+    lm = tiny_llama()
+    method = tiny_method(name, lm)
+    short, long = Session(lm, method), Session(lm, method)
+    for session in (short, long):
+        session.read(observes(*TEXTS[:2]))
+    first = long.answer(asks(*PROMPTS))
+    assert first == short.answer(asks(*PROMPTS))
+    long.read(observes(*TEXTS[2:]))
+    long.answer(asks(*PROMPTS))
+    assert short.answer(asks(*PROMPTS)) == first
+
+
+def test_readers_of_a_batch_are_as_if_alone(spy: Spy) -> None:
+    lm = spy.lm
+    method = tiny_method("icl", lm)
+    both = Session(lm, method, rows=2)
+    both.read_rows([observes(TEXTS[0], TEXTS[1]), observes(TEXTS[2], TEXTS[3])])
+    answers = both.answer(asks(*PROMPTS[:2]))
+    for row in range(2):
+        alone = Session(lm, method)
+        alone.read(observes(TEXTS[row], TEXTS[row + 2]))
+        assert alone.answer(asks(PROMPTS[row])) == answers[row : row + 1]
+
+
+def test_a_session_by_names_reads_asks_and_goes_on(tmp_path: Path) -> None:
+    """The lines of the README; what they print stands behind them."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", readme, re.S)
+    assert len(code.strip().splitlines()) <= 10
+    expected = re.findall(r"print\(.*\)  # (.*)", code)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == expected
+    assert expected
+
+
+def test_a_session_by_names_is_the_one_of_the_command_line(tmp_path: Path) -> None:
+    named = ttabench.Session("nano", "mac")
+    assert isinstance(named, Session)
+    assert named.method.name == "mac"
+    assert named.method.spec.trainable
+    with pytest.raises(UserError, match="Unknown method"):
+        ttabench.Session("nano", "mca")
+    named.save(tmp_path)
+    with pytest.raises(UserError, match="of another method"):
+        ttabench.Session("nano", "icl", state=tmp_path)

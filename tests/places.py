@@ -1,0 +1,23 @@
+"""Where things lie: this checkout, and the data and fixtures beside it or within."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+DATA = SHARED / "data"
+"""Real data in the published formats; tests of them are skipped where they are not there."""
+VENDORED = ROOT / "tests" / "fixtures"
+
+
+def fixture_file(name: str) -> Path:
+    """A file of what official implementations give: the one beside this checkout, else the smaller one here."""
+    beside = SHARED / "fixtures" / name
+    return beside if beside.is_file() else VENDORED / name
+
+
+def reported() -> Path:
+    """Every figure that the papers report."""
+    beside = SHARED / "papers" / "reported.csv"
+    return beside if beside.is_file() else VENDORED / "reported.csv"

@@ -1,0 +1,288 @@
+"""The reader of books: how texts are cut, where they come from, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.places import ROOT
+from tests.qa_files import refusal, shared, write_csv, write_jsonl, write_parquet
+from tests.tiny import tiny_llama
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import load as load_lm
+from ttabench.readers import load
+from ttabench.readers.book_pieces import CutText, spans, steps, up_to
+from ttabench.readers.book_protocol import Settings
+
+LM = tiny_llama()
+SMALL = {"tokens": "100", "window": 20, "stride": 8}
+sizes = st.integers(1, 60)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
+
+
+def pieces(episode: Episode) -> list[tuple[str, int, int]]:
+    """(kind, first token, tokens) of every step."""
+    return [
+        ("read" if isinstance(step, Observe) else "ask", int(step.key.rpartition("@")[2]), len(step.ids))
+        for step in episode.steps
+    ]
+
+
+def only(**options: Any) -> Episode:
+    """The one episode of a task bound to the tiny model, where a token is a byte."""
+    source = str(options.pop("source"))
+    (episode,) = load("pg19", source=source, options={**SMALL, **options}).episodes(LM)
+    return episode
+
+
+def put(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+@given(st.integers(1, 400), sizes, sizes, st.booleans())
+def test_every_token_after_the_first_window_is_scored_once(total: int, first: int, stride: int, whole: bool) -> None:
+    found = spans(total, first, stride, score_first=whole)
+    assert [token for span in found for token in range(span.start, span.end)] == list(range(total))
+    scored = [token for span in found if span.asked for token in range(span.start, span.end)]
+    assert scored == list(range(0 if whole or total <= first else first, total))
+    assert all(span.end - span.start <= (first if span.start == 0 else stride) for span in found)
+    assert [span for span in up_to(found, 2) if span.asked] == [span for span in found if span.asked][:2]
+    assert up_to(found, None) == found
+
+
+@settings(deadline=None)
+@given(texts, sizes, sizes)
+def test_pieces_joined_are_the_text_and_its_tokens(text: str, first: int, stride: int) -> None:
+    assert_pieces_are_the_text(LM, text, first, stride)
+
+
+@pytest.mark.parametrize("text", ["Ada Voss  lives\n\nin Port Ansel, 1903.\n", " \n", "naïve, 日本語 and 🎈🎈 of Ada"])
+def test_pieces_of_merged_tokens_joined_are_the_text(text: str) -> None:
+    assert_pieces_are_the_text(load_lm("nano"), text, 3, 2)
+
+
+def assert_pieces_are_the_text(lm: Any, text: str, first: int, stride: int) -> None:
+    cut = CutText.of(text, lm)
+    assert list(cut.ids) == lm.encode(text)
+    found = list(steps(cut, spans(len(cut), first, stride, score_first=True), "b", "", [10_000]))
+    asks = [step for step in found if isinstance(step, Ask)]
+    assert "".join(ask.answers[0] for ask in asks) == text
+    assert [token for ask in asks for token in ask.ids] == list(cut.ids)
+    assert sum(ask.words for ask in asks) == len(text.split())
+    read: tuple[int, ...] = ()
+    seen = ""
+    for step in found:
+        if isinstance(step, Observe):
+            read, seen = read + step.ids, seen + step.text
+        else:
+            assert read + step.prompt_ids == cut.ids[: step.position], "all that stands before it, once"
+            assert text.startswith(seen + step.prompt + step.answers[0])
+
+
+@settings(deadline=None)
+@given(texts, st.integers(0, 80), st.integers(0, 80))
+def test_a_part_of_a_text_is_cut_like_the_text(text: str, start: int, size: int) -> None:
+    cut = CutText.of(text, LM)
+    part = cut.range(start, start + size)
+    assert part.ids == cut.ids[start : start + size]
+    assert len(part) == len(part.ids)
+    assert cut.range(0, start).text + part.text + cut.range(start + size, len(cut) + 1).text == text
+    assert part.range(1, 3).ids == cut.ids[start : start + size][1:3]
+
+
+def test_strides_are_scored_before_they_are_read(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.txt", "".join(chr(97 + i % 26) for i in range(45)))
+    found = only(source=path)
+    assert pieces(found) == [
+        ("read", 0, 19), ("ask", 20, 8), ("read", 19, 8), ("ask", 28, 8), ("read", 27, 8), ("ask", 36, 8),
+        ("read", 35, 8), ("ask", 44, 1),
+    ]  # fmt: skip
+    assert found.asks()[0].prompt == "t", "a stride is predicted from the token before it, which is read after it"
+    assert [ask.position for ask in found.asks()] == [20, 28, 36, 44]
+    assert {(ask.mode, len(ask.prompt_ids), ask.delimiter, ask.step) for ask in found.asks()} == {("score", 1, "", 100)}
+    assert pieces(only(source=path, score_first=True))[:2] == [("ask", 0, 20), ("read", 0, 19)]
+    units = pieces(only(source=path, protocol="units", unit=16))
+    assert units == [("ask", 0, 16), ("read", 0, 15), ("ask", 16, 16), ("read", 15, 16), ("ask", 32, 13)]
+    assert pieces(only(source=path, tokens="30"))[-1] == ("ask", 28, 2)
+
+
+@pytest.mark.parametrize("length", [2, 19, 20])
+def test_a_book_no_longer_than_a_window_is_scored_whole(length: int, tmp_path: Path) -> None:
+    assert pieces(only(source=put(tmp_path, "a.txt", "x" * length))) == [("ask", 0, length)]
+
+
+def test_a_query_carries_the_smallest_length_that_holds_it(tmp_path: Path) -> None:
+    found = only(source=put(tmp_path, "a.txt", "x" * 70), tokens="28,36,60")
+    assert [(ask.position, ask.step) for ask in found.asks()] == [(20, 28), (28, 36), (36, 60), (44, 60), (52, 60)]
+
+
+def test_lengths_are_written_with_k_and_m() -> None:
+    assert Settings(tokens="2k, 16K,1m").tokens == (2048, 16384, 2**20)  # type: ignore[arg-type]
+    assert Settings(tokens=4096, window="2k").lengths == [4096]  # type: ignore[arg-type]
+
+
+def test_the_official_folder(tmp_path: Path) -> None:
+    put(tmp_path, "metadata.csv", '7,"A Book, with a comma",1909,http://g.org/ebooks/7\n9,Other,1910,u\n')
+    put(tmp_path, "test/9.txt", "nine " * 9)
+    put(tmp_path, "test/7.txt", "\ufeffseven\r\n\r\nlines ")
+    put(tmp_path, "test/8.txt", " \n")
+    put(tmp_path, "train/1.txt", "one")
+    task = load("pg19", source=str(tmp_path), options=SMALL)
+    episodes = list(task.episodes(LM))
+    assert [episode.key for episode in episodes] == ["pg19/test/7", "pg19/test/9"]
+    assert [episode.asks()[0].part for episode in episodes] == ["7 A Book, with a comma", "9 Other"]
+    assert episodes[0].asks()[0].answers == ("seven\r\n\r\nlines ",), "line ends are part of the text"
+    assert task.dropped == {"no text": 1}
+    assert "every seed gives the same" in task.notes[0]
+    assert task.source == f"folder:{tmp_path}"
+    train = load("pg19", source=str(tmp_path / "train"), split="train", options=SMALL)
+    assert [episode.key for episode in train.episodes()] == ["pg19/train/1"]
+    json.dumps(task.describe())
+
+
+def test_rows_of_tables(tmp_path: Path) -> None:
+    row = {
+        "short_book_title": "T",
+        "publication_date": 1900,
+        "url": "http://www.gutenberg.org/ebooks/28",
+        "text": "x" * 30,
+    }
+    write_parquet(tmp_path / "test-00000-of-00001.parquet", [row, {**row, "text": ""}, {**row, "text": "y" * 30}])
+    task = load("pg19", source=str(tmp_path), options=SMALL)
+    assert [episode.asks()[0].part for episode in task.episodes()] == ["28 T", "28#2 T"]
+    assert task.dropped == {"no text": 1}
+    lines = write_jsonl(tmp_path / "mine.jsonl", [{"text": "x" * 30}, {"text": "y" * 30}])
+    assert [e.key for e in load("pg19", source=str(lines), options=SMALL).episodes()] == ["pg19/test/0", "pg19/test/1"]
+
+
+def test_the_hub_is_read_a_book_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    made = datasets.Dataset.from_list([{"short_book_title": "T", "url": "u/1", "text": "x" * 40}] * 3)
+    asked: list[Any] = []
+
+    def hub(path: str, config: str | None, *, split: str, revision: str) -> Any:
+        asked.append((path, config, split, revision))
+        return made
+
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    task = load("pg19", source="hub", options={**SMALL, "books": 2})
+    assert [len(episode.asks()) for episode in task.episodes(LM)] == [3, 3]
+    assert asked == [("emozilla/pg19", None, "test", task.card.source.hub.revision)]  # type: ignore[union-attr]
+    assert task.source == "hub:emozilla/pg19@c021754c"
+    assert not task.notes, "the seed draws the books"
+
+
+def test_a_limit_is_shared_out_and_ends_books_early(tmp_path: Path) -> None:
+    for name in "abc":
+        put(tmp_path, f"{name}.txt", name * 60)
+    task = load("pg19", source=str(tmp_path), limit=4, options=SMALL)
+    assert [pieces(episode)[-1][0] for episode in task.episodes(LM)] == ["ask"] * 3
+    assert sum(len(episode.asks()) for episode in task.episodes(LM)) == 4
+    one = load("pg19", source=str(tmp_path), limit=1, options=SMALL)
+    assert [len(episode.asks()) for episode in one.episodes(LM)] == [1]
+    drawn = [load("pg19", source=str(tmp_path), seed=s, options={**SMALL, "books": 1}) for s in range(8)]
+    assert len({next(task.episodes()).key for task in drawn}) > 1, "the seed draws the books"
+
+
+def test_mini_books_are_as_long_as_asked_for() -> None:
+    lm = load_lm("nano")
+    task = load("pg19", options={"tokens": "2k,4k", "window": "1k", "books": 2})
+    one, two = task.episodes(lm)
+    for episode in (one, two):
+        last = episode.asks()[-1]
+        assert last.position + len(last.ids) == 4096
+        assert {ask.step for ask in episode.asks()} == {2048, 4096}
+    assert list(task.episodes(lm)) == list(load("pg19", options=task.describe()["protocol"]).episodes(lm))
+    assert task.n_asks == pytest.approx(12, rel=0.3), "an estimate of 4 characters a token"
+    assert task.n_observes == task.n_asks
+    shorter = load("pg19", options={"tokens": "2k", "window": "1k", "books": 2}).episodes(lm)
+    for begun, whole in zip(shorter, (one, two), strict=True):
+        assert begun.key == whole.key
+        assert begun.asks() == whole.asks()[:2], "runs of two lengths are paired over what is the same text"
+
+
+def test_training_sequences_are_cut_like_books(tmp_path: Path) -> None:
+    put(tmp_path, "train/1.txt", "".join(chr(33 + i % 90) for i in range(300)))
+    put(tmp_path, "train/2.txt", "short")
+    options = {**SMALL, "sequence_tokens": 50}
+    task = load("pg19", source=str(tmp_path), split="train", options=options)
+    found = list(islice(task.training(0, 1, tokens=LM), 6))
+    long = [episode for episode in found if len(episode.steps) > 1]
+    assert len(long) == 3, "a sequence of every book an epoch"
+    for episode in long:
+        assert pieces(episode) == [
+            ("read", 0, 19), ("ask", 20, 8), ("read", 19, 8), ("ask", 28, 8), ("read", 27, 8), ("ask", 36, 8),
+            ("read", 35, 8), ("ask", 44, 6),
+        ]  # fmt: skip
+    assert len({episode.observes()[0].text for episode in long}) > 1, "from random places"
+    assert found == list(islice(task.training(0, 1, tokens=LM), 6))
+    mini = load("pg19", split="train", options=options)
+    first, second = islice(mini.training(0, 1, tokens=LM), 2)
+    assert first.observes()[0].text != second.observes()[0].text
+    assert sum(len(ask.ids) for ask in first.asks()) == 30
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"window": 8}, "window=8 is not larger than stride=8"),
+        ({"tokens": "20"}, "tokens=20 is not longer than the first 20 tokens"),
+        ({"tokens": "30,100"}, "tokens=30 ends inside a piece (they end at 20 + n x 8)"),
+        (
+            {"tokens": "8k,16q"},
+            "tokens: '16q' is no number of tokens such as 512 or 16k, received '8k,16q'. "
+            "Give another with --task-set tokens=VALUE.",
+        ),
+        ({"tokens": "many"}, "tokens: 'many' is no number of tokens such as 512 or 16k. Give another"),
+        ({"tokens": "0,8k"}, "tokens.0: Input should be greater than 0, received 0. Give another"),
+        ({"tokens": ()}, "tokens: no length is given, received ()"),
+        ({"window": "1kb"}, "window: '1kb' is no number of tokens such as 512 or 16k. Give"),
+        ({"tokens": ""}, "'' is no number of tokens"),
+        ({"stride": 0}, "greater than 0"),
+        ({"stripe": 8}, "Did you mean 'stride'?"),
+        ({"protocol": "unit"}, "'strides' or 'units'"),
+    ],
+)
+def test_bad_protocols(options: dict[str, Any], expected: str) -> None:
+    assert expected in refusal("pg19", options={**SMALL, **options})
+
+
+def test_bad_books(tmp_path: Path) -> None:
+    undecodable = put(tmp_path, "bad/test/1.txt", b"good text \xe9 and more")
+    assert f"{undecodable} byte 10: not UTF-8 text (0xe9)" in refusal("pg19", source=str(tmp_path / "bad"))
+    empty = put(tmp_path, "empty/1.txt", "")
+    for source in (empty, empty.parent):
+        assert f"{source} holds no text for pg19" in refusal("pg19", source=str(source))
+    put(tmp_path, "meta/1.txt", "text")
+    put(tmp_path, "meta/metadata.csv", "1,Title,1900,u\n2\n")
+    assert "metadata.csv line 2: one cell" in refusal("pg19", source=str(tmp_path / "meta"))
+    (tmp_path / "nothing").mkdir()
+    assert "No file of split 'test' of pg19" in refusal("pg19", source=str(tmp_path / "nothing"))
+    table = write_csv(tmp_path / "t.csv", [{"id": "1", "body": "words"}])
+    assert "line 2: the column 'text' holds None, no text" in refusal("pg19", source=str(table))
+
+
+def test_a_card_of_other_metrics_is_refused(tmp_path: Path) -> None:
+    card = (ROOT / "tasks" / "pg19.yaml").read_text()
+    path = put(tmp_path, "mine.yaml", card.replace("name: pg19", "name: mine").replace("ppl_word]", "f1]"))
+    assert "f1 is no metric of scored texts" in refusal(str(path))
+
+
+def test_a_real_book() -> None:
+    task = load("pg19", source=shared("pg19"), split="test", options={"tokens": "16k", "books": 1})
+    (episode,) = task.episodes(load_lm("nano"))
+    asks = episode.asks()
+    assert len(asks) == 30
+    assert asks[-1].position + len(asks[-1].ids) == 16384
+    assert 0 < sum(ask.words for ask in asks) < 30 * 512
+    assert asks[0].part.split()[1:], "titles are in metadata.csv"

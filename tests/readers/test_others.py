@@ -1,0 +1,192 @@
+"""Other contexts of every reader: the same queries at the same places, behind texts that share nothing with the own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.qa_files import write_csv, write_jsonl
+from tests.readers.test_metaicl import official
+from tests.tiny import tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.mini.world import categories_in, names_in
+from ttabench.readers import Task, load
+from ttabench.readers.other_demonstrations import OTHER_ROWS
+from ttabench.readers.others import with_pieces
+
+LM = tiny_llama()
+QA = {"documents": 6, "questions": 2}
+TWINS: list[tuple[str, dict[str, Any]]] = [
+    ("streamingqa", QA),
+    ("squad_seq", {**QA, "order": "titles"}),
+    ("archivalqa", {**QA, "downsample": "rows"}),
+    ("streamingqa", {**QA, "kind": "grouped", "group_tokens": 200}),
+    ("streamingqa", {**QA, "kind": "retention", "probe": 2, "every": 2}),
+    ("superglue", {"queries": 4}),
+    ("superglue", {"queries": 4, "ratio": 0.6, "task": "cb"}),
+    ("hellaswag", {"queries": 4}),
+    ("winogrande", {"queries": 4}),
+    ("metaicl", {"tasks": 3, "queries": 4, "steps": "1,4"}),
+    ("pg19", {"tokens": "300", "window": 20, "stride": 8, "books": 2}),
+    ("pg19", {"tokens": "300", "window": 20, "stride": 8, "books": 1}),
+]
+
+
+def texts(episode: Episode) -> set[str]:
+    return {piece.text for piece in episode.observes()}
+
+
+def words(task: Task) -> list[tuple[Episode, Episode]]:
+    return list(zip(task.episodes(LM), task.others(LM), strict=True))
+
+
+@pytest.mark.parametrize(("name", "options"), TWINS, ids=[f"{name} {options}" for name, options in TWINS])
+def test_queries_stay_and_observations_are_others(name: str, options: dict[str, Any]) -> None:
+    task = load(name, options=options, seed=1)
+    pairs = words(task)
+    assert pairs
+    for own, other in pairs:
+        assert own.key == other.key
+        assert [step for step in own.steps if isinstance(step, Ask)] == other.asks()
+        assert [type(step) for step in own.steps] == [type(step) for step in other.steps]
+        assert texts(own)
+        assert not texts(own) & texts(other)
+        if task.card.reader == "qa_stream":
+            assert not {n for t in texts(own) for n in names_in(t)} & {n for t in texts(other) for n in names_in(t)}
+    again = load(name, options=options, seed=1)
+    assert words(again) == pairs
+    told = task.describe_others()
+    assert told["notes"] == []
+    assert told == again.describe_others()
+    assert told["digest"] != load(name, options=options, seed=2).describe_others()["digest"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("superglue", {}), ("hellaswag", {}), ("winogrande", {}), ("openbookqa", {}), ("metaicl", {"tasks": 3})],
+)
+def test_a_twins_other_rule_has_no_category_of_the_own(name: str, options: dict[str, Any]) -> None:
+    for own, other in words(load(name, options={"queries": 8, **options})):
+        asked = [text for ask in own.asks() for text in (ask.prompt, *ask.options)]
+        assert categories_in(texts(own))
+        assert not categories_in([*texts(own), *asked]) & categories_in(texts(other))
+
+
+def test_where_a_twin_has_one_rule_the_record_says_so() -> None:
+    task = load("superglue", options={"task": "sst2", "rules": "fixed", "queries": 4})
+    (pair,) = words(task)
+    assert not texts(pair[0]) & texts(pair[1])
+    (note,) = task.describe_others()["notes"]
+    assert "may follow the same rule (sst2)" in note
+
+
+def test_pieces_take_the_place_of_pieces() -> None:
+    one, two, three = (Observe(text=text) for text in ("one ", "two", "three"))
+    ask = Ask(prompt="?", key="q")
+    own = Episode(key="e", steps=(one, ask, two, ask))
+    found = with_pieces(own, [three, one, two])
+    assert [getattr(step, "text", "?") for step in found.steps] == ["three", "?", "one", "?"]
+    assert with_pieces(own, [three]).steps == (three, ask, ask)
+    assert with_pieces(own, [one, two]).observes()[1].joiner == " " + two.joiner, "blanks go to the front of the next"
+
+
+def qa_file(folder: Path, count: int) -> str:
+    rows = [{"text": f"Text {i}.", "question": f"What is {i}?", "answers": str(i)} for i in range(count)]
+    return str(write_csv(folder / "test.csv", rows))
+
+
+@pytest.mark.parametrize(("documents", "others"), [(2, True), (3, True), (7, False)])
+def test_documents_of_files_are_of_other_articles_where_there_are_any(
+    tmp_path: Path, documents: int, *, others: bool
+) -> None:
+    titles = {f"Text {i}.": "aaabbbcc"[i] for i in range(8)}
+    answers = {"text": ["Text"], "answer_start": [0]}
+    rows = [
+        {"id": f"q{i}", "title": title, "context": text, "question": f"Which {i}?", "answers": answers}
+        for i, (text, title) in enumerate(titles.items())
+    ]
+    source = str(write_jsonl(tmp_path / "squad_test.jsonl", rows))
+    task = load("squad_seq", source=source, options={"documents": documents, "order": "file"})
+    ((own, other),) = words(task)
+    alike = {titles[text] for text in texts(own)} & {titles[text] for text in texts(other)}
+    assert not texts(own) & texts(other)
+    assert bool(alike) != others
+    assert any("own articles" in note for note in task.describe_others()["notes"]) != others
+
+
+def test_documents_of_files_are_the_next_of_the_same_order(tmp_path: Path) -> None:
+    source = qa_file(tmp_path, 7)
+    order = load("streamingqa", source=source, options={"documents": "all"}, seed=3)
+    (whole,) = order.episodes()
+    read = [piece.text for piece in whole.observes()]
+    task = load("streamingqa", source=source, options={"documents": 3}, seed=3)
+    ((own, other),) = words(task)
+    assert [piece.text for piece in own.observes()] == read[:3]
+    assert [piece.text for piece in other.observes()] == read[3:6]
+    few = load("streamingqa", source=source, options={"documents": 5}, seed=3)
+    ((_, left),) = words(few)
+    assert [piece.text for piece in left.observes()] == read[5:]
+    assert few.describe_others()["notes"] == ["the other context has 2 documents, not 5"]
+    with pytest.raises(UserError, match="no documents besides the 7"):
+        order.describe_others()
+
+
+def test_groups_of_a_whole_split_stand_in_for_each_other(tmp_path: Path) -> None:
+    task = load("streamingqa", source=qa_file(tmp_path, 6), options={"kind": "grouped", "group_tokens": 20})
+    pairs = words(task)
+    assert len(pairs) == 3
+    assert [texts(other) for _, other in pairs] == [texts(pairs[(i + 1) % 3][0]) for i in range(3)]
+
+
+def sst2(folder: Path, count: int, asked: int) -> Path:
+    for name, rows in (("train", range(count)), ("validation", range(100, 100 + asked))):
+        (folder / "SST-2").mkdir(exist_ok=True)
+        write_jsonl(folder / "SST-2" / f"{name}.jsonl", [{"sentence": f"row {i}", "label": i % 2} for i in rows])
+    return folder
+
+
+def test_demonstrations_of_files_are_the_next_of_the_same_draw(tmp_path: Path) -> None:
+    source = str(sst2(tmp_path, 7, 3))
+    options = {"task": "sst2", "shots": 3}
+    ((own, other),) = words(load("superglue", source=source, options=options, seed=5))
+    ((six, _),) = words(load("superglue", source=source, options={**options, "shots": 6}, seed=5))
+    assert [piece.text for piece in six.observes()] == [piece.text for e in (own, other) for piece in e.observes()]
+    few = load("superglue", source=source, options={**options, "shots": 5}, seed=5)
+    assert few.describe_others()["notes"] == ["demonstrations of another context: sst2 has 2, not 5", OTHER_ROWS]
+    with pytest.raises(UserError, match="shown or asked"):
+        load("superglue", source=source, options={**options, "shots": 7}).describe_others()
+
+
+def test_rows_that_are_asked_are_never_another_context(tmp_path: Path) -> None:
+    rows = [{"sentence": f"row {i}", "label": i % 2} for i in range(8)]
+    source = str(write_jsonl(tmp_path / "rows.jsonl", rows))
+    task = load("superglue", source=source, options={"task": "sst2", "shots": 2}, limit=3)
+    ((own, other),) = words(task)
+    assert len(texts(other)) == 2
+    assert not any(ask.prompt in text for text in texts(other) for ask in own.asks())
+
+
+def test_metaicl_reads_another_published_draw(tmp_path: Path) -> None:
+    task = load("metaicl", source=str(official(tmp_path)), options={"task": "quarel", "steps": "1,4"}, seed=1)
+    ((own, other),) = words(task)
+    assert [piece.text for piece in own.observes()] == [f"Input: in {1300 + i} Output: yes" for i in range(4)]
+    assert [piece.text for piece in other.observes()] == [f"Input: in {10000 + i} Output: yes" for i in range(4)]
+
+
+def test_books_stand_in_for_each_other_and_the_shorter_one_ends(tmp_path: Path) -> None:
+    for number, length in enumerate((200, 60)):
+        (tmp_path / f"{number}.txt").write_text(chr(97 + number) * length)
+    options = {"tokens": "100", "window": 20, "stride": 8}
+    task = load("pg19", source=str(tmp_path), options=options)
+    (long, short_), (short, long_) = words(task)
+    assert {piece.text[0] for piece in short_.observes()} == {"b"}
+    assert {piece.text[0] for piece in long_.observes()} == {"a"}
+    assert len(short_.observes()) == len(short.observes()) < len(long.observes())
+    assert len(long_.observes()) == len(short.observes())
+    assert long_.asks() == short.asks()
+    (tmp_path / "1.txt").write_text("a" * 200)
+    with pytest.raises(UserError, match="the only one"):
+        load("pg19", source=str(tmp_path), options=options).describe_others()

@@ -1,0 +1,262 @@
+"""Comparing runs: seeds pooled, differences paired, intervals that behave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.records.test_records import record, sample
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.render import as_markdown
+from ttabench.records.schema import SAMPLES_FILE, Row, load_record, save_record, write_samples
+from ttabench.report.compare import compare
+from ttabench.report.tables import comparison_tables, run_table, shown
+from ttabench.stats.aggregation import aggregate
+
+
+def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object) -> Path:
+    """A finished run with these values of f1."""
+    settings: dict[str, object] = {
+        "method": "icl", "task": "t", "model": "nano", "seed": seed, "settings": {},
+        "inputs": {"rows": f"of seed {seed}"},
+    } | config  # fmt: skip
+    found = aggregate(list(values.values()))
+    row = Row(
+        run=run, method=str(settings["method"]), task=str(settings["task"]), source="mini", model="nano", seed=seed,
+        metric="f1", value=found.mean, n=found.n, stderr=found.stderr,
+    )  # fmt: skip
+    path = folder / run
+    path.mkdir()
+    cost = {"adapt_seconds": 1.0 + seed, "ask_ms": 2.0, "state_bytes": 1024, "peak_memory_bytes": 2**20}
+    save_record(record(run, rows=(row,), config=settings, cost=cost), path)
+    write_samples(path / SAMPLES_FILE, [sample(key, value=value).flat() for key, value in values.items()])
+    return path
+
+
+def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
+    good, bad = {"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 0.0, "b": 0.0, "c": 0.0}
+    folders = [
+        stored(tmp_path, "r1", good, seed=0, settings={"k": 1, "other": "x"}),
+        stored(tmp_path, "r2", good, seed=1, settings={"k": 1, "other": "x"}),
+        stored(tmp_path, "r3", bad, seed=0, settings={"k": 2, "other": "x"}),
+        stored(tmp_path, "r4", bad, seed=0, method="none"),
+    ]
+    found = compare(folders)
+    assert [entry.label for entry in found.entries] == ["icl k=1", "icl k=2", "none"]
+    first = found.entries[0]
+    assert first.seeds == (0, 1)
+    assert first.n == 6
+    assert first.runs == ("r1", "r2")
+    assert first.value == pytest.approx(2 / 3)
+    assert first.costs["adapt_seconds"] == 1.5
+    assert first.stderr == pytest.approx(aggregate([1.0, 1.0, 0.0, 1.0, 1.0, 0.0]).stderr)
+    apart = found.differences[0]
+    assert (apart.left, apart.right, apart.n) == ("icl k=1", "icl k=2", 3), "only seed 0 is shared"
+    assert apart.value == pytest.approx(2 / 3)
+
+
+def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:
+    def steps(run: str, seed: int, values: dict[int, float]) -> Path:
+        path = stored(tmp_path, run, {"a": 0.5, "b": 0.5}, seed=seed)
+        found = load_record(path)
+        rows = [
+            found.rows[0].model_copy(update={"step": step, "value": value, "n": 2, "stderr": 0.1})
+            for step, value in values.items()
+        ]
+        save_record(found.model_copy(update={"rows": (*found.rows, *rows)}), path)
+        return path
+
+    runs = [steps("one", 0, {4: 0.2, 16: 0.6}), steps("two", 1, {4: 0.4, 16: 1.0}), stored(tmp_path, "x", {"a": 1.0})]
+    found = compare(runs[:2])
+    ((entry),) = found.entries
+    assert {step: (round(value, 3), n) for step, (value, _, n) in entry.steps.items()} == {4: (0.3, 4), 16: (0.8, 4)}
+    _, shown = comparison_tables(found)
+    assert shown.columns == ("method", "task", "metric", "#4", "#16")
+    assert shown.rows[0][3:] == ("30.0 ± 7.1", "80.0 ± 7.1")
+    assert [row["step"] for row in shown.data] == [4, 16]
+    assert [table.title for table in comparison_tables(compare(runs[2:]))] == ["runs"]
+
+
+def test_only_shared_queries_are_paired(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, "r1", {"a": 1.0, "b": 1.0}),
+        stored(tmp_path, "r2", {"b": 0.5, "z": 0.0}, method="none"),
+        stored(tmp_path, "r3", {"b": 0.5}, method="none", task="elsewhere"),
+    ]
+    (apart,) = compare(folders).differences
+    assert (apart.n, apart.value) == (1, 0.5)
+
+
+def test_one_key_of_two_questions_is_not_paired(tmp_path: Path) -> None:
+    """Streams of 16 and of 32 documents number their questions alike, and ask others."""
+    short = stored(tmp_path, "short", {"q1": 1.0, "q2": 0.0})
+    long = stored(tmp_path, "long", {"q1": 1.0}, method="none")
+    own = [
+        replace(sample("q1", value=0.0), answers=["Tern Island"]),
+        replace(sample("q2", value=1.0), prompt="Who else?"),
+    ]
+    write_samples(long / SAMPLES_FILE, [each.flat() for each in own])
+    assert compare([short, long]).differences == ()
+
+
+@pytest.mark.parametrize(("reader", "units"), [("qa_stream", 2), ("demonstrations", 4), ("other", 8)])
+def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) -> None:
+    """Two seeds of four queries, which are of two sub-tasks and about one document a seed."""
+    folders = []
+    for method, gain in (("icl", 0.4), ("none", 0.0)):
+        for seed in (0, 1):
+            values = {f"q{index}": gain + 0.1 * index + 0.2 * seed * (gain > 0) for index in range(4)}
+            path = stored(tmp_path, f"{method}{seed}", values, seed=seed, method=method)
+            found = load_record(path)
+            save_record(found.model_copy(update={"task": {**found.task, "reader": reader}}), path)
+            own = [replace(sample(key, value=value), about="d", part=f"t{index % 2}" * (units == 4))
+                   for index, (key, value) in enumerate(values.items())]  # fmt: skip
+            write_samples(path / SAMPLES_FILE, [each.flat() for each in own])
+            folders.append(path)
+    (apart,) = compare(folders).differences
+    assert apart.value == pytest.approx(0.5)
+    assert (apart.n, apart.units) == (8, units)
+    assert apart.ci_low is not None
+    alone = compare(folders[:2]).entries[0]
+    by_seed = [0.55, 0.75] if reader != "other" else [0.4, 0.5, 0.6, 0.7, 0.6, 0.7, 0.8, 0.9]
+    if reader == "demonstrations":
+        assert alone.stderr == pytest.approx(0.1 / 2**0.5)
+    else:
+        assert alone.stderr == pytest.approx(aggregate(by_seed).stderr)
+    (whole,) = (row for row in run_table([(load_record(each), each) for each in folders[:2]]).rows if row[0] == "all")
+    assert whole[2] == shown(alone.metric, alone.value, alone.stderr), "`eval` and `compare` say the same"
+
+
+Stretches = dict[tuple[str, int], tuple[int, int, float]]
+"""(tokens, words, mean NLL) by (text, first token)."""
+
+
+def scored(folder: Path, run: str, stretches: Stretches, metric: str = "ppl", **model: object) -> Path:
+    """A finished run that scored these stretches of text."""
+    base = {"name": "nano", "fingerprint": "f", "tokenizer": "nano"} | model
+    row = Row(run=run, method=run, task="t", source="mini", model=str(base["name"]), seed=0, metric=metric, value=9.0,
+              n=len(stretches), weight=100.0)  # fmt: skip
+    samples = [
+        replace(sample(f"{text}@{start}", text), mode="score", metrics={}, logprobs=[-tokens * mean], tokens=[tokens],
+                words=words, position=start)
+        for (text, start), (tokens, words, mean) in stretches.items()
+    ]  # fmt: skip
+    path = folder / run
+    path.mkdir(parents=True)
+    config = {"method": run, "task": "t", "model": base["name"], "seed": 0}
+    save_record(record(run, rows=(row,), config=config, model=base, task={"main_metric": metric, "unit": "book"}), path)
+    write_samples(path / SAMPLES_FILE, [each.flat() for each in samples])
+    return path
+
+
+LONG: Stretches = {("a", 1024): (512, 300, 2.0), ("a", 1536): (512, 310, 2.5), ("b", 1024): (512, 305, 3.0)}
+TAIL: Stretches = {("a", 2048): (40, 30, 1.0), ("b", 1536): (50, 33, 2.0)}
+
+
+def test_perplexities_are_paired_over_the_same_stretches_only(tmp_path: Path) -> None:
+    worse = {place: (tokens, words, mean + 1) for place, (tokens, words, mean) in (LONG | TAIL).items()}
+    short = dict.fromkeys(LONG, (256, 150, 2.2))
+    folders = [scored(tmp_path, "long", LONG | TAIL), scored(tmp_path, "worse", worse)]
+    (apart,) = compare(folders).differences
+    assert apart.n == 5
+    assert apart.value < 0
+    (apart,) = compare([folders[0], scored(tmp_path, "short", short | TAIL)]).differences
+    assert apart.n == 2, "only the ends of the texts are the same stretches"
+    assert apart.value == 0
+    found = compare([*folders, scored(tmp_path, "other", short)])
+    assert [(each.left, each.right) for each in found.differences] == [("long", "worse")]
+    assert found.unpaired == (("long", "other"), ("worse", "other"))
+    assert "no stretch of text was scored by both" in comparison_tables(found)[0].caption
+    assert "long − other; worse − other" in as_markdown(comparison_tables(found)[0])
+    assert compare(folders).unpaired == ()
+    assert comparison_tables(compare(folders))[0].caption == ""
+
+
+@pytest.mark.parametrize("change", [{"fingerprint": "g"}, {"tokenizer": "gpt2"}, {"name": "gpt2", "fingerprint": "g"}])
+def test_perplexities_of_other_bases_have_no_difference(tmp_path: Path, change: dict[str, object]) -> None:
+    one = scored(tmp_path, "one", LONG)
+    assert compare([one, scored(tmp_path, "renamed", LONG, name="the same by another name")]).differences
+    found = compare([one, scored(tmp_path, "other", LONG, **change)])
+    assert found.differences == ()
+    assert found.unpaired == (("one", "other"),)
+
+
+def test_one_query_or_text_shows_no_interval(tmp_path: Path) -> None:
+    of_a = {place: values for place, values in LONG.items() if place[0] == "a"}
+    better = {place: (tokens, words, mean / 2) for place, (tokens, words, mean) in LONG.items()}
+    mean = "ppl_book_mean"
+    alone = compare([scored(tmp_path, "all", better, mean), scored(tmp_path, "a", of_a, mean)])
+    few = compare([stored(tmp_path, "r1", {"q": 1.0}), stored(tmp_path, "r2", {"q": 0.5}, method="none")])
+    for found in (alone, few):
+        (apart,) = found.differences
+        assert apart.value != 0
+        assert (apart.ci_low, apart.ci_high, apart.p) == (None, None, None)
+        table = comparison_tables(found)[-1]
+        assert table.rows[0][4:6] == ("-", "-")
+    (both,) = compare([tmp_path / "all", scored(tmp_path, "both", LONG, mean)]).differences
+    assert both.ci_low is not None
+    assert both.p is not None
+    assert both.units == 2
+
+
+def test_every_format_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ttabench.core.render import show
+
+    folders = [
+        stored(tmp_path, "r1", {"a": 1.0, "b": 0.0}),
+        stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none"),
+    ]
+    tables = comparison_tables(compare(folders))
+    text = as_markdown(tables[0])
+    assert "50.0 ± 50.0" in text
+    assert "1.0 KiB" in text
+    for form in ("table", "markdown", "csv", "json"):
+        show(tables, form)
+        printed = capsys.readouterr().out
+        assert "icl" in printed
+        assert "none" in printed
+        assert "differences" in printed
+
+
+def test_bad_requests(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no runs"):
+        compare([])
+    folder = stored(tmp_path, "r1", {"a": 1.0})
+    with pytest.raises(UnknownName, match="f1"):
+        compare([folder], metric="f11")
+    (folder / "samples.parquet").write_text("damaged")
+    with pytest.raises(UserError, match=r"samples\.parquet"):
+        compare([folder])
+
+
+def test_a_method_and_a_task_may_have_settings_of_one_name(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, f"{count}", {"a": 0.5, "b": 1.0}, method="streamadapter", settings={"queries": count},
+               task_options={"queries": 64})
+        for count in (4, 16)
+    ]  # fmt: skip
+    assert [entry.label for entry in compare(folders).entries] == [
+        "streamadapter queries=4",
+        "streamadapter queries=16",
+    ]
+
+
+def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path: Path) -> None:
+    answers = {"a": 0.5, "b": 1.0}
+    folders = [
+        stored(tmp_path, "earlier", answers),
+        stored(tmp_path, "own", answers, seed=1, state_of="own"),
+        *(stored(tmp_path, f"{number}", {"a": 0.0, "b": 0.5}, seed=number, state_of="other",
+                 inputs={"rows": f"{number}", "others": f"of seed {number}"}) for number in range(2)),
+    ]  # fmt: skip
+    found = compare(folders)
+    assert [(entry.label, entry.seeds) for entry in found.entries] == [
+        ("icl state of: own", (0, 1)),
+        ("icl state of: other", (0, 1)),
+    ]
+    (apart,) = found.differences
+    assert (apart.value, apart.n) == (pytest.approx(0.5), 4)
+    assert "is memory of the context" in comparison_tables(found)[-1].caption
+    assert "memory" not in comparison_tables(compare(folders[:1]))[-1].caption

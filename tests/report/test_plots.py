@@ -1,0 +1,65 @@
+"""Pictures of a comparison: what is drawn is what the records say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.report.test_compare import stored
+from ttabench.records.schema import load_record, save_record
+from ttabench.report.compare import compare
+from ttabench.report.plots import curves, plot
+
+
+def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **more: object) -> Path:
+    """A run with values and standard errors by step."""
+    path = stored(folder, run, {"a": 1.0, "b": 0.0}, **more)  # type: ignore[arg-type]
+    found = load_record(path)
+    rows = [
+        found.rows[0].model_copy(update={"step": step, "value": value, "stderr": stderr, "n": 10})
+        for step, (value, stderr) in by_step.items()
+    ]
+    save_record(found.model_copy(update={"rows": (*found.rows, *rows)}), path)
+    return path
+
+
+def test_curves_pool_seeds_by_step(tmp_path: Path) -> None:
+    folders = [
+        stepped(tmp_path, "r1", {1: (0.2, 0.1), 4: (0.4, 0.1)}),
+        stepped(tmp_path, "r2", {1: (0.4, 0.1), 4: (0.8, 0.1)}, seed=1),
+        stored(tmp_path, "r3", {"a": 1.0}, method="none"),
+    ]
+    (curve,) = curves(compare(folders).entries)
+    assert curve.label == "icl"
+    assert curve.steps == (1, 4)
+    assert curve.values == pytest.approx((30.0, 60.0))
+    assert curve.errors == tuple(100 * error for _, error, _ in compare(folders).entries[0].steps.values())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_a_picture_of_stored_runs(tmp_path: Path, suffix: str) -> None:
+    folders = [
+        stepped(tmp_path, "r1", {1: (0.2, 0.1), 4: (0.4, 0.1)}),
+        stored(tmp_path, "r3", {"a": 1.0, "b": 0.0}, method="none"),
+    ]
+    path = plot(compare(folders).entries, tmp_path / f"p.{suffix}")
+    content = path.read_bytes()
+    assert content.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
+    assert len(content) > 5000
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_command_draws_and_refuses(ttabench: Command, tmp_path: Path) -> None:
+    stored(tmp_path, "r1", {"a": 1.0, "b": 0.0})
+    picture = tmp_path / "p.svg"
+    assert ttabench("compare", "--out", tmp_path, "--plot", picture, "--json").json()["runs"]
+    assert picture.stat().st_size > 5000
+    assert ".png or .svg" in one_line(ttabench("compare", "--out", tmp_path, "--plot", "p.pdf"))
+    assert "no folder no/such" in one_line(ttabench("compare", "--out", tmp_path, "--plot", "no/such/p.png"))
+    (tmp_path / "folder.svg").mkdir()
+    assert "cannot be written" in one_line(ttabench("compare", "--out", tmp_path, "--plot", tmp_path / "folder.svg"))
+    stored(tmp_path, "r2", {"a": 1.0}, task="elsewhere")
+    assert "One picture" in one_line(ttabench("compare", "--out", tmp_path, "--plot", picture))

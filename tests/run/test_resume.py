@@ -1,0 +1,196 @@
+"""A run that goes on counts what was answered, once, and nothing else; its record is that of a run never stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MAC, Command, Ran, one_line
+from tests.records.test_records import sample
+from ttabench.core.types import Ask, Episode
+from ttabench.records.schema import read_samples
+from ttabench.records.store import EpisodeCost, RunFolder
+
+COUNTED = ("pieces", "tokens_read", "episodes", "state_bytes", "patch_bytes")
+"""Costs that do not depend on a clock."""
+METHODS = {
+    "icl": ("--method", "icl", "--set", "truncate=right"),
+    "none": ("--method", "none"),
+    "snapkv": ("--method", "snapkv", "--set", "positions=cache", "--set", "chunk=128", "--set", "budget=64"),
+    "mac": ("--method", "mac", *MAC),
+}
+Evaluate = Callable[..., Ran]
+
+
+@pytest.fixture
+def evaluate(ttabench: Command, common: list[object], tmp_path: Path) -> Evaluate:
+    """Six queries of one episode, two at once."""
+    words = ["--task-set", "documents=3", "--task-set", "questions=2", "--batch-size", 2]
+    return lambda *more, method="icl": ttabench("eval", *METHODS[method], *common, *words, *more)
+
+
+@pytest.fixture
+def killed(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """The partial results of a run killed before its episode ended, and the record of a whole one."""
+    whole = evaluate("--json", "--out", tmp_path / "whole").json()["runs"][0]
+
+    def die(self: RunFolder, cost: EpisodeCost) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "end_episode", die)
+        assert evaluate().code == 130
+    (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
+    assert len(partial.read_text().splitlines()) == 6
+    return partial, whole
+
+
+def lines(partial: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in partial.read_text().splitlines()]
+
+
+def write(partial: Path, found: list[Any]) -> None:
+    partial.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in found))
+
+
+def assert_same(ran: Ran, whole: dict[str, Any], folder: Path) -> None:
+    record = ran.json()["runs"][0]
+    assert record["n"] == whole["n"] == 6
+    assert record["rows"] == whole["rows"]
+    assert record["notes"] == whole["notes"]
+    assert {key: record["cost"][key] for key in COUNTED} == {key: whole["cost"][key] for key in COUNTED}
+    columns = ["episode", "key", "prediction", "f1"]
+    assert sorted(zip(*read_samples(folder, columns).values(), strict=True)) == sorted(
+        zip(*read_samples(Path(whole["folder"]), columns).values(), strict=True)
+    )
+
+
+def test_doubled_and_foreign_lines_do_not_count(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
+    partial, whole = killed
+    found = lines(partial)
+    foreign = {**found[0], "value": {**found[0]["value"], "key": "nobody asked"}}
+    elsewhere = {**found[1], "value": {**found[1]["value"], "episode": "another"}}
+    of_another_run = {**found[2], "run": "0123456789ab"}
+    write(partial, [*found[:4], *found[:4], foreign, elsewhere, of_another_run])
+    shown = evaluate("--json")
+    assert_same(shown, whole, partial.parent)
+
+
+def test_it_says_in_one_note_what_did_not_count(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
+    partial, _ = killed
+    found = lines(partial)
+    partial.write_text("".join(json.dumps(line) + "\n" for line in [*found, found[0]]) + json.dumps(found[1])[:50])
+    said = [line for line in evaluate().err.splitlines() if "partial.jsonl" in line]
+    assert said == ["Note: 2 lines of partial.jsonl did not count: damaged, doubled, or of no query of this run."]
+
+
+def test_costs_of_episodes_are_checked_too(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
+    partial, whole = killed
+    found = lines(partial)
+    cost = {"episode": found[0]["value"]["episode"], "pieces": 900, "tokens_read": 9, "adapt_seconds": 1.0,
+            "encode_seconds": 1.0, "state_bytes": 9, "patch_bytes": 9, "adapt_peak_bytes": 9, "ask_peak_bytes": 9,
+            "truncated": {}, "adapt_cpu_seconds": 1.0}  # fmt: skip
+    ended = {"run": found[0]["run"], "kind": "episode", "value": cost}
+    other = {**ended, "value": {**cost, "episode": "another"}}
+    write(partial, [*found[:5], ended, ended, other])  # a query is missing: the episode did not end
+    assert_same(evaluate("--json"), whole, partial.parent)
+
+
+def asks() -> Episode:
+    return Episode(key="e", steps=tuple(Ask(prompt="Who?", key=key, answers=("Ada",), step=1) for key in "abc"))
+
+
+def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder:
+    """Three answers as a killed run left them, edited, taken up."""
+    before = RunFolder(tmp_path, "r")
+    before.append([sample(key) for key in "abc"])
+    partial = before.path / "partial.jsonl"
+    write(partial, edit(lines(partial)))
+    folder = RunFolder(tmp_path, "r")
+    folder.resume()
+    folder.take_up(asks(), ["f1"])
+    folder.settle()
+    return folder
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prediction": 3}, {"metrics": {"f1": "high"}}, {"metrics": {}}, {"metrics": None}, {"step": "one"},
+        {"ask_ms": "1"}, {"answers": "Ada"}, {"tokens": [10**400]}, {"tokens": [10**30]}, {"prompt": "\ud800"},
+        {"logprobs": {}}, {"extra": 1}, {"mode": "score"}, {"asked": {"group": 3}}, {"key": ["a"]}, {"step": 2},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_sample_of_wrong_types_does_not_count(tmp_path: Path, change: dict[str, Any]) -> None:
+    folder = resumed(
+        tmp_path, lambda found: [found[0], {**found[1], "value": {**found[1]["value"], **change}}, found[2]]
+    )
+    assert [kept.key for kept in folder.samples] == ["a", "c"]
+    assert folder.left_out == 1
+
+
+@pytest.mark.parametrize(
+    "line", ["", "null", "3", "[]", "{}", '{"kind": "sample"}', '{"kind": 3, "value": 4}', "[" * 100_000, '"\\ud800"',
+             '{"kind": "sample", "value": {"epi'], ids=lambda line: line[:20]
+)  # fmt: skip
+def test_a_damaged_line_does_not_count(tmp_path: Path, line: str) -> None:
+    of_this_run = line.replace("{", '{"run": "r", ', 1)
+    folder = resumed(tmp_path, lambda found: [found[0], line, of_this_run, *found[1:]])
+    assert [kept.key for kept in folder.samples] == ["a", "b", "c"]
+    assert folder.left_out == 2
+
+
+def test_the_right_one_of_two_answers_counts(tmp_path: Path) -> None:
+    wrong = {"metrics": {"other": 1.0}}
+    folder = resumed(tmp_path, lambda found: [{**found[0], "value": {**found[0]["value"], **wrong}}, *found])
+    assert [kept.key for kept in folder.samples] == ["a", "b", "c"]
+    assert all(kept.metrics == {"f1": 1.0} for kept in folder.samples)
+    assert folder.left_out == 1
+
+
+def test_bytes_that_are_no_text_are_left_out(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
+    partial, whole = killed
+    partial.write_bytes(b"\xff\x00\xfe\n" + partial.read_bytes())
+    assert_same(evaluate("--json"), whole, partial.parent)
+
+
+@pytest.mark.parametrize("method", [*METHODS])
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_costs_are_those_of_a_run_never_killed(
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str, batches: int
+) -> None:
+    """Killed after so many of three batches: after the last of them only the end of the episode is missing."""
+    whole = evaluate("--json", "--out", tmp_path / "whole", method=method).json()["runs"][0]
+    append, left = RunFolder.append, batches
+
+    def die(self: RunFolder, samples: Any) -> None:
+        nonlocal left
+        append(self, samples)
+        left -= 1
+        if not left:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", die)
+        assert evaluate(method=method).code == 130
+    ran = evaluate("--json", method=method)
+    cost = ran.json()["runs"][0]["cost"]
+    assert_same(ran, whole, Path(ran.json()["runs"][0]["folder"]))
+    assert cost["ask_peak_memory_bytes"] > 0
+    assert (cost["encode_seconds"] > 0) == (whole["cost"]["encode_seconds"] > 0)
+
+
+@pytest.mark.parametrize("name", ["partial.jsonl", ".lock"])
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
+def test_a_folder_in_the_place_of_a_file(
+    evaluate: Evaluate, killed: tuple[Path, dict[str, Any]], name: str, force: tuple[str, ...]
+) -> None:
+    folder = killed[0].parent
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    assert name in one_line(evaluate(*force))

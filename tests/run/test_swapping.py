@@ -1,0 +1,255 @@
+"""Whose state answers: the text's own, another's, none. Every method, what stays in the window, the command line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import fake_kvpress
+from tests.conftest import Command, one_line
+from tests.run.test_runner import FakeTask, run
+from tests.tiny import tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, observes, tiny_method
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Dense, LowRank, Patch, State
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.eviction.settings import WindowSettings
+from ttabench.methods.eviction.window import SlidingWindow
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.registry import find, methods
+from ttabench.methods.states import save_state
+from ttabench.readers.tokens import Tokens
+from ttabench.records.store import EpisodeCost, RunFolder
+from ttabench.run.runner import RunContext
+from ttabench.run.swapping import replaced
+
+PRESS = "kvpress:LastPress"
+OTHERS = (
+    "It is a harbour in the north.",
+    "There are terns and one lighthouse.",
+    "Nobody came by on Monday.",
+    "Old ropes lie on the quay....",
+)
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return tiny_llama()
+
+
+@pytest.fixture(params=[*methods(), "window stride", PRESS])
+def method(request: pytest.FixtureRequest, lm: LM, monkeypatch: pytest.MonkeyPatch) -> BaseMethod[Any]:
+    if request.param == PRESS:
+        fake_kvpress.installed(monkeypatch)
+        spec = find(PRESS)
+        made: BaseMethod[Any] = spec.load()(lm, spec.Settings(budget=12))
+        return made
+    if request.param == "window stride":
+        return SlidingWindow(lm, WindowSettings(mode="stride", n_sink=0, recent=12))
+    return tiny_method(request.param, lm)
+
+
+def scored(key: str, step: int = 0) -> Ask:
+    return Ask(prompt=PROMPTS[0], key=key, mode="score", answers=(" Port Ansel",), step=step)
+
+
+def once(texts: tuple[str, ...]) -> Episode:
+    """Everything is read, then two queries are asked."""
+    return Episode(key="e", steps=(*observes(*texts), scored("a"), Ask(prompt=PROMPTS[1], key="b", answers=("x",))))
+
+
+class WithOthers(FakeTask):
+    """Episodes and what stands in for their observations."""
+
+    def __init__(self, *pairs: tuple[Episode, Episode]) -> None:
+        super().__init__(*(own for own, _ in pairs))
+        self._others = tuple(other for _, other in pairs)
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        assert tokens is not None
+        yield from self._others
+
+
+def ran(method: BaseMethod[Any], task: FakeTask, where: Path, state_of: str = "own") -> RunFolder:
+    folder = RunFolder(where, state_of)
+    run(RunContext(lm=method.lm, method=method, metrics=(), state_of=state_of), task, folder)
+    return folder
+
+
+def answers(folder: RunFolder) -> dict[str, tuple[str, list[float]]]:
+    return {sample.key: (sample.prediction, sample.logprobs) for sample in folder.samples}
+
+
+def without_times(cost: EpisodeCost) -> tuple[object, ...]:
+    return cost.pieces, cost.tokens_read, cost.truncated
+
+
+def tensors_of(patch: Patch) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    if patch.prefix is not None:
+        found += [*patch.prefix.keys_LBHPD, *patch.prefix.values_LBHPD]
+    for delta in patch.deltas.values():
+        assert isinstance(delta, LowRank | Dense)
+        found += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
+    return found
+
+
+def test_nothing_of_an_own_text_is_left_under_another_state_or_none(method: BaseMethod[Any], tmp_path: Path) -> None:
+    """Where a method keeps no text in the window, other answers as the other text does, and none as no text does."""
+    if method.own_tensors:
+        pytest.skip("keeps the own text in the window; see the next test")
+    task = WithOthers((once(TEXTS), once(OTHERS)))
+    plain = {name: ran(method, FakeTask(once(texts)), tmp_path / name) for name, texts in
+             (("own", TEXTS), ("other", OTHERS), ("none", ()))}  # fmt: skip
+    for state_of, expected in plain.items():
+        found = ran(method, task, tmp_path / "swapped", state_of)
+        assert answers(found) == answers(expected), state_of
+        assert without_times(found.costs[0]) == without_times(plain["own"].costs[0]), "the own reading is what counts"
+    closed_book = ran(tiny_method("none", method.lm), FakeTask(once(TEXTS)), tmp_path / "closed")
+    assert answers(plain["none"]) == answers(closed_book)
+    assert (answers(plain["own"]) != answers(plain["other"])) == (method.growth != "none")
+
+
+def test_text_in_the_window_stays_and_everything_else_goes(method: BaseMethod[Any]) -> None:
+    own, other = (method.adapt(method.begin(1), [[piece] for piece in observes(*texts)])
+                  for texts in (TEXTS, OTHERS))  # fmt: skip
+    before, asks = method.patch(own, [scored("a")]), [scored("a")]
+    swapped, emptied = (method.patch(replaced(method, own, state), asks) for state in (other, method.begin(1)))
+    expected = tensors_of(method.patch(other, asks))
+    assert all(torch.equal(one, two) for one, two in zip(tensors_of(swapped), expected, strict=True))
+    if not method.own_tensors:
+        return
+    assert before.tokens_BT is not None
+    assert before.tokens_BT.numel() > 0
+    for patch in (swapped, emptied):
+        assert patch.tokens_BT is not None
+        assert patch.tokens_BT.tolist() == before.tokens_BT.tolist()
+    assert not tensors_of(emptied)
+    assert bool(expected) == (method.name != "window"), "all that a plain window knows stands in the window"
+
+
+def test_reading_for_the_window_alone_keeps_the_own_text_and_its_counts(method: BaseMethod[Any]) -> None:
+    first, second = ([[piece] for piece in observes(*texts)] for texts in (TEXTS, OTHERS))
+    whole, window = method.adapt(method.begin(1), first), method.adapt_window(method.begin(1), first)
+    if method.reads != "once":
+        whole, window = method.adapt(whole, second), method.adapt_window(window, second)
+    assert window.meta == whole.meta
+    assert window.nbytes == whole.nbytes
+    for name in method.own_tensors:
+        assert torch.equal(window.tensors[name], whole.tensors[name])
+    other = method.adapt(method.begin(1), second)
+    patches = [method.patch(replaced(method, own, other), [scored("a")]) for own in (whole, window)]
+    assert all(torch.equal(one, two) for one, two in zip(*map(tensors_of, patches), strict=True))
+
+
+def test_the_other_text_is_read_group_by_group(lm: LM, tmp_path: Path) -> None:
+    """Every query is answered by as much of the other text as was read of its own; at its end the last state stays."""
+    method = InContext(lm, InContextSettings())
+
+    def in_steps(texts: tuple[str, ...]) -> Episode:
+        pieces = observes(*texts)
+        steps: list[Observe | Ask] = []
+        for number in range(3):
+            steps += [*pieces[number : number + 1], scored(f"q{number}", number)]
+        return Episode(key="e", steps=tuple(steps))
+
+    swapped = ran(method, WithOthers((in_steps(TEXTS), in_steps(OTHERS[:2]))), tmp_path / "a", "other")
+    expected = answers(ran(method, FakeTask(in_steps(OTHERS[:2])), tmp_path / "b"))
+    assert answers(swapped) == expected
+    assert expected["q0"] != expected["q1"] == expected["q2"]
+    assert next(sample.context_tokens for sample in swapped.samples) == len(TEXTS[0])
+
+
+def test_pieces_in_the_window_of_a_query_stay_its_own(lm: LM, tmp_path: Path) -> None:
+    method = InContext(lm, InContextSettings())
+    window = tuple(observes("Ada Voss lives in Port Ansel."))
+    asking = Ask(prompt=PROMPTS[0], key="a", mode="score", answers=(" Port Ansel",), window=window)
+    own, other = (Episode(key="e", steps=(*observes(*texts), asking)) for texts in (TEXTS[1:], OTHERS))
+    swapped = ran(method, WithOthers((own, other)), tmp_path / "a", "other")
+    assert answers(swapped) == answers(ran(method, FakeTask(other), tmp_path / "b"))
+    emptied = ran(method, WithOthers((own, other)), tmp_path / "c", "none")
+    assert answers(emptied) == answers(ran(tiny_method("none", lm), FakeTask(own), tmp_path / "d"))
+
+
+def test_swap_state_answers_three_times_and_compares(ttabench: Command, tmp_path: Path) -> None:
+    words = ["--method", "icl", "--task", "streamingqa", "--task-set", "documents=4", "--task-set", "questions=2",
+             "--out", tmp_path]  # fmt: skip
+    plain = ttabench("eval", *words, "--json").json()["runs"][0]
+    found = ttabench("eval", *words, "--swap-state", "--json").json()
+    own, other, none = found["runs"]
+    assert (own["id"], own["how"]) == (plain["id"], "stored"), "the own state's run is the plain run"
+    assert [run["config"]["state_of"] for run in (own, other, none)] == ["own", "other", "none"]
+    assert any("state of another context" in note for note in other["notes"])
+    assert any("empty state" in note for note in none["notes"])
+    assert other["cost"]["pieces"] == own["cost"]["pieces"]
+    apart = {(each["left"], each["right"]): each for each in found["differences"]}
+    assert apart["icl state of: own", "icl state of: other"]["value"] > 0.5
+    assert apart["icl state of: own", "icl state of: none"]["n"] == own["n"] == 8
+    shown = ttabench("eval", *words, "--swap-state")
+    for said in ("icl state of: own", "icl state of: other", "icl state of: none", "is memory of"):
+        assert said in shown.out
+    assert len(ttabench("eval", *words, "--swap-state", "--quiet").out.split()) == 3
+    assert "icl, state of: other" in ttabench("list", "runs", "--out", tmp_path).out
+    plans = ttabench("eval", *words, "--swap-state", "--dry-run", "--json").json()["runs"]
+    assert [each["id"] for each in plans] == [own["id"], other["id"], none["id"]]
+
+
+def test_seeds_are_pooled_whatever_their_other_texts(ttabench: Command, common: list[object]) -> None:
+    found = ttabench("eval", "--method", "icl", *common, "--seeds", "0,1", "--swap-state", "--json").json()
+    assert len(found["runs"]) == 6
+    assert len(found["differences"]) == 3
+    assert len({run["config"]["inputs"].get("others") for run in found["runs"]}) == 3, "one for each seed, or none"
+
+
+Case = Callable[[Path], list[object]]
+BOOK = ["--task", "pg19", "--task-set", "tokens=100", "--task-set", "window=20", "--task-set", "stride=8"]
+
+
+def one_book(folder: Path) -> list[object]:
+    (folder / "one.txt").write_text("So it began, and nobody knew why. " * 20)
+    return [*BOOK, "--source", folder / "one.txt"]
+
+
+def all_documents(folder: Path) -> list[object]:
+    rows = "".join(f"Text {i}.,What is {i}?,{i}\n" for i in range(3))
+    (folder / "test.csv").write_text("text,question,answers\n" + rows)
+    return ["--task", "streamingqa", "--task-set", "documents=3", "--source", folder / "test.csv"]
+
+
+def all_rows(folder: Path) -> list[object]:
+    rows = "".join(f'{{"sentence": "row {i}", "label": {i % 2}}}\n' for i in range(4))
+    (folder / "rows.jsonl").write_text(rows)
+    return ["--task", "superglue", "--task-set", "task=sst2", "--task-set", "shots=2", "--source",
+            folder / "rows.jsonl"]  # fmt: skip
+
+
+def nothing_to_adapt_to(_: Path) -> list[object]:
+    return ["--task", "superglue", "--task-set", "ratio=0", "--source", "mini"]
+
+
+def a_state(folder: Path) -> list[object]:
+    save_state(folder / "state", State(1), {})
+    return ["--task", "streamingqa", "--source", "mini", "--state", folder / "state"]
+
+
+@pytest.mark.parametrize(
+    ("case", "complaint"),
+    [
+        (one_book, "books=2"),
+        (all_documents, "documents besides the 3"),
+        (all_rows, "All rows of sst2 .*--limit"),
+        (nothing_to_adapt_to, "nothing to adapt to"),
+        (a_state, "Leave --state out"),
+    ],
+)
+def test_refusals_are_one_line(ttabench: Command, tiny_base: Path, tmp_path: Path, case: Case, complaint: str) -> None:
+    words = ["--method", "none", "--model", tiny_base, "--out", tmp_path / "runs", *case(tmp_path)]
+    told = one_line(ttabench("eval", *words, "--swap-state"))
+    assert re.search(complaint, told), told
