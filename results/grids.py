@@ -17,7 +17,7 @@ from ttabench.core.render import size
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.compare import pooled
 from ttabench.report.finding import runs_in
-from ttabench.stats.estimate import Observed, estimate
+from ttabench.stats.estimate import estimate, single
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
 """Their order in a table; others follow."""
@@ -169,7 +169,7 @@ def _mean(found: Mapping[str, Sequence[Row]], columns: Sequence[str]) -> str:
         return ""
     draws = {name: _by_seed(found[name]) for name in columns}
     seeds = set.intersection(*(set(each) for each in draws.values()))
-    told = estimate([Observed(str(s), 100 * each[s], stratum=name) for name, each in draws.items() for s in seeds])
+    told = estimate([single(str(s), 100 * each[s], name) for name, each in draws.items() for s in seeds])
     assert told is not None, "a mean of figures is a number"
     several = len(seeds) > 1 and told.stderr is not None
     return f"{told.mean:,.1f} ± {told.stderr:,.1f}" if several else f"{told.mean:,.1f}"

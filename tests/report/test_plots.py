@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Command, one_line
+from tests.records.test_records import sample
 from tests.report.test_compare import stored
-from ttabench.records.schema import load_record, save_record
+from ttabench.records.schema import SAMPLES_FILE, load_record, save_record, write_samples
 from ttabench.report.compare import compare
 from ttabench.report.plots import curves, plot
+from ttabench.stats.aggregation import aggregate
 
 
 def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **more: object) -> Path:
@@ -22,6 +25,12 @@ def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **m
         for step, (value, stderr) in by_step.items()
     ]
     save_record(found.model_copy(update={"rows": (*found.rows, *rows)}), path)
+    asked = [
+        replace(sample(f"{step} {sign}", value=value + sign * stderr), step=step)
+        for step, (value, stderr) in by_step.items()
+        for sign in (-1, 1)
+    ]
+    write_samples(path / SAMPLES_FILE, [each.flat() for each in asked])
     return path
 
 
@@ -35,7 +44,8 @@ def test_curves_pool_seeds_by_step(tmp_path: Path) -> None:
     assert curve.label == "icl"
     assert curve.steps == (1, 4)
     assert curve.values == pytest.approx((30.0, 60.0))
-    assert curve.errors == tuple(100 * error for _, error, _ in compare(folders).entries[0].steps.values())
+    four = ([0.1, 0.3, 0.3, 0.5], [0.3, 0.5, 0.7, 0.9])
+    assert curve.errors == pytest.approx([100 * (aggregate(values).stderr or 0.0) for values in four])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ttabench.stats.aggregation import RATIOS, Unit, aggregate, estimated, observed, pooled
-from ttabench.stats.estimate import Observed, difference, estimate, interval_of_mean, student, wilson
+from ttabench.stats.aggregation import RATIOS, Unit, aggregate, estimated, pooled
+from ttabench.stats.estimate import Observed, difference, estimate, interval_of_mean, single, student, wilson
 
 units = st.builds(
     lambda text, mean, tokens, words: Unit(text, mean * tokens, tokens, words),
@@ -67,7 +67,7 @@ def test_no_figure_is_stored_that_is_no_number(name: str, mean: float) -> None:
             assert all(each is None or math.isfinite(each) for each in figures)
             assert math.isfinite(mean)
     if not math.isfinite(mean):
-        assert observed(RATIOS[name], some) is None
+        assert RATIOS[name].observed(some) is None
 
 
 def test_the_error_of_equal_units_is_that_of_a_mean() -> None:
@@ -169,7 +169,7 @@ def test_runs_of_one_draw_each_have_the_error_of_draws() -> None:
 
 def test_a_difference_of_means_is_the_mean_of_differences() -> None:
     left, right = np.random.default_rng(3).normal(2.0, 1.0, size=(2, 60))
-    sides = [[Observed(str(i), float(value)) for i, value in enumerate(side)] for side in (left, right)]
+    sides = [[single(str(i), float(value)) for i, value in enumerate(side)] for side in (left, right)]
     found, plain = difference(*sides), aggregate(list(left - right))
     assert found is not None
     assert (found.value, found.ci_low, found.ci_high) == pytest.approx((plain.mean, plain.ci_low, plain.ci_high))
@@ -179,11 +179,11 @@ def test_a_difference_of_means_is_the_mean_of_differences() -> None:
 
 
 def test_where_all_units_agree_nothing_tells_how_another_would_differ() -> None:
-    left, right = [Observed(f"d{i // 4}", 0.75) for i in range(12)], [Observed(f"d{i // 4}", 0.5) for i in range(12)]
+    left, right = [single(f"d{i // 4}", 0.75) for i in range(12)], [single(f"d{i // 4}", 0.5) for i in range(12)]
     found = difference(left, right)
     assert found is not None
     assert (found.value, found.ci_low, found.p) == (pytest.approx(0.25), None, None)
-    noise = difference([Observed(str(i), 0.1 + 0.2) for i in range(5)], [Observed(str(i), 0.3) for i in range(5)])
+    noise = difference([single(str(i), 0.1 + 0.2) for i in range(5)], [single(str(i), 0.3) for i in range(5)])
     assert noise is not None
     assert noise.p == 1.0
 
@@ -194,7 +194,7 @@ def test_differences_of_few_shares_hold_the_truth_and_stay_between_minus_1_and_1
 ) -> None:
     generator, inside = np.random.default_rng(8), 0
     for _ in range(2000):
-        sides = [[Observed(str(i), float(v)) for i, v in enumerate(generator.random(12) < right)] for right in rights]
+        sides = [[single(str(i), float(v)) for i, v in enumerate(generator.random(12) < right)] for right in rights]
         found = difference(*sides)
         assert found is not None
         assert found.ci_low is not None
@@ -206,7 +206,7 @@ def test_differences_of_few_shares_hold_the_truth_and_stay_between_minus_1_and_1
 
 def test_a_share_never_counts_more_trials_than_answers() -> None:
     for counts in ((50, 50, 50), (50, 50, 51)):
-        observed = [Observed(str(c), float(i < right)) for c, right in enumerate(counts) for i in range(100)]
+        observed = [single(str(c), float(i < right)) for c, right in enumerate(counts) for i in range(100)]
         found = estimate(observed, share=True)
         assert found is not None
         assert found.ci_low is not None
@@ -215,20 +215,20 @@ def test_a_share_never_counts_more_trials_than_answers() -> None:
 
 def test_a_single_cluster_among_strata_does_not_change_what_the_others_tell() -> None:
     generator = np.random.default_rng(9)
-    two = [Observed(str(i), float(generator.normal(s, 0.1)), stratum=str(s)) for s in range(2) for i in range(10)]
+    two = [single(str(i), float(generator.normal(s, 0.1)), stratum=str(s)) for s in range(2) for i in range(10)]
     plain = estimate(two)
-    joined = estimate([*two, Observed("alone", 0.5, stratum="2")])
+    joined = estimate([*two, single("alone", 0.5, stratum="2")])
     assert plain is not None
     assert joined is not None
     assert joined.stderr == pytest.approx(plain.stderr, rel=0.2)
-    one_draw = [Observed("0", float(i < n), stratum=part) for part, n in (("a", 16), ("b", 8)) for i in range(20)]
+    one_draw = [single("0", float(i < n), stratum=part) for part, n in (("a", 16), ("b", 8)) for i in range(20)]
     found = estimate(one_draw, share=True)
     assert found is not None
     assert found.stderr == pytest.approx((0.8 * 0.2 / 19 + 0.4 * 0.6 / 19) ** 0.5 / 2)
 
 
 def test_two_clusters_show_no_small_p() -> None:
-    sides = [[Observed("a", value), Observed("b", value + apart)] for value, apart in ((2.0, 0.1), (1.0, 0.0))]
+    sides = [[single("a", value), single("b", value + apart)] for value, apart in ((2.0, 0.1), (1.0, 0.0))]
     found = difference(*sides)
     assert found is not None
     assert found.p is not None
@@ -242,7 +242,7 @@ def clusters(generator: np.random.Generator, count: int, size: int, *, shares: b
     found = []
     for index, mean in enumerate(np.clip(generator.normal(0.6, 0.2, count), 0.0, 1.0)):
         values = generator.random(size) < mean if shares else generator.normal(mean, 0.5, size)
-        found += [Observed(str(index), float(value)) for value in values]
+        found += [single(str(index), float(value)) for value in values]
     return found
 
 
@@ -255,7 +255,7 @@ def test_intervals_of_clustered_data_hold_the_truth_as_often_as_they_say(count: 
     for _ in range(draws):
         observed = clusters(generator, count, size, shares=shares)
         found = estimate(observed, share=shares)
-        alone = aggregate([each.numerator for each in observed])
+        alone = aggregate([each.terms[0] for each in observed])
         for told, name in ((found, "clusters"), (alone, "queries")):
             assert told is not None
             assert told.ci_low is not None
@@ -271,7 +271,7 @@ def test_intervals_in_strata_and_of_paired_differences_hold_the_truth() -> None:
     strata = paired = 0
     for _ in range(draws):
         some = [
-            Observed(str(draw), float(value), stratum=str(part))
+            single(str(draw), float(value), stratum=str(part))
             for part in range(5)
             for draw in range(3)
             for value in 0.5 + 0.1 * part + generator.normal(0, 0.2) + generator.normal(0, 0.3, 10)
@@ -287,8 +287,8 @@ def test_intervals_in_strata_and_of_paired_differences_hold_the_truth() -> None:
                 generator.normal(0.1, 0.03),
                 int(generator.integers(200, 600)),
             )
-            left.append(Observed(str(book), (level - gain) * tokens, tokens))
-            right.append(Observed(str(book), level * tokens, tokens))
+            left.append(Observed(str(book), ((level - gain) * tokens, tokens)))
+            right.append(Observed(str(book), (level * tokens, tokens)))
         apart = difference(left, right)
         assert apart is not None
         paired += (apart.ci_low or 0) <= -0.1 <= (apart.ci_high or 0)

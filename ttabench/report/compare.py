@@ -15,9 +15,10 @@ from typing import Any
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord, load_record
-from ttabench.report.pairing import Values, answered, paired_difference, ratio_of, steps_of
+from ttabench.report.pairing import Values, answered, kind_of, steps_of
 from ttabench.stats import aggregation
-from ttabench.stats.aggregation import estimated
+from ttabench.stats.aggregation import Ratio, Unit, estimated, paired_difference
+from ttabench.stats.metrics import METRICS
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
 STATE_OF = "state of"
@@ -201,16 +202,19 @@ def over_runs(rows: Sequence[Row], values: Sequence[Any]) -> tuple[float, float 
         rows: theirs.
         values: what their queries add to it, see `answered`; the error is over all that varies among them.
     """
-    value, stderr, n = pooled(rows)
-    told = estimated(ratio_of(rows[0].metric), values) if values else None
-    return value, told.stderr if told else stderr, n
+    told = estimated(kind_of(rows[0].metric), values) if values else None
+    return (told.mean, told.stderr, told.n) if told else pooled(rows)
 
 
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
     """(mean, standard error, n) over all queries of several runs, which are independent; see `aggregation.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
-    value, stderr = aggregation.pooled(figures, ratio_of(rows[0].metric), draws=draws)
+    value, stderr = aggregation.pooled(figures, _ratio_of(rows[0].metric), draws=draws)
     return value, stderr, sum(row.n for row in rows)
+
+
+def _ratio_of(metric: str) -> Ratio | None:
+    return METRICS[metric].ratio if metric in METRICS else None
 
 
 def _mean(values: Sequence[float | int | None]) -> float | None:
@@ -223,8 +227,8 @@ def _alike(ours: Entry, theirs: Entry) -> bool:
 
 
 def _score_other_texts(left: tuple[Entry, Values], right: tuple[Entry, Values]) -> bool:
-    ratio = ratio_of(left[0].metric) is not None
-    return ratio and _alike(left[0], right[0]) and not set(left[1]) & set(right[1])
+    scored = any(isinstance(value, Unit) for value in left[1].values())
+    return scored and _alike(left[0], right[0]) and not set(left[1]) & set(right[1])
 
 
 def _difference(left: tuple[Entry, Values], right: tuple[Entry, Values]) -> Difference | None:
@@ -236,7 +240,7 @@ def _difference(left: tuple[Entry, Values], right: tuple[Entry, Values]) -> Diff
     if not shared:
         return None
     found = paired_difference(
-        ratio_of(ours.metric), [[values[query] for query in shared] for values in (left[1], right[1])]
+        kind_of(ours.metric), [[values[query] for query in shared] for values in (left[1], right[1])]
     )
     if found is None:
         return None

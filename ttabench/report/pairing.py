@@ -16,39 +16,42 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ttabench.records.schema import RunRecord, load_record, read_samples
-from ttabench.stats.aggregation import Ratio, Unit, observed
-from ttabench.stats.estimate import Apart, Observed, difference
+from ttabench.stats.aggregation import Kind, Unit
+from ttabench.stats.estimate import Observed, single
 from ttabench.stats.metrics import METRICS
+from ttabench.stats.texts import Written
 from ttabench.stats.varying import cluster
 
 Query = tuple[int, str, str, str]
 """(seed, episode, key, what was scored by which base, or asked): two runs are paired by it."""
 OPTIONAL = ("about", "part")
 """Columns that samples of earlier versions may lack."""
-Values: TypeAlias = Mapping[Query, Observed] | Mapping[Query, Unit]
-"""The metric of every query; of a ratio, what was scored."""
+Values: TypeAlias = Mapping[Query, Observed | Written] | Mapping[Query, Unit]
+"""The metric of every query, or its answer; of a ratio, what was scored."""
 
 
-def ratio_of(metric: str) -> Ratio | None:
-    """What a metric is a ratio of, where it is no plain mean."""
-    return METRICS[metric].ratio if metric in METRICS else None
+def kind_of(metric: str) -> Kind | None:
+    """What a metric is where it is no plain mean."""
+    return METRICS[metric].kind if metric in METRICS else None
 
 
 def answered(folders: Sequence[Path], metric: str) -> Values:
-    """The metric of every query of these runs."""
-    if ratio_of(metric) is not None:
+    """What every query of these runs adds to a metric."""
+    known = METRICS.get(metric)
+    if known is not None and known.ratio is not None:
         return _units(folders)
-    values: dict[Query, Observed] = {}
+    corpus = known is not None and known.corpus is not None
+    values: dict[Query, Observed | Written] = {}
     for folder in folders:
         record = load_record(folder)
         for (seed, episode, key, _), (value, prompt, answers, about, part) in _samples(
-            folder, record, (metric, "prompt", "answers", "about", "part")
+            folder, record, ("prediction" if corpus else metric, "prompt", "answers", "about", "part")
         ):
             if value is not None:
                 text = cluster(record.unit, _drawn(record), episode, key, about)
                 asked = repr((prompt, list(answers))).encode()
                 query = (seed, episode, key, hashlib.sha256(asked).hexdigest()[:16])
-                values[query] = Observed(text, float(value), 1.0, part)
+                values[query] = Written(text, value, answers[0], part) if corpus else single(text, float(value), part)
     return values
 
 
@@ -92,11 +95,3 @@ def _samples(folder: Path, record: RunRecord, wanted: Sequence[str]) -> Iterator
         cells = zip(*(columns.get(name, blank) for name in wanted), strict=True)
         for (episode, key), values in zip(named, cells, strict=True):
             yield (seed, episode, key, ""), values
-
-
-def paired_difference(ratio: Ratio | None, sides: Sequence[Sequence[Any]]) -> Apart | None:
-    """The difference of paired values or units, with its interval; None where a figure is no number."""
-    left, right = (side if ratio is None else observed(ratio, side) for side in sides)
-    if left is None or right is None:
-        return None
-    return difference(left, right, exponential=ratio is not None and ratio.outer)

@@ -15,8 +15,9 @@ from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
 from ttabench.stats.aggregation import estimated
-from ttabench.stats.estimate import Estimate, Observed, interval_of_mean
+from ttabench.stats.estimate import Estimate, interval_of_mean, single
 from ttabench.stats.metrics import metric
+from ttabench.stats.texts import Written
 from ttabench.stats.varying import Varying, cluster
 
 if TYPE_CHECKING:
@@ -193,11 +194,13 @@ def _mean(rows: Sequence[Row]) -> Row:
 
 def _figure(name: str, unit: Varying, seed: int, samples: Sequence[Sample]) -> Estimate | None:
     """A metric of a run's queries; None where it is no number."""
-    ratio = metric(name).ratio
+    kind = metric(name)
     own = [(cluster(unit, seed, sample.episode, sample.key, sample.about), sample) for sample in samples]
-    if ratio is not None:
-        return estimated(ratio, [sample.unit()._replace(text=text) for text, sample in own])
-    return estimated(None, [Observed(text, sample.metrics[name], 1.0, sample.part) for text, sample in own])
+    if kind.ratio is not None:
+        return estimated(kind.ratio, [sample.unit()._replace(text=text) for text, sample in own])
+    if kind.corpus is not None:
+        return estimated(kind.corpus, [Written(text, s.prediction, s.answers[0], s.part) for text, s in own])
+    return estimated(None, [single(text, sample.metrics[name], sample.part) for text, sample in own])
 
 
 def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:

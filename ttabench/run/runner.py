@@ -70,7 +70,7 @@ class RunContext:
 
     def of_one_query(self) -> list[str]:
         """The metrics that have a value for one query."""
-        return [name for name in self.metrics if metric(name).ratio is None]
+        return [name for name in self.metrics if metric(name).kind is None]
 
 
 def run_episodes(context: RunContext, task: Task, sink: Sink, tick: Tick) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from ttabench.stats.estimate import LARGEST_LOG, Estimate, Observed, estimate
+from ttabench.stats.estimate import Apart, Estimate, Observed, difference, estimate, single
+from ttabench.stats.figures import LARGEST_LOG, MEAN, PERPLEXITY, Figure
 
 Pair = tuple[float, float]
 """Numerator and denominator."""
@@ -40,7 +41,7 @@ def aggregate(values: Sequence[float]) -> Estimate:
     """
     assert values, "no values to aggregate"
     assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
-    found = estimated(None, [Observed(str(index), value) for index, value in enumerate(values)])
+    found = estimated(None, [single(str(index), value) for index, value in enumerate(values)])
     assert found is not None, "a mean of finite values is a number"
     return found
 
@@ -60,6 +61,26 @@ class Ratio:
     def outer(self) -> bool:
         """Whether the ratio over all groups still has to be exponentiated."""
         return self.exponential and not self.mean_over_texts
+
+    @property
+    def figure(self) -> Figure:
+        """Of the sums over all groups."""
+        return PERPLEXITY if self.outer else MEAN
+
+    def observed(self, units: Sequence[Unit]) -> list[Observed] | None:
+        """What units add to the figure, a cluster a text; None where it is no number."""
+        pairs = [self.terms(unit) for unit in units]
+        if not all(math.isfinite(part) for pair in pairs for part in pair):
+            return None
+        if not self.mean_over_texts:
+            return [Observed(unit.text, pair) for unit, pair in zip(units, pairs, strict=True)]
+        sums: dict[str, list[Pair]] = {}
+        for unit, pair in zip(units, pairs, strict=True):
+            sums.setdefault(unit.text, []).append(pair)
+        texts = {name: (math.fsum(a for a, _ in own), math.fsum(b for _, b in own)) for name, own in sums.items()}
+        if any(b == 0 or a / b > LARGEST_LOG for a, b in texts.values()):
+            return None
+        return [single(name, math.exp(a / b)) for name, (a, b) in texts.items()]
 
     def finish(self, value: float) -> float:
         """From the ratio over all groups to the figure."""
@@ -89,33 +110,42 @@ RATIOS: dict[str, Ratio] = {
 }
 
 
-def observed(ratio: Ratio, units: Sequence[Unit]) -> list[Observed] | None:
-    """What units add to a figure, a cluster a text; None where it is no number."""
-    pairs = [ratio.terms(unit) for unit in units]
-    if not all(math.isfinite(part) for pair in pairs for part in pair):
-        return None
-    if not ratio.mean_over_texts:
-        return [Observed(unit.text, *pair) for unit, pair in zip(units, pairs, strict=True)]
-    sums: dict[str, list[Pair]] = {}
-    for unit, pair in zip(units, pairs, strict=True):
-        sums.setdefault(unit.text, []).append(pair)
-    texts = {name: (math.fsum(a for a, _ in own), math.fsum(b for _, b in own)) for name, own in sums.items()}
-    if any(b == 0 or a / b > LARGEST_LOG for a, b in texts.values()):
-        return None
-    return [Observed(name, math.exp(a / b)) for name, (a, b) in texts.items()]
+class Kind(Protocol):
+    """What a metric is where it is no plain mean of values of queries: `Ratio`, or `texts.Corpus`."""
+
+    @property
+    def figure(self) -> Figure:
+        """Of summed terms."""
+        ...
+
+    def observed(self, values: Any) -> list[Observed] | None:
+        """What each value adds to the sums; None where the figure is no number."""
+        ...
 
 
-def estimated(ratio: Ratio | None, values: Sequence[Any]) -> Estimate | None:
-    """The figure of at least one value (`Observed`), or of a ratio's units (`Unit`); None where it is no number.
+def estimated(kind: Kind | None, values: Sequence[Any]) -> Estimate | None:
+    """The figure of at least one value; None where it is no number.
 
     That is where no word begins, where one word has all tokens, or where a log-probability is not finite.
+
+    Args:
+        kind: what the metric is; None is a plain mean.
+        values: what it is made of, see `Kind.observed`; of a plain mean what was observed.
     """
     assert values, "nothing to aggregate"
-    if ratio is None:
-        return estimate(values, share={each.numerator for each in values} <= {0.0, 1.0})
-    found = observed(ratio, values)
-    told = None if found is None else estimate(found, exponential=ratio.outer)
+    if kind is None:
+        return estimate(values, share={each.terms[0] for each in values} <= {0.0, 1.0})
+    found = kind.observed(values)
+    told = None if found is None else estimate(found, kind.figure)
     return None if told is None else replace(told, n=len(values))
+
+
+def paired_difference(kind: Kind | None, sides: Sequence[Sequence[Any]]) -> Apart | None:
+    """The difference of paired values, with its interval; None where a figure is no number. See `estimated`."""
+    left, right = (side if kind is None else kind.observed(side) for side in sides)
+    if left is None or right is None:
+        return None
+    return difference(left, right, MEAN if kind is None else kind.figure)
 
 
 def pooled(
@@ -139,8 +169,10 @@ def pooled(
     total = sum(weight for _, _, weight in figures)
     value = kind.finish(sum(kind.unfinish(each) * weight for each, _, weight in figures) / total)
     if draws and len(figures) > 1:
-        drawn = [Observed(str(i), kind.unfinish(each) * weight, weight) for i, (each, _, weight) in enumerate(figures)]
-        told = estimate(drawn, exponential=kind.outer)
+        drawn = [
+            Observed(str(i), (kind.unfinish(each) * weight, weight)) for i, (each, _, weight) in enumerate(figures)
+        ]
+        told = estimate(drawn, kind.figure)
         return value, told.stderr if told else None
     if any(error is None for _, error, _ in figures):
         return value, None

@@ -1,12 +1,12 @@
 """THE statistics: one figure with its standard error and 95 % interval, and the difference of two.
 
-    estimate([Observed("doc1", 1.0), Observed("doc1", 0.0), Observed("doc2", 1.0)])      mean 0.667, over two documents
-    difference(left, right)                                                            paired by what varies
+    estimate([single("doc1", 1.0), single("doc1", 0.0), single("doc2", 1.0)])      mean 0.667, over two documents
+    difference(left, right)                                                      paired by what varies
 
-A figure is a ratio of sums, or its exponential; a mean is the ratio whose denominators are 1. What varies are clusters:
+A figure is a function of summed terms (figures.py): a mean, a ratio, a perplexity, macro-F1. What varies are clusters:
 queries about one document, or asked after one draw of demonstrations, resemble each other, and another document or draw
-is what the next reader meets. With e_c = a_c - r b_c for clusters c of numerators a and denominators b, in strata s of
-G_s clusters each, var r = sum_s G_s/(G_s - 1) sum_c (e_c - mean_s e)^2 / (sum b)^2: the delta method (Cochran 1977,
+is what the next reader meets. With e_c the sum of the pulls of cluster c (of a ratio r: (a_c - r b_c) / sum b), in
+strata s of G_s clusters each, var = sum_s G_s/(G_s - 1) sum_c (e_c - mean_s e)^2: the delta method (Cochran 1977,
 sections 5A and 6.4; Liang and Zeger 1986). Intervals take Student's t with sum_s (G_s - 1) degrees of freedom.
 
 Where every stratum has one cluster only, observations stand for themselves, and the error is too small: nothing tells
@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-LARGEST_LOG = 300.0
-"""exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
+from ttabench.stats.figures import LARGEST_LOG, MEAN, Figure
+
 NORMAL_95 = 1.959963984540054
 ROUNDING = 1e-12
 """Errors below this share of a figure are those of floats."""
@@ -32,10 +32,15 @@ class Observed(NamedTuple):
 
     cluster: str
     """Which document, draw or book it is of."""
-    numerator: float
-    denominator: float = 1.0
+    terms: tuple[float, ...]
+    """As many as the figure sums."""
     stratum: str = ""
     """Clusters of different strata differ by more than chance: sub-tasks."""
+
+
+def single(cluster: str, value: float, stratum: str = "") -> Observed:
+    """A value of which the figure is the mean."""
+    return Observed(cluster, (value, 1.0), stratum)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,55 +70,52 @@ class Apart:
     p: float | None = None
 
 
-def estimate(observed: Sequence[Observed], *, exponential: bool = False, share: bool = False) -> Estimate | None:
+def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool = False) -> Estimate | None:
     """The figure of at least one observation; None where it is no number.
 
     Args:
-        observed: finite numbers, in any order.
-        exponential: the figure is the exponential of the ratio.
-        share: it is a share of right ones: the interval stays within 0 and 1 (Wilson 1927, with as many trials as
-            would give this error: Korn and Graubard 1998).
+        observed: finite terms, in any order.
+        figure: of their sums.
+        share: it is a mean of right (1) and wrong (0): the interval stays within 0 and 1 (Wilson 1927, with as many
+            trials as would give this error: Korn and Graubard 1998).
     """
-    assert observed, "nothing observed"
-    total = math.fsum(each.denominator for each in observed)
-    whole = math.fsum(each.numerator for each in observed)
-    if total == 0 or (exponential and whole / total > LARGEST_LOG):
+    sums = _sums(observed)
+    inner = figure.inner(sums)
+    if inner is None or (figure.exponential and inner > LARGEST_LOG):
         return None
-    ratio = whole / total
-    figure = math.exp(ratio) if exponential else ratio
-    residuals = _residuals([each._replace(numerator=each.numerator - ratio * each.denominator) for each in observed])
-    found = _spread(residuals)
+    value, weight = math.exp(inner) if figure.exponential else inner, figure.weight(sums, len(observed))
+    pull = figure.pull(sums)
+    found = _spread(_clustered(observed, [pull(each.terms) for each in observed]))
     if found is None:
-        return Estimate(mean=figure, n=len(observed), units=1, stderr=None, ci_low=None, ci_high=None, weight=total)
-    spread, freedom, units = found[0] / total, found[1], found[2]
+        return Estimate(mean=value, n=len(observed), units=1, stderr=None, ci_low=None, ci_high=None, weight=weight)
+    spread, freedom, units = found
     if share:
-        low, high = _share(ratio, spread, (units, len(observed)), freedom)
+        low, high = _share(inner, spread, (units, len(observed)), freedom)
     else:
-        low, high = ratio - student(freedom) * spread, ratio + student(freedom) * spread
-    ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if exponential else (low, high)
-    slope = figure if exponential else 1.0
-    return Estimate(mean=figure, n=len(observed), units=units, stderr=slope * spread, ci_low=ends[0], ci_high=ends[1],
-                    weight=total)  # fmt: skip
+        low, high = inner - student(freedom) * spread, inner + student(freedom) * spread
+    ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if figure.exponential else (low, high)
+    slope = value if figure.exponential else 1.0
+    return Estimate(mean=value, n=len(observed), units=units, stderr=slope * spread, ci_low=ends[0], ci_high=ends[1],
+                    weight=weight)  # fmt: skip
 
 
-def difference(left: Sequence[Observed], right: Sequence[Observed], *, exponential: bool = False) -> Apart | None:
+def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figure = MEAN) -> Apart | None:
     """Left less right, of the same queries in the same order; None where a figure is no number."""
     assert len(left) == len(right), f"{len(left)} and {len(right)} observations are no pairs"
-    one, other = (estimate(side, exponential=exponential) for side in (left, right))
+    one, other = (estimate(side, figure) for side in (left, right))
     if one is None or other is None:
         return None
-    value = one.mean - other.mean
-    if not exponential and one.weight == other.weight:  # exact where values are
-        value = math.fsum(a.numerator - b.numerator for a, b in zip(left, right, strict=True)) / one.weight
-    ours, theirs = _pulls(left, one, exponential), _pulls(right, other, exponential)
-    apart = [each._replace(numerator=a - b) for each, a, b in zip(left, ours, theirs, strict=True)]
-    spread = _spread(_residuals(apart))
+    value, plain = one.mean - other.mean, figure is MEAN and all(each.terms[1] == 1 for each in (*left, *right))
+    if plain:  # exact where values are
+        value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
+    pairs = zip(_pulls(left, one, figure), _pulls(right, other, figure), strict=True)
+    spread = _spread(_clustered(left, [ours - theirs for ours, theirs in pairs]))
     if spread is None:
         return Apart(value=value, units=1)
     error, freedom, units = spread
-    shares = not exponential and all(each.denominator == 1 and each.numerator in (0, 1) for each in (*left, *right))
+    shares = plain and all(each.terms[0] in (0, 1) for each in (*left, *right))
     if shares and units == len(left):
-        return _of_shares(value, [round(a.numerator - b.numerator) for a, b in zip(left, right, strict=True)])
+        return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
     if error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how another would differ
         return Apart(value=value, units=units, p=1.0 if abs(value) <= ROUNDING else None)
     most = 1.0 if shares else math.inf
@@ -133,17 +135,22 @@ def _of_shares(value: float, signs: Sequence[int]) -> Apart:
     return Apart(value=value, units=n, ci_low=max(-1.0, up - down - half), ci_high=min(1.0, up - down + half), p=p)
 
 
-def _pulls(observed: Sequence[Observed], found: Estimate, exponential: bool) -> list[float]:
+def _sums(observed: Sequence[Observed]) -> tuple[float, ...]:
+    assert observed, "nothing observed"
+    return tuple(math.fsum(terms) for terms in zip(*(each.terms for each in observed), strict=True))
+
+
+def _pulls(observed: Sequence[Observed], found: Estimate, figure: Figure) -> list[float]:
     """How far each observation pulls the figure away from where it is."""
-    ratio, slope = (math.log(found.mean), found.mean) if exponential else (found.mean, 1.0)
-    return [slope / found.weight * (each.numerator - ratio * each.denominator) for each in observed]
+    pull, slope = figure.pull(_sums(observed)), found.mean if figure.exponential else 1.0
+    return [slope * pull(each.terms) for each in observed]
 
 
-def _residuals(observed: Sequence[Observed]) -> dict[str, list[float]]:
-    """Sums by cluster, in strata; observations where every stratum has one cluster."""
+def _clustered(observed: Sequence[Observed], pulls: Sequence[float]) -> dict[str, list[float]]:
+    """Pulls summed by cluster, in strata; those of observations where every stratum has one cluster."""
     sums: dict[str, dict[str, list[float]]] = {}
-    for each in observed:
-        sums.setdefault(each.stratum, {}).setdefault(each.cluster, []).append(each.numerator)
+    for each, pull in zip(observed, pulls, strict=True):
+        sums.setdefault(each.stratum, {}).setdefault(each.cluster, []).append(pull)
     if all(len(clusters) == 1 for clusters in sums.values()):
         return {name: next(iter(clusters.values())) for name, clusters in sums.items()}
     return {name: [math.fsum(own) for own in clusters.values()] for name, clusters in sums.items()}

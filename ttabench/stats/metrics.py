@@ -14,24 +14,17 @@ value a query: they are ratios of sums over all of them (aggregation.py).
 
 from __future__ import annotations
 
-import re
-import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask
-from ttabench.stats.aggregation import RATIOS, Ratio, aggregate
-
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-
-
-def normalise(text: str) -> str:
-    """SQuAD normalisation: lower case, no punctuation, no a/an/the, single blanks."""
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+from ttabench.stats.aggregation import RATIOS, Kind, Ratio, aggregate, estimated
+from ttabench.stats.normalise import normalise
+from ttabench.stats.texts import CORPORA, Corpus, Written
 
 
 def exact(prediction: str, gold: str) -> float:
@@ -51,6 +44,18 @@ def token_f1(prediction: str, gold: str) -> float:
         return float(predicted == wanted)
     shared = sum((Counter(predicted) & Counter(wanted)).values())
     return 2 * shared / (len(predicted) + len(wanted))
+
+
+def rouge(name: str) -> Callable[[str, Ask], float]:
+    """ROUGE of a prediction and the target (Lin 2004), by Google's `rouge_score`."""
+
+    @cache
+    def scorer() -> Any:
+        from rouge_score.rouge_scorer import RougeScorer
+
+        return RougeScorer([name])
+
+    return lambda prediction, ask: float(scorer().score(_target(ask), prediction)[name].fmeasure)
 
 
 def _target(ask: Ask) -> str:
@@ -114,11 +119,18 @@ class Metric:
     """Of the log-probabilities of the options."""
     ratio: Ratio | None = None
     """Of all scored stretches together; such a metric has no value for one query."""
+    corpus: Corpus | None = None
+    """Of all answers together; such a metric has no value for one query, either."""
     scale: float = 100.0
     """Multiply by this to print (percent); stored values stay as they are."""
     digits: int = 1
     """Printed after the point."""
     higher_is_better: bool = True
+
+    @property
+    def kind(self) -> Kind | None:
+        """What it is where it is no plain mean of values of queries."""
+        return self.ratio or self.corpus
 
     def __call__(self, prediction: str, ask: Ask, scored: Scored | None = None) -> float:
         """The value for one query, a fraction from 0 to 1."""
@@ -138,6 +150,11 @@ PERPLEXITIES = {
 LIKELIHOODS = {
     "answer_nll": "negative log-likelihood a token of the target answer and its end, in nats",
     "answer_nll_sum": "the same an answer",
+}
+NUMBERS = {"mae": "mean absolute error of the number that is answered", "rmse": "root of the mean squared error of it"}
+ROUGES = {
+    "rouge1": "ROUGE-1 F-measure (single words), without stemming",
+    "rougeL": "ROUGE-L F-measure (longest common subsequence), without stemming",
 }
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -167,6 +184,16 @@ METRICS: dict[str, Metric] = {
             summary="token F1 against the best of all gold answers, additional ones included",
             function=lambda prediction, ask: max(token_f1(prediction, gold) for gold in ask.answers),
         ),
+        Metric(
+            name="macro_f1",
+            summary="mean F1 of the labels, each counting alike",
+            corpus=CORPORA["macro_f1"],
+        ),
+        *(
+            Metric(name=name, summary=summary, corpus=CORPORA[name], scale=1.0, digits=3, higher_is_better=False)
+            for name, summary in NUMBERS.items()
+        ),
+        *(Metric(name=name, summary=told, function=rouge(name)) for name, told in ROUGES.items()),
         Metric(
             name="acc",
             summary="the right option has the largest summed log-probability",
@@ -218,8 +245,8 @@ def text_metric(name: str) -> Metric:
         UserError: it is not, or there is none.
     """
     found = metric(name)
-    if found.function is None and name not in LIKELIHOODS:
-        known = ", ".join(known for known, each in METRICS.items() if each.function)
+    if found.function is None and found.corpus is None and name not in LIKELIHOODS:
+        known = ", ".join(known for known, each in METRICS.items() if each.function or each.corpus)
         raise UserError(f"The metric {name} needs log-probabilities of options.", f"Metrics of texts: {known}.")
     return found
 
@@ -255,6 +282,12 @@ def as_evaluate(name: str, cache_dir: str | None = None) -> Any:
             )
 
         def _compute(self, *, predictions: list[str], references: list[list[str]]) -> dict[str, float]:
+            if chosen.corpus is not None:
+                pairs = enumerate(zip(predictions, references, strict=True))
+                written = [Written(str(i), given, golds[0]) for i, (given, golds) in pairs]
+                figure = estimated(chosen.corpus, written)
+                assert figure is not None, "answers have a figure"
+                return {chosen.name: figure.mean}
             asks = [Ask(prompt="", key=str(i), answers=tuple(golds)) for i, golds in enumerate(references)]
             return {chosen.name: aggregate([chosen(p, a) for p, a in zip(predictions, asks, strict=True)]).mean}
 

@@ -1,0 +1,107 @@
+"""Figures of summed terms: what a metric adds up over queries, and what becomes of the sums.
+
+    MEAN.inner((3.0, 4.0))                             0.75: three of four are right
+    MACRO_F1.inner((1, 1, 1,  0, 1, 2))                labels of (both, predicted, gold): (1 + 0) / 2
+
+Every figure stays the same where all sums are multiplied by one number, so the pulls of all queries sum to 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+LARGEST_LOG = 300.0
+"""exp of more counts as no number: errors are made of squares of such figures, and exp of 709 is the largest float."""
+STEP = 1e-6
+"""Of numeric gradients, as a share of the largest sum."""
+Sums: TypeAlias = Sequence[float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A function of summed terms."""
+
+    inner: Callable[[Sums], float | None]
+    """The figure, or its logarithm; None where it is no number."""
+    pull: Callable[[Sums], Callable[[Sums], float]]
+    """How far the terms of one query pull `inner` away from where it is at these sums: its gradient times the terms."""
+    exponential: bool = False
+    """The figure is the exponential of `inner`, and its interval that of `inner`."""
+    weighs: bool = False
+    """The last sum is what the figure is a mean over (tokens, words); else queries are."""
+
+    def weight(self, sums: Sums, n: int) -> float:
+        """What the figure is a mean over."""
+        return sums[-1] if self.weighs else float(n)
+
+
+def numeric(inner: Callable[[Sums], float | None]) -> Callable[[Sums], Callable[[Sums], float]]:
+    """Pulls of a figure without a known gradient, by central differences; 0 by sums at whose side it is no number."""
+
+    def at(sums: Sums) -> Callable[[Sums], float]:
+        step = STEP * max(1.0, *(abs(each) for each in sums))
+        slopes = []
+        for place, each in enumerate(sums):
+            up, down = (inner([*sums[:place], each + sign * step, *sums[place + 1 :]]) for sign in (1, -1))
+            slopes.append(0.0 if up is None or down is None else (up - down) / (2 * step))
+        return lambda terms: math.fsum(slope * term for slope, term in zip(slopes, terms, strict=True))
+
+    return at
+
+
+def _ratio(sums: Sums) -> float | None:
+    return sums[0] / sums[1] if sums[1] else None
+
+
+def _ratio_pull(sums: Sums) -> Callable[[Sums], float]:
+    ratio, whole = sums[0] / sums[1], sums[1]
+    return lambda terms: (terms[0] - ratio * terms[1]) / whole
+
+
+def _root(sums: Sums) -> float | None:
+    return math.sqrt(sums[0] / sums[1]) if sums[1] else None
+
+
+def _root_pull(sums: Sums) -> Callable[[Sums], float]:
+    square, root = _ratio_pull(sums), math.sqrt(sums[0] / sums[1])
+    return lambda terms: square(terms) / (2 * root) if root else 0.0
+
+
+def _labels(sums: Sums) -> list[Sums]:
+    return [sums[place : place + 3] for place in range(0, len(sums), 3)]
+
+
+def _f1(sums: Sums) -> float | None:
+    both, answered, right = sums
+    return 2 * both / (answered + right) if answered + right > 0 else None
+
+
+def _macro_f1(sums: Sums) -> float | None:
+    scores = [score for each in _labels(sums) if (score := _f1(each)) is not None]
+    return math.fsum(scores) / len(scores) if scores else None
+
+
+def _macro_pull(sums: Sums) -> Callable[[Sums], float]:
+    scores = [_f1(each) for each in _labels(sums)]
+    wholes = [answered + right for _, answered, right in _labels(sums)]
+    known = sum(score is not None for score in scores)
+
+    def pull(terms: Sums) -> float:
+        own = zip(_labels(terms), scores, wholes, strict=True)
+        found = [(2 * t[0] - score * (t[1] + t[2])) / whole for t, score, whole in own if score is not None]
+        return math.fsum(found) / known
+
+    return pull
+
+
+MEAN = Figure(inner=_ratio, pull=_ratio_pull, weighs=True)
+"""(sum, count), or any ratio of sums."""
+PERPLEXITY = Figure(inner=_ratio, pull=_ratio_pull, exponential=True, weighs=True)
+"""exp of a ratio: (negative log-likelihood, tokens)."""
+ROOT_MEAN_SQUARE = Figure(inner=_root, pull=_root_pull, weighs=True)
+"""(sum of squares, count)."""
+MACRO_F1 = Figure(inner=_macro_f1, pull=_macro_pull)
+"""(both, answered, right) of each label; the mean over labels that are right or were answered somewhere."""

@@ -1,0 +1,90 @@
+"""Figures of all answers together that are no mean of one value each: macro-F1, errors of numbers.
+
+    CORPORA["macro_f1"].observed([Written("d1", "sports", "sports"), Written("d2", "sports", "politics")])
+    two observations, of (both, answered, right) for the labels politics and sports; macro-F1 is (0 + 0.667) / 2
+
+Labels are compared after SQuAD's normalisation. An answer without a number counts as the one that is furthest from the
+right one of the smallest and the largest right ones, as in LaMP's own evaluation (arXiv 2304.11406), where these are 1
+and 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from ttabench.core.errors import UserError
+from ttabench.stats.estimate import Observed
+from ttabench.stats.figures import MACRO_F1, MEAN, ROOT_MEAN_SQUARE, Figure
+from ttabench.stats.normalise import normalise
+
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
+Terms: TypeAlias = list[tuple[float, ...]]
+
+
+class Written(NamedTuple):
+    """An answer and the right one."""
+
+    cluster: str
+    """What varies, see `Observed`."""
+    prediction: str
+    target: str
+    stratum: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """A figure of the sums of terms that answers add."""
+
+    terms: Callable[[Sequence[Written]], Terms]
+    """Of each answer, as many as all answers together ask for."""
+    figure: Figure
+
+    def observed(self, values: Sequence[Written]) -> list[Observed]:
+        """What each answer adds."""
+        terms = self.terms(values)
+        return [Observed(each.cluster, own, each.stratum) for each, own in zip(values, terms, strict=True)]
+
+
+def _labelled(values: Sequence[Written]) -> Terms:
+    """(both, answered, right) of every right label, in order; an answer that is none of them counts for none."""
+    pairs = [(normalise(each.prediction), normalise(each.target)) for each in values]
+    labels = sorted({target for _, target in pairs})
+    return [
+        tuple(float(x) for label in labels for x in (given == right == label, given == label, right == label))
+        for given, right in pairs
+    ]
+
+
+def _number(text: str) -> float | None:
+    found = NUMBER.search(text)
+    return float(found[0]) if found else None
+
+
+def _errors(values: Sequence[Written]) -> list[float]:
+    """How far each number is from the right one.
+
+    Raises:
+        UserError: a right answer is no number.
+    """
+    right = [_number(each.target) for each in values]
+    known = [each for each in right if each is not None]
+    if len(known) < len(right):
+        text = values[right.index(None)].target
+        raise UserError(f"The right answer {text[:40]!r} is no number.", "Give the task another metric.")
+    low, high = min(known), max(known)
+    found = []
+    for each, target in zip(values, known, strict=True):
+        given = _number(each.prediction)
+        found.append(max(target - low, high - target) if given is None else abs(given - target))
+    return found
+
+
+CORPORA = {
+    "macro_f1": Corpus(terms=_labelled, figure=MACRO_F1),
+    "mae": Corpus(terms=lambda values: [(each, 1.0) for each in _errors(values)], figure=MEAN),
+    "rmse": Corpus(terms=lambda values: [(each**2, 1.0) for each in _errors(values)], figure=ROOT_MEAN_SQUARE),
+}
+"""By the name of the metric."""
