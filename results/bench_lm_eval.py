@@ -184,6 +184,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--copa", type=Path, help="folder of train.jsonl and val.jsonl")
     parser.add_argument("--sst2", type=Path, help="folder of train.tsv and dev.tsv")
+    parser.add_argument("--published", action="store_true", help="leave the rows of the miniature world out")
     parser.add_argument("--shots", default="30,10")
     parser.add_argument("--limit", type=int, default=100, help="documents asked")
     parser.add_argument("--model", default="nano", help="nano, or a folder written by save_pretrained")
@@ -195,9 +196,9 @@ def arguments() -> argparse.Namespace:
 
 
 def sources(options: argparse.Namespace, scratch: Path, shots: Sequence[int]) -> list[Source]:
-    """The published rows that were given, then those of the miniature world."""
+    """The published rows that were given, then those of the miniature world, unless these are left out."""
     made = []
-    for kind in ("files", "mini"):
+    for kind in ("files",) if options.published else ("files", "mini"):
         for task in TEMPLATES:
             folder: Path | None = getattr(options, task)
             if kind == "mini" or folder is not None:
