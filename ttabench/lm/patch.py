@@ -104,6 +104,11 @@ class LowRank:
     dropout: Callable[[Tensor, Tensor], Tensor] | None = None
     """dropout(x) @ a^T from x [B, T, in] and a, in place of x @ a^T: while they are trained, never in use."""
 
+    @property
+    def is_one_change(self) -> bool:
+        """Whether it is the same change of the weight for all rows."""
+        return len(self.a_BRI) == len(self.b_BOR) == 1 and self.dropout is None
+
 
 @dataclass(frozen=True)
 class Dense:
