@@ -61,6 +61,9 @@ class Prefix:
     """Which slots go as text is read on top (H2O); None: all stay."""
     hidden_LBHP: tuple[Tensor, ...] | None = None
     """One bool [B, H, P] a layer, true where a head does not see a slot that others may; None when all see all."""
+    bias_LBHP: tuple[Tensor, ...] | None = None
+    """One float [B, H, P] a layer, or [B, N, P] of query heads: added to attention scores (natural log: log 2 counts a
+    slot twice, -inf hides it); None for nothing. Differentiable."""
 
     @property
     def nbytes(self) -> int:
