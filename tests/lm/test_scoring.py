@@ -16,9 +16,9 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Patch
+from ttabench.lm.patch import Dense, Patch
 from ttabench.lm.patching import encoded, forward, read, select_rows, text_start
-from ttabench.lm.scoring import _batches, choose, nll, rolling, score_options, token_logprobs
+from ttabench.lm.scoring import _batches, choose, nll, rolling, score_options, target_logprobs, token_logprobs
 from ttabench.lm.tokens import choice_ids, gold_ids, pad, piece_ids, prompt_ids, windows
 from ttabench.lm.window import Window
 
@@ -67,6 +67,37 @@ def test_gradient_of_the_loss_reaches_the_patch(lm: LM) -> None:
     assert key.grad is not None
     assert (key.grad.flatten(1).abs().amax(1) > 0).all(), "every row has its own gradient"
     assert not token_logprobs(lm, patch, ITEMS)[0].requires_grad
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_every_token_has_its_own_gradient(lm: LM, rows: int) -> None:
+    """A loss that weighs tokens: values, their sum and the gradient, in one batch and text by text."""
+    patch = full_patch(lm, rows) if rows else Patch()
+    name = lm.linear_names()[1]
+    patch = replace(patch, deltas={**patch.deltas, f"{name}.weight": Dense(lm.model.get_submodule(name).weight * 0.1)})
+    leaf = patch.deltas[f"{name}.weight"].delta.requires_grad_()
+    weights = [torch.rand(len(target), requires_grad=True) for _, target in ITEMS]
+    found = target_logprobs(lm, patch, ITEMS)
+    alone = [by_hand(lm, select_rows(patch, [index]) if rows > 1 else patch, *item) for index, item in enumerate(ITEMS)]
+    for ours, expected, scored in zip(found, alone, token_logprobs(lm, patch, ITEMS), strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ours.detach(), scored, atol=1e-4, rtol=1e-4)
+    slopes = []
+    for values in (found, alone):
+        loss = sum((w * v).sum() for w, v in zip(weights, values, strict=True))
+        slopes.append(torch.autograd.grad(loss, [leaf, *weights]))
+    for ours, expected in zip(*slopes, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-3, rtol=1e-3)
+    assert slopes[0][0].abs().max() > 1e-3
+
+
+def test_a_text_is_scored_from_its_first_token(lm: LM) -> None:
+    """A document has no prompt: every token is scored where something begins texts, all but the first elsewhere."""
+    document = [65, 66, 67, 68]
+    (values,) = target_logprobs(lm, Patch(), [([], document)])
+    (behind,) = target_logprobs(lm, Patch(), [(document[:1], document[1:])])
+    assert len(values) == 4 - (not lm.bos_ids)
+    torch.testing.assert_close(values[-3:], behind, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3])

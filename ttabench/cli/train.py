@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
@@ -14,6 +15,7 @@ from ttabench.cli.options import DEFAULT_OUT
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments
+from ttabench.methods.checkpoint_header import HEADER, Header, header
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
@@ -25,7 +27,10 @@ from ttabench.run.resolve import RunRequest
 if TYPE_CHECKING:
     from ttabench.core.types import Episode
     from ttabench.lm.model import LM
+    from ttabench.run.training_config import TrainConfig, TrainRecord
 
+FIRST = "first"
+"""Folder of the stage before, in that of the one that stands on it."""
 SCHEDULES = ("constant", "cosine")
 FORMATS = ("float32", "float16", "bfloat16")
 MOST_ASKED = 10**6
@@ -60,15 +65,78 @@ def train(
     name = f"{plan.resolved.spec.name}-{Path(request.task).stem}-{Path(request.base_name).name}"
     out = storing.out or DEFAULT_OUT / "checkpoints" / name
     recipe = recipe_of(plan.resolved.spec, preset_for(plan.resolved.spec, request.preset, request.model), changes)
+    *earlier, last = _stages(request, recipe, out)
+    config = _train_config(recipe, training, out, plan, request.task_options)
+    for stage in earlier:  # what is wrong with one is said before anything is trained
+        _train_config(stage.recipe, training, stage.out, make_plan(stage.request, training.seed), ())
+    for number, stage in enumerate(earlier):
+        words = f"stage {number + 1} of {len(earlier) + 1} trained"
+        _train_earlier(stage.on(earlier[number - 1].out if number else None), training, words, showing)
+    if earlier:
+        request = last.on(earlier[-1].out).request
+        plan = make_plan(request, training.seed)
+    record = _train_stage(plan, recipe, config, training, "trained", showing)
+    result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
+    result |= {f"validation_{name}": value for name, value in (record.validation or [{}])[-1].items() if name != "step"}
+    again = f"ttabench eval --method {quote(request.method)} --task {request.task} {request.base_words}"
+    commands.show_result("trained", result, showing, f"Try it: {again} --checkpoint {out}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stage:
+    """One of the trainings that a recipe asks for."""
+
+    request: RunRequest
+    recipe: Recipe
+    out: Path
+
+    def on(self, under: Path | None) -> _Stage:
+        """The same on a base that stands on a checkpoint."""
+        return self if under is None else replace(self, request=replace(self.request, base_checkpoint=str(under)))
+
+
+def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[_Stage]:
+    """The trainings of a recipe in order; one, where the base stands on a checkpoint already."""
+    own, first = _Stage(request=request, recipe=recipe, out=out), recipe.first
+    if first is None or request.base_checkpoint:
+        return [own]
+    options = (*request.task_options, *first.task_options)
+    before = replace(
+        request, method=first.method, settings=first.settings, task_options=options, preset="", checkpoint="none"
+    )
+    return [*_stages(before, first.recipe, out / FIRST), own]
+
+
+def _train_earlier(stage: _Stage, training: Training, words: str, showing: commands.Showing) -> None:
+    """An earlier stage, unless its checkpoint is there already."""
+    plan = make_plan(stage.request, training.seed)
+    config = _train_config(stage.recipe, training, stage.out, plan, stage.request.task_options)
+    if training.resume and (stage.out / HEADER).exists() and _is_done(header(stage.out), plan, config):
+        return
+    _train_stage(plan, stage.recipe, config, training, words, showing)
+
+
+def _is_done(found: Header, plan: Plan, config: TrainConfig) -> bool:
+    """Whether a checkpoint is what this training ends with."""
+    told = found.training.get("config", {})
+    wanted = {**config.recipe(), "data": json.loads(json.dumps(config.data))}
+    same = {key: told.get(key) for key in wanted} == wanted and found.settings == plan.resolved.settings
+    return same and (found.method, found.step) == (plan.resolved.spec.name, config.steps)
+
+
+def _train_stage(
+    plan: Plan, recipe: Recipe, config: TrainConfig, training: Training, words: str, showing: commands.Showing
+) -> TrainRecord:
+    """Train the method of a plan and store its checkpoint."""
     from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
     from ttabench.run.saves import check
     from ttabench.run.training import lessons
     from ttabench.run.training import train as train_method
 
-    config = _train_config(recipe, training, out, plan, request.task_options)
-    check(out, resume=training.resume)
+    assert config.out is not None, "a stage has a folder"
+    check(config.out, resume=training.resume)
     seed_everything(training.seed)
-    base = ModelCache().get(request, chat_template=plan.config.chat_template)
+    base = ModelCache().get(plan.request, chat_template=plan.config.chat_template)
     if base.stands_on:
         config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest")})
     method = plan.resolved.build(base)
@@ -82,13 +150,9 @@ def train(
     with render.progress(showing.talking) as tick:
 
         def on_step(step: int, parts: Mapping[str, float]) -> None:
-            tick(f"trained, loss {parts['loss']:.3f}, {parts['tokens_per_second']:,.0f} tokens/s", step, recipe.steps)
+            tick(f"{words}, loss {parts['loss']:.3f}, {parts['tokens_per_second']:,.0f} tokens/s", step, recipe.steps)
 
-        record = train_method(method, batches, config, on_step, judged)
-    result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
-    result |= {f"validation_{name}": value for name, value in (record.validation or [{}])[-1].items() if name != "step"}
-    again = f"ttabench eval --method {quote(request.method)} --task {request.task} {request.base_words}"
-    commands.show_result("trained", result, showing, f"Try it: {again} --checkpoint {out}")
+        return train_method(method, batches, config, on_step, judged)
 
 
 def _validation(plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
@@ -128,12 +192,13 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
     return recipe
 
 
-def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, options: Sequence[str]) -> Any:
+def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, options: Sequence[str]) -> TrainConfig:
     from ttabench.run.training import TrainConfig
 
     if training.dtype not in FORMATS:
         raise UnknownName("number format", training.dtype, list(FORMATS))
-    said = asdict(recipe)
+    said = asdict(replace(recipe, first=None))
+    del said["first"]
     sizes = {key: said.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
     task = plan.task
     data = {"task": task.card.name, "source": task.source, "split": task.split, "options": list(options), **sizes}

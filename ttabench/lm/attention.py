@@ -79,6 +79,8 @@ class Plan:
     """Keys and values that all rows see in front of what their cache returns, one entry a layer."""
     hidden: Sequence[Tensor] | None = None
     """Slots that single heads miss: a bool [B or 1, H, P] a layer, true where head h misses slot p."""
+    bias: Sequence[Tensor] | None = None
+    """What is added to scores: a float [B or 1, H or N, P] a layer, of the first P slots; the others get nothing."""
     reads_on: bool = False
     """A text is read on: every token sees all that stands before it, and there is no padding."""
     watcher: Watcher | None = None
@@ -127,10 +129,13 @@ def forward(
         answered = plan.watcher(Call(module.layer_idx, query, key, value, attention_mask, scaling))
         if answered is not None:
             return answered, None
-    if plan.hidden is not None:
-        assert plan.shared is None, "a prefix with hidden slots is not lent"
-        assert plan.watcher is None, "hidden slots are not shown to watchers"
-        attention_mask = _seen_by_heads(plan.hidden[module.layer_idx], query, key, attention_mask)
+    if plan.hidden is not None or plan.bias is not None:
+        assert plan.shared is None, "a prefix that heads see differently is not lent"
+        assert plan.watcher is None, "what single heads see is not shown to watchers"
+        if plan.hidden is not None:
+            attention_mask = _seen_by_heads(plan.hidden[module.layer_idx], query, key, attention_mask)
+        if plan.bias is not None:
+            attention_mask = _biased(plan.bias[module.layer_idx], query, key, attention_mask)
     if plan.reads_on and 1 < query.shape[2] < key.shape[2]:
         return attend_continuation(query, key, value, scaling), None
     shared = None if plan.shared is None else plan.shared[module.layer_idx]
@@ -163,11 +168,23 @@ def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, m
 
 def _seen_by_heads(hidden_BHP: Tensor, query: Tensor, key: Tensor, mask_B1TS: Tensor | None) -> Tensor:
     """The mask bool [B, N, T, S] of query heads whose key/value head misses some of the first P slots."""
-    tokens, slots = query.shape[2], key.shape[2]
-    if mask_B1TS is None:
-        mask_B1TS = torch.ones(1, 1, tokens, slots, dtype=torch.bool, device=key.device).tril(slots - tokens)
-    hidden_BHS = pad(hidden_BHP, (0, slots - hidden_BHP.shape[2]))
+    mask_B1TS = _causal(query, key) if mask_B1TS is None else mask_B1TS
+    hidden_BHS = pad(hidden_BHP, (0, key.shape[2] - hidden_BHP.shape[2]))
     return mask_B1TS & ~hidden_BHS.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[:, :, None]
+
+
+def _biased(bias_BHP: Tensor, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    """What is added to scores [B, N, T, S]: the bias of the first P slots, and -inf where nothing is seen."""
+    mask = _causal(query, key) if mask is None else mask
+    unseen = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
+    bias_BHS = pad(bias_BHP.to(query.dtype), (0, key.shape[2] - bias_BHP.shape[2]))
+    return unseen + bias_BHS.repeat_interleave(query.shape[1] // bias_BHP.shape[1], dim=1)[:, :, None]
+
+
+def _causal(query: Tensor, key: Tensor) -> Tensor:
+    """bool [1, 1, T, S]: the last T of S slots see those up to their own."""
+    tokens, slots = query.shape[2], key.shape[2]
+    return torch.ones(1, 1, tokens, slots, dtype=torch.bool, device=key.device).tril(slots - tokens)
 
 
 def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask_B1TS: Tensor | None) -> Tensor:

@@ -1,7 +1,11 @@
 """Weight deltas on the frozen LM: hooked low-rank maps and swapped tensors, undone when the context ends.
 
-Low-rank deltas add `(x A^T) B^T` to the output of their linear map, row by row where rows differ. Dense deltas stand in
-for the parameter as `parameter + delta`, a plain tensor: gradients reach the delta while the parameter stays frozen.
+    with deltas_applied(lm, deltas, rows=4): ...        hooks, rows may differ
+    with merged(lm, patch) as rest: ...                 in the weights, once for many forwards under `rest`
+
+Low-rank deltas add `(x A^T) B^T` to the output of their linear map, row by row where rows differ, and where tokens are
+marked at these alone. Dense deltas stand in for the parameter as `parameter + delta`, a plain tensor: gradients reach
+the delta while the parameter stays frozen.
 Style follows NVIDIA/kvpress `presses/base_press.py`: hooks in a context manager that undoes itself in `finally`.
 """
 
@@ -9,39 +13,78 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Dense, LowRank
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]
 
 
 @contextmanager
-def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int) -> Iterator[None]:
+def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Tensor | None = None) -> Iterator[None]:
     """Run the block with the deltas in place.
 
     Args:
         lm: the base model.
         deltas: by module name (`LowRank`) or parameter name (`Dense`).
         rows: batch rows of the forwards inside the block; a delta has as many rows or 1.
+        marked_BT: bool [B or 1, T] where every forward in the block is of T tokens a row: the deltas, all of them
+            low-rank, act at the marked tokens only. None: at every token.
 
     Everything is undone when the block ends, exceptions included. Contexts nest: the outer deltas stay in effect.
     """
+    dense = {name: delta.delta for name, delta in deltas.items() if isinstance(delta, Dense)}
+    assert marked_BT is None or not dense, "a dense delta acts at every token"
     with ExitStack() as undo:
         for name, delta in deltas.items():
             if isinstance(delta, LowRank):
-                handle = lm.model.get_submodule(name).register_forward_hook(_hook(delta, rows))
+                handle = lm.model.get_submodule(name).register_forward_hook(_hook(delta, rows, marked_BT))
                 undo.callback(handle.remove)
-            else:
-                undo.enter_context(_swapped(lm.model, name, delta))
+        if dense:
+            undo.enter_context(_swapped(lm.model, dense))
         yield
 
 
-def _hook(delta: LowRank, rows: int) -> Hook:
+@contextmanager
+def merged(lm: LM, patch: Patch) -> Iterator[Patch]:
+    """Run the block with the patch's deltas in the weights: computed once, at no cost to the forwards of the block.
+
+    Gives what is left of the patch: tokens, prefix, and deltas that differ from row to row, are trained with dropout,
+    or are of the head. Forwards under it equal those under the whole patch; differentiable as they are. When the block
+    ends, exceptions included, the parameters are the very ones they were.
+    """
+    inner = set(lm.linear_names())  # not the head: its weight may be the embedding, too
+    whole = {
+        name: delta
+        for name, delta in patch.deltas.items()
+        if isinstance(delta, Dense) or (name in inner and delta.is_one_change)
+    }
+    left = {name: delta for name, delta in patch.deltas.items() if name not in whole}
+    with _swapped(lm.model, weight_changes(lm, whole)):
+        yield replace(patch, deltas=left)
+
+
+def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
+    """What these deltas, each of all rows alike, add to weights: by parameter name, in the parameter's layout."""
+    changes: dict[str, Tensor] = {}
+    for name, delta in deltas.items():
+        if isinstance(delta, LowRank):
+            assert len(delta.a_BRI) == len(delta.b_BOR) == 1, f"{name}: a delta of several rows is not one change"
+            change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
+            plain = isinstance(lm.model.get_submodule(name), nn.Linear)
+            parameter, change = f"{name}.weight", change_OI if plain else change_OI.T
+        else:
+            parameter, change = name, delta.delta
+        changes[parameter] = changes[parameter] + change if parameter in changes else change
+    return changes
+
+
+def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
     a_BRI, b_BOR = delta.a_BRI, delta.b_BOR
     assert a_BRI.dim() == b_BOR.dim() == 3, "low-rank factors are [B, R, in] and [B, out, R]"
     sizes = {a_BRI.shape[0], b_BOR.shape[0]}
@@ -51,18 +94,27 @@ def _hook(delta: LowRank, rows: int) -> Hook:
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         a, b, width = a_BRI.to(output.dtype), b_BOR.to(output.dtype), args[0].shape[-1]
         if shared and delta.dropout is None:
-            low_XR = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
+            low = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
         else:
             x_BTI = args[0].reshape(rows, -1, width)  # OPT flattens rows and tokens before its feed-forward
-            low_BTR = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
-            if not shared:
-                out_BTO = output.view(rows, -1, output.shape[-1])
-                return _plus(out_BTO, low_BTR, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
-            low_XR = low_BTR.flatten(0, 1)
-        return _plus(output.flatten(0, -2), low_XR, b.flatten(0, 1).T).view(output.shape)
+            low = x_BTI @ a.transpose(1, 2) if delta.dropout is None else delta.dropout(x_BTI, a)
+        if marked_BT is not None:
+            low = _at_marked(low, marked_BT, rows)
+        if not shared:
+            out_BTO = output.view(rows, -1, output.shape[-1])
+            return _plus(out_BTO, low, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
+        return _plus(output.flatten(0, -2), low.flatten(0, -2), b.flatten(0, 1).T).view(output.shape)
 
-    add.rows_alike = shared  # type: ignore[attr-defined]  # `lean` then leaves padding out
+    add.rows_alike = shared and marked_BT is None  # type: ignore[attr-defined]  # `lean` then leaves padding out
     return add
+
+
+def _at_marked(low: Tensor, marked_BT: Tensor, rows: int) -> Tensor:
+    """The products [B, T, R] or [B T, R] at marked tokens, and zeros."""
+    tokens = low.numel() // (rows * low.shape[-1])
+    assert marked_BT.shape[1] == tokens, f"marks of {marked_BT.shape[1]} tokens on a forward of {tokens}"
+    marks = marked_BT.to(low).expand(rows, -1).reshape(*low.shape[:-1], 1)
+    return low * marks
 
 
 def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
@@ -72,17 +124,28 @@ def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
 
 
 @contextmanager
-def _swapped(model: nn.Module, name: str, delta: Dense) -> Iterator[None]:
-    """`parameter + delta` in every place that holds the parameter (embedding and head may share one)."""
-    base = model.get_parameter(name)
-    change = delta.delta[0] if delta.delta.dim() == base.dim() + 1 else delta.delta
-    assert change.shape == base.shape, f"{name}: delta {tuple(delta.delta.shape)} on {tuple(base.shape)}"
-    value = base + change.to(base.dtype)
-    places = [(m, leaf) for m in model.modules() for leaf, held in m._parameters.items() if held is base]
+def _swapped(model: nn.Module, changes: Mapping[str, Tensor]) -> Iterator[None]:
+    """`parameter + change` in every place that holds the parameter (embedding and head may share one)."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for leaf, held in module._parameters.items():
+            places.setdefault(id(held), []).append((module, leaf))
+    bases: dict[int, Tensor] = {}
+    values: dict[int, Tensor] = {}
+    for name, change in changes.items():
+        owner, _, leaf = name.rpartition(".")
+        base: Tensor | None = model.get_submodule(owner)._parameters[leaf]  # under another swap a plain tensor
+        assert base is not None, f"{name} is no parameter"
+        change = change[0] if change.dim() == base.dim() + 1 else change
+        assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
+        bases[id(base)] = base
+        values[id(base)] = values.get(id(base), base) + change.to(base.dtype)
     try:
-        for module, leaf in places:
-            module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
+        for key, value in values.items():
+            for module, leaf in places[key]:
+                module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
         yield
     finally:
-        for module, leaf in places:
-            module._parameters[leaf] = base
+        for key, base in bases.items():
+            for module, leaf in places[key]:
+                module._parameters[leaf] = base  # type: ignore[assignment]

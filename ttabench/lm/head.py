@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
 from ttabench.lm.model import LM
+from ttabench.lm.second_order import wants_second_order
 
 LOGITS_AT_ONCE = 2**26
 """Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""
@@ -26,14 +27,15 @@ LOGITS_TRAINED = {"cpu": 2**22, "cuda": 2**26}
 
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """Log-probabilities (natural log) of the targets, float32 [N]; differentiable."""
+    """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable."""
     head = lm.model.get_output_embeddings()
-    if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(head):
+    if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(head) and not wants_second_order():
         values_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head)  # type: ignore[no-untyped-call]
         return values_N
     size = len(hidden_ND) if torch.is_grad_enabled() else max(1, LOGITS_AT_ONCE // lm.vocab_size)
     parts = zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True)
-    return torch.cat([-cross_entropy(lm.logits(h).float(), t, reduction="none") for h, t in parts])
+    kind = torch.promote_types(lm.dtype, torch.float32)
+    return torch.cat([-cross_entropy(lm.logits(h).to(kind), t, reduction="none") for h, t in parts])
 
 
 def _is_frozen(head: nn.Module) -> bool:

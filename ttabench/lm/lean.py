@@ -110,11 +110,13 @@ class Lean:
         """Whether it may stand in for the decoder now: no gradients, on a CPU, and nothing hooked but linear maps."""
         return in_two_parts(device) and not any(map(_altered, self._whole))
 
-    def text(self, ids_BT: Tensor, positions_BT: Tensor, filled_BT: Tensor | None) -> Text:
+    def text(
+        self, ids_BT: Tensor, positions_BT: Tensor, filled_BT: Tensor | None, embeddings_BTC: Tensor | None = None
+    ) -> Text:
         """The tokens of a forward, without padding (`filled_BT` false) where nothing hooked tells rows apart."""
         if ids_BT.shape[1] == 1 or filled_BT is None or bool(filled_BT.all()) or not self._packs():
-            return Text(ids_BT, positions_BT)
-        return Text(ids_BT, positions_BT, filled_BT.flatten().nonzero()[:, 0])
+            return Text(ids_BT, positions_BT, None, embeddings_BTC)
+        return Text(ids_BT, positions_BT, filled_BT.flatten().nonzero()[:, 0], embeddings_BTC)
 
     def _packs(self) -> bool:
         """Whether padding may be left out of the linear maps: nothing is hooked to them that tells rows apart."""
@@ -129,7 +131,7 @@ class Lean:
     def run(self, text: Text, slots: Sequence[Slots], attend: Attend) -> Tensor:
         """Last hidden states [B, T, C] of a text; keys and values go into the slots, one entry a layer."""
         turns = self._turns(text.packed(text.positions_BT.expand(text.ids_BT.shape)))
-        x_XC = embedding(text.packed(text.ids_BT), self._embedding._parameters["weight"])
+        x_XC = self._entering(text)
         for number, (block, held) in enumerate(zip(self._blocks, slots, strict=True)):
             y_XC = _normed(x_XC, block.before, self._epsilon)
             both = torch.cat([_mapped(y_XC, block.query), _mapped(y_XC, block.key)], dim=1)
@@ -142,6 +144,12 @@ class Lean:
             y_XC = _normed(x_XC, block.after, self._epsilon)
             x_XC = x_XC + _mapped(block.act(_mapped(y_XC, block.gate)) * _mapped(y_XC, block.up), block.down)
         return text.in_rows(_normed(x_XC, self._norm, self._epsilon))
+
+    def _entering(self, text: Text) -> Tensor:
+        """What enters the first layer, [X, C]."""
+        if text.embeddings_BTC is not None:
+            return text.packed(text.embeddings_BTC)
+        return embedding(text.packed(text.ids_BT), self._embedding._parameters["weight"])
 
     def _turns(self, positions_X: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and signed sine [X, 1, D] of the rotary angles at these positions."""

@@ -91,6 +91,16 @@ class LM(Texts):
         out: Tensor = self.model.get_output_embeddings()(hidden_ND)
         return out
 
+    def embedded(self, ids_BT: Tensor, more_NC: Tensor | None = None) -> Tensor:
+        """Input embeddings [B, T, C] of these ids; those from `vocab_size` on are rows of `more_NC`, differentiable."""
+        table = self.model.get_input_embeddings()
+        found_BTC: Tensor = table(ids_BT if more_NC is None else ids_BT.clamp(max=self.vocab_size - 1))
+        if more_NC is None:
+            return found_BTC
+        rows_BT = (ids_BT - self.vocab_size).clamp(min=0)
+        own_BTC = more_NC.to(found_BTC)[rows_BT]
+        return torch.where((ids_BT >= self.vocab_size)[..., None], own_BTC, found_BTC)
+
     @property
     def _parameter(self) -> nn.Parameter:
         first: nn.Parameter = next(self.model.parameters())

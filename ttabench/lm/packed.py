@@ -34,6 +34,8 @@ class Text:
     """[B or 1, T]"""
     places_X: Tensor | None = None
     """Which of the B T tokens, row after row, are no padding; None: all of them."""
+    embeddings_BTC: Tensor | None = None
+    """What stands for the ids' embeddings; None: these."""
 
     def packed(self, rows_BT: Tensor) -> Tensor:
         """[B, T, ...] without padding: [X, ...]."""

@@ -61,6 +61,9 @@ class Prefix:
     """Which slots go as text is read on top (H2O); None: all stay."""
     hidden_LBHP: tuple[Tensor, ...] | None = None
     """One bool [B, H, P] a layer, true where a head does not see a slot that others may; None when all see all."""
+    bias_LBHP: tuple[Tensor, ...] | None = None
+    """One float [B, H, P] a layer, or [B, N, P] of query heads: added to attention scores (natural log: log 2 counts a
+    slot twice, -inf hides it); None for nothing. Differentiable."""
 
     @property
     def nbytes(self) -> int:
@@ -103,6 +106,11 @@ class LowRank:
     """[B, out, R]; B may be 1. Any scale is already inside."""
     dropout: Callable[[Tensor, Tensor], Tensor] | None = None
     """dropout(x) @ a^T from x [B, T, in] and a, in place of x @ a^T: while they are trained, never in use."""
+
+    @property
+    def is_one_change(self) -> bool:
+        """Whether it is the same change of the weight for all rows."""
+        return len(self.a_BRI) == len(self.b_BOR) == 1 and self.dropout is None
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,13 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.lm.deltas import deltas_applied
+from ttabench.lm.layout import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix
 from ttabench.lm.window import Window
 
 __all__ = [
+    "Layout",
     "Window",
     "check_fits",
     "deltas_applied",
@@ -30,6 +32,7 @@ __all__ = [
     "encoded",
     "follows_text",
     "forward",
+    "hidden_states",
     "patch_rows",
     "read",
     "select_rows",
@@ -76,6 +79,32 @@ def forward(
     with deltas_applied(lm, patch.deltas, rows):
         hidden_BTD = past.feed(ids_BT.to(device), None if mask_BT is None else mask_BT.to(device).bool())
         return lm.logits(hidden_BTD if last is None else hidden_BTD[:, -last:]), past
+
+
+def hidden_states(
+    lm: LM, patch: Patch, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None, *, past: Window | None = None
+) -> tuple[Tensor, Window]:
+    """One forward of tokens that stand as `layout` says, as `forward` otherwise, without the head; differentiable.
+
+    Returns:
+        last hidden states [B, T, C], of which `lm.logits` makes logits; and the window, which goes on behind the
+        furthest position and sees all real slots.
+
+    Raises:
+        UserError: a position is none of the model's.
+    """
+    rows, device = ids_BT.shape[0], lm.device
+    patch = encoded(lm, patch)
+    assert patch_rows(patch) in (1, rows), f"patch of {patch_rows(patch)} rows on a batch of {rows}"
+    mask_BT = None if mask_BT is None or bool(mask_BT.all()) else mask_BT.to(device).bool()
+    if layout.positions_BT is not None:
+        last = layout.positions_BT.to(device)
+        check_fits(lm, None, [1 + int((last if mask_BT is None else last.masked_fill(~mask_BT, 0)).max())])
+    elif past is None:
+        check_fits(lm, patch.prefix, [ids_BT.shape[1]] if mask_BT is None else mask_BT.sum(1))
+    window = Window(lm, patch.prefix, rows) if past is None else past
+    with deltas_applied(lm, patch.deltas, rows, layout.marked_BT):
+        return window.feed_laid(ids_BT.to(device), layout, mask_BT), window
 
 
 def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *, block: int = BLOCK) -> Prefix:
@@ -195,6 +224,7 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
             mask_BP=None if prefix.mask_BP is None else pick(prefix.mask_BP),
             eviction=eviction.select(index_N.to(prefix.next_position_B.device)) if eviction and own else eviction,
             hidden_LBHP=None if prefix.hidden_LBHP is None else tuple(pick(hidden) for hidden in prefix.hidden_LBHP),
+            bias_LBHP=None if prefix.bias_LBHP is None else tuple(pick(bias) for bias in prefix.bias_LBHP),
         )
     return Patch(
         tokens_BT=None if patch.tokens_BT is None else pick(patch.tokens_BT),

@@ -11,6 +11,7 @@ prefix brings an `Eviction`, slots are thrown away after every feed.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,7 +19,8 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
 from ttabench.lm.attention import NAME, Shared, is_watched, planned, watched
-from ttabench.lm.fused import in_two_parts
+from ttabench.lm.fused import bias_of, in_two_parts
+from ttabench.lm.layout import Layout
 from ttabench.lm.lean import Lean
 from ttabench.lm.model import LM
 from ttabench.lm.packed import Attending
@@ -47,18 +49,18 @@ class Window:
         assert len(pairs) in (0, lm.layers), f"prefix of {len(pairs)} layers on a model of {lm.layers}"
         self._mask_BS = None if prefix is None or prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
         self._evict, self._eviction = evict, self._eviction_of(prefix)
-        hidden = None if prefix is None else prefix.hidden_LBHP
-        self._hidden = None if hidden is None else [each.to(lm.device) for each in hidden]
+        parts = {} if prefix is None else {"hidden": prefix.hidden_LBHP, "bias": prefix.bias_LBHP}
+        self._by_head = {name: [each.to(lm.device) for each in held] for name, held in parts.items() if held}
         self._shared = self._lendable(pairs)
         sliding = getattr(lm.config, "sliding_window", None) is not None
         ours = lm.model.config._attn_implementation == NAME
-        self._whole = ours and not sliding and self._shared is None and self._hidden is None
+        self._whole = ours and not sliding and self._shared is None and not self._by_head
         slots = pairs[0][0].shape[2] if self._shared else 0
         own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
         room = room if retain and self._eviction is None else 0
         self._layers = [Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
-        self._lean = Lean.of(lm) if ours and self._hidden is None else None
+        self._lean = Lean.of(lm) if ours and not self._by_head else None
         self._cache = Cache(layers=list(self._layers))
         start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
         self._next_B = start.to(lm.device)
@@ -77,8 +79,8 @@ class Window:
         Nor where every row evicts slots of its own, or somebody watches.
         """
         config = self.lm.model.config
-        if self._hidden is not None:
-            assert config._attn_implementation == NAME, "no other attention hides slots from single heads"
+        if self._by_head:
+            assert config._attn_implementation == NAME, "no other attention tells heads apart"
             return None
         if not pairs or self.rows == 1 or pairs[0][0].shape[0] > 1 or config._attn_implementation != NAME:
             return None
@@ -109,6 +111,21 @@ class Window:
         self._mask_BS, self._next_B = mask_BS, self._next_B + total_B
         if step is not None:
             self._hold(step.left(self.prefix(), evict=self._evict))
+        return hidden_BTD
+
+    def feed_laid(self, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None) -> Tensor:
+        """Read tokens that stand as `layout` says (its marks are for `deltas_applied`); otherwise as `feed`."""
+        assert self._eviction is None, "what is thrown away has no place in a layout"
+        mask_BS, tokens = self._extended_mask(ids_BT, mask_BT), ids_BT.shape[1]
+        positions_BT = layout.positions(self._positions(ids_BT, mask_BT)[0], self.lm.max_positions)
+        mask, slots = mask_BS, self._cache.get_seq_length() + tokens
+        if layout.sees_BTS is not None:
+            mask = layout.mask(tokens, slots, mask_BS)
+            if self._shared is not None and layout.sees_BTS.shape[2] == slots:
+                self._shared = [replace(each, all_seen=False) for each in self._shared]
+        hidden_BTD = self._run(ids_BT, mask, positions_BT, mask_BT, layout.embeddings_BTC)
+        real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
+        self._mask_BS, self._next_B = mask_BS, real_BT.amax(1) + 1
         return hidden_BTD
 
     def _hold(self, prefix: Prefix) -> None:
@@ -143,17 +160,24 @@ class Window:
         positions_BT = (self._next_B[:, None] + depths_BT).clamp(0, self.lm.max_positions - 1)
         return self._run(ids_BT, mask_BTS[:, None], positions_BT, filled_BT)
 
-    def _run(self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, filled_BT: Tensor | None) -> Tensor:
+    def _run(
+        self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, filled_BT: Tensor | None,
+        embeddings_BTC: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
         if self._lean is not None and not is_watched() and self._lean.serves(ids_BT.device):
-            text = self._lean.text(ids_BT, positions_BT, filled_BT)
+            text = self._lean.text(ids_BT, positions_BT, filled_BT, embeddings_BTC)
             attend = Attending(text, self._lean.scaling, self._shared, self._seen(ids_BT.shape[1], mask))
             return self._lean.run(text, self._layers, attend)
         behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
         plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
-        with planned(shared=self._shared, hidden=self._hidden, reads_on=plainly):
+        if mask is not None and mask.dim() == 4 and self.lm.model.config._attn_implementation != NAME:
+            mask = bias_of(mask, self.lm.dtype)  # eager attention adds what it is given
+        by_head = {"hidden": self._by_head.get("hidden"), "bias": self._by_head.get("bias")}
+        with planned(shared=self._shared, reads_on=plainly, **by_head):
             output = self.lm.decoder(
-                input_ids=ids_BT,
+                input_ids=ids_BT if embeddings_BTC is None else None,
+                inputs_embeds=embeddings_BTC,
                 attention_mask=mask,
                 position_ids=positions_BT,
                 past_key_values=self._cache,
@@ -201,21 +225,19 @@ class Window:
             keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
             values = [joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
         mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
-        next_B, hidden = self._next_B.expand(self.rows), None
-        if self._hidden is not None:
-            more = keys[0].shape[2] - self._hidden[0].shape[2]
-            hidden = tuple(pad(each, (0, more)).expand(self.rows, -1, -1) for each in self._hidden)
-        return Prefix(
-            tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, eviction=self._eviction, hidden_LBHP=hidden
-        )
+        next_B, slots, by_head = self._next_B.expand(self.rows), keys[0].shape[2], {}
+        for name, held in self._by_head.items():
+            more = slots - held[0].shape[2]
+            by_head[f"{name}_LBHP"] = tuple(pad(each, (0, more)).expand(self.rows, -1, -1) for each in held)
+        return Prefix(tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, eviction=self._eviction, **by_head)
 
     def select(self, rows_N: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken several times (beams)."""
         for layer in self._layers:
             layer.select(rows_N)
         self.rows = len(rows_N)
-        if self._hidden is not None and len(self._hidden[0]) > 1:
-            self._hidden = [each.index_select(0, rows_N) for each in self._hidden]
+        for name, held in self._by_head.items():
+            self._by_head[name] = held if len(held[0]) == 1 else [each.index_select(0, rows_N) for each in held]
         if self._mask_BS is not None and self._mask_BS.shape[0] > 1:
             self._mask_BS = self._mask_BS.index_select(0, rows_N)
         if self._next_B.shape[0] > 1:

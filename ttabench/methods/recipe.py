@@ -1,8 +1,11 @@
-"""How a method is trained where `ttabench train` is told no more."""
+"""How a method is trained where `ttabench train` is told no more.
+
+Recipe(steps=300, lr=3e-4, first=Stage(settings=("rank=8",), recipe=Recipe(steps=300)))      LoRA, then the method on it
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +31,21 @@ class Recipe:
     """Largest norm of the gradient."""
     decay: float = 0.0
     """Weight decay, decoupled from the gradient (AdamW)."""
+    first: Stage | None = None
+    """What is trained before and added to the base model's weights, unless the base stands on a checkpoint already."""
 
     def episodes(self, documents: int) -> int:
         """Episodes of a step whose episodes hold so many documents."""
         return max(1, self.batch_documents // documents)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """An earlier stage of a training: a method that reads nothing, on the same task; its recipe may have a `first`."""
+
+    method: str = "lora"
+    settings: tuple[str, ...] = ()
+    """Settings as they are typed, `rank=8`."""
+    task_options: tuple[str, ...] = ()
+    """Options of the task beside those that were typed, `ratio=1.0`."""
+    recipe: Recipe = field(default_factory=Recipe)

@@ -3,22 +3,25 @@
     lm = stood_on(load("smollm2-135m"), Path("my-lora"), "my-lora")        every method then runs on the tuned weights
 
 A checkpoint of a method that reads nothing (`lora`) is a change of weights like any other; added to the base, it is a
-base that every method may stand on. Records name it, and the base's fingerprint is that of the changed weights.
+base that every method may stand on. Records name it, and the base's fingerprint is that of the changed weights. Where
+the checkpoint itself stands on another one, that one is added first, and so on down.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+from ttabench.lm.deltas import weight_changes
 from ttabench.lm.model import LM
-from ttabench.lm.patch import LowRank
 from ttabench.methods import checkpoints, registry
 from ttabench.methods.checkpoint_header import header as header_of
+from ttabench.run.resolve import named
 
 
 def stood_on(lm: LM, folder: Path, name: str) -> LM:
@@ -30,25 +33,34 @@ def stood_on(lm: LM, folder: Path, name: str) -> LM:
         name: of the checkpoint, for records.
 
     Raises:
-        UserError: no checkpoint there, one of another base, or of a method that has to read something first.
+        UserError: no checkpoint there, one of another base, or of a method that has to read something first; one that
+            stands on a checkpoint that is not there or has changed.
     """
     header = header_of(folder)
-    if header.method != "lora":
+    if registry.find(header.method).growth != "none":
         what = f"{folder} is a checkpoint of {header.method}: its weights depend on what was read."
         raise UserError(what, "Stand on a checkpoint of lora.")
+    if header.stands_on and not lm.stands_on:
+        _stand_below(lm, folder, header.stands_on)
     method = checkpoints.load(registry.find(header.method).load(), lm, folder)
-    deltas = method.patch(method.begin(1), []).deltas
+    patch = method.patch(method.begin(1), [])
+    assert patch.prefix is None is patch.tokens_BT, f"{header.method} changes more than weights"
     with torch.no_grad():
-        for map_name, delta in deltas.items():
-            assert isinstance(delta, LowRank), "lora's deltas are low-rank"
-            _add(lm.model.get_submodule(map_name), delta)
-    lm.changed({"name": name, "digest": digest(folder), "training": header.training})
+        for parameter_name, change in weight_changes(lm, patch.deltas).items():
+            parameter = lm.model.get_parameter(parameter_name)
+            parameter.add_(change.reshape(parameter.shape).to(parameter.dtype))
+    below = {"stands_on": dict(lm.stands_on)} if lm.stands_on else {}
+    lm.changed({"name": name, "digest": digest(folder), "training": header.training, **below})
     return lm
 
 
-def _add(linear: nn.Module, delta: LowRank) -> None:
-    """The delta on the weight of its linear map, in that weight's layout and format."""
-    weight = linear.weight
-    assert isinstance(weight, nn.Parameter), "a linear map has a weight"
-    change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
-    weight.add_((change_OI if isinstance(linear, nn.Linear) else change_OI.T).to(weight.dtype))
+def _stand_below(lm: LM, folder: Path, under: Mapping[str, Json]) -> None:
+    """Let the base model stand on the checkpoint that the one in `folder` was trained on."""
+    name = str(under["name"])
+    below = named(name, lm.name)
+    if not below.exists():
+        raise UserError(f"{folder} stands on {name}, which is not there.", "Put it back, or train again.")
+    if digest(below) != under["digest"]:
+        what = f"{folder} stands on {name}, which has changed since."
+        raise UserError(what, f"Train {folder} again, or put the old {name} back.")
+    stood_on(lm, below, name)

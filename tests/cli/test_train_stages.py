@@ -1,0 +1,158 @@
+"""Trainings of several stages: a LoRA first, added to the base, then the method on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import MAC, Command, one_line
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.core.digests import digest
+from ttabench.core.errors import UserError
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import forward
+from ttabench.methods import checkpoints
+from ttabench.methods.checkpoint_header import header
+from ttabench.methods.lora.method import Lora
+from ttabench.methods.lora.settings import LoraSettings
+from ttabench.methods.mac import MAC as SPEC
+from ttabench.methods.recipe import Recipe, Stage
+from ttabench.run import saves
+from ttabench.run.standing import stood_on
+
+TUNED = Recipe(steps=2, lr=1e-2, documents=(1,))
+SMALL = ("--steps", 2, "--documents", 1, "--questions", 1)
+
+
+@pytest.fixture
+def _two_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MAC's recipe begins with two steps of LoRA."""
+    recipe = Recipe(first=Stage(settings=("rank=2",), recipe=TUNED))
+    monkeypatch.setitem(SPEC.recipes, "nano", recipe)  # type: ignore[call-overload]
+
+
+def words(common: list[object], out: Path) -> list[object]:
+    return ["--method", "mac", *MAC, "--model", common[5], "--source", "mini", *SMALL, "--out", out, "--json"]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "adapter.safetensors")
+
+
+def same(first: Path, second: Path) -> bool:
+    a, b = weights(first), weights(second)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.usefixtures("_two_stages")
+def test_two_stages_equal_two_commands(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    staged, first, second = tmp_path / "staged", tmp_path / "first", tmp_path / "second"
+    assert ttabench("train", *words(common, staged)).json()["folder"] == str(staged)
+    under = header(staged).stands_on
+    assert under == {"name": str(staged / "first"), "digest": digest(staged / "first")}
+    assert (header(staged / "first").method, header(staged / "first").step) == ("lora", 2)
+
+    tuning = ["--method", "lora", "--set", "rank=2", "--model", common[5], "--source", "mini", "--steps", 2,
+              "--lr", 1e-2, "--documents", 1, "--out", first]  # fmt: skip
+    assert ttabench("train", *tuning).code == 0
+    assert ttabench("train", *words(common, second), "--base-checkpoint", first).code == 0
+    assert not (second / "first").exists(), "the base stands on a checkpoint already"
+    assert same(first, staged / "first")
+    assert same(second, staged)
+
+    asked = ["eval", "--method", "mac", *common, "--checkpoint", staged, "--limit", 1, "--json"]
+    (run,) = ttabench(*asked, "--base-checkpoint", staged / "first").json()["runs"]
+    assert run["model"]["stands_on"]["name"] == str(staged / "first")
+    refused = one_line(ttabench(*asked[:-1]))
+    assert f"--base-checkpoint {staged / 'first'}" in refused
+
+
+@pytest.mark.usefixtures("_two_stages")
+@pytest.mark.parametrize("saving", [1, 0])
+def test_the_same_command_goes_on_where_a_stage_was_lost(
+    ttabench: Command, common: list[object], tmp_path: Path, saving: int
+) -> None:
+    """A stage that is done stays as it is, with saves or without; the next one ends where it would have ended."""
+    out = tmp_path / "out"
+    given = [*words(common, out), "--save-every", saving]
+    assert ttabench("train", *given).code == 0
+    before, stamp = weights(out), digest(out / "first")
+    saves.discard(out)  # as after a kill between the stages
+    assert ttabench("train", *given).code == 0
+    assert digest(out / "first") == stamp
+    assert all(torch.equal(before[name], each) for name, each in weights(out).items())
+
+
+@pytest.mark.usefixtures("_two_stages")
+def test_another_first_stage_is_refused(
+    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = words(common, tmp_path / "out")
+    assert ttabench("train", *given).code == 0
+    other = Recipe(first=Stage(settings=("rank=3",), recipe=TUNED))
+    monkeypatch.setitem(SPEC.recipes, "nano", other)  # type: ignore[call-overload]
+    assert "was trained with other settings: rank 2, not 3" in one_line(ttabench("train", *given))
+
+
+def test_a_wrong_setting_of_a_stage_is_refused_before_anything_is_trained(
+    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Recipe(first=Stage(recipe=TUNED, settings=("rankk=3",)))
+    monkeypatch.setitem(SPEC.recipes, "nano", wrong)  # type: ignore[call-overload]
+    assert "rank" in one_line(ttabench("train", *words(common, tmp_path / "out")))
+    assert not list(tmp_path.rglob("adapter.json"))
+
+
+def tuned(lm: LM, folder: Path, seed: int) -> Lora:
+    """A LoRA that changes every linear map, trained on what the base stands on."""
+    method = Lora(lm, LoraSettings(rank=2, alpha=4.0))
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for b in method.b:
+            b.normal_(std=0.2)
+    under = {key: lm.stands_on[key] for key in ("name", "digest")} if lm.stands_on else {}
+    checkpoints.save(method, folder, stands_on=under)
+    return method
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(make: Callable[[], LM], tmp_path: Path) -> None:
+    lm, top, bottom = make(), tmp_path / "top", tmp_path / "bottom"
+    first = tuned(lm, bottom, 3)
+    ids = torch.tensor([[65, 66, 67, 68]])
+    stood_on(lm, bottom, str(bottom))
+    second = tuned(lm, top, 4)
+    other = stood_on(make(), top, str(top))
+    deltas = first.patch(first.begin(1), []) + second.patch(second.begin(1), [])
+    with torch.no_grad():
+        expected = forward(make(), deltas, ids)[0]
+        torch.testing.assert_close(forward(other, Patch(), ids)[0], expected, atol=1e-3, rtol=1e-3)
+    told = other.describe()["stands_on"]
+    assert (told["name"], told["stands_on"]["name"]) == (str(top), str(bottom))
+    checkpoints.load(Lora, lm, top)  # on what it was trained on
+
+    with (bottom / "adapter.json").open("a") as file:
+        file.write("\n")
+    with pytest.raises(UserError, match="has changed since"):
+        stood_on(make(), top, str(top))
+    bottom.rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="which is not there"):
+        stood_on(make(), top, str(top))
+
+
+def test_a_run_on_a_chain_of_checkpoints(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    """Trained on top of each other, and evaluated on both by the name of the upper one."""
+    lower, upper = tmp_path / "lower", tmp_path / "upper"
+    tuning = ["train", "--method", "lora", "--set", "rank=2", "--model", common[5], "--source", "mini", *SMALL]
+    assert ttabench(*tuning, "--out", lower).code == 0
+    assert ttabench(*tuning, "--out", upper, "--base-checkpoint", lower).code == 0
+    ran = ttabench("eval", "--method", "icl", *common, "--base-checkpoint", upper, "--limit", 1, "--json")
+    (run,) = ran.json()["runs"]
+    assert run["model"]["stands_on"]["stands_on"]["name"] == str(lower)
+    assert json.loads((upper / "adapter.json").read_text())["stands_on"]["digest"] == digest(lower)

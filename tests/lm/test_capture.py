@@ -1,0 +1,123 @@
+"""What enters layers and maps is shown as the model saw it, and nothing stays hooked."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.lm.test_patching import IDS, MODELS, close, full_patch, random_prefix, text
+from tests.tiny import tiny_llama
+from ttabench.lm.capture import inputs_kept, inputs_shown
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.lm.patching import encoded, forward, read, text_start
+from ttabench.lm.recompute import layers_recomputed
+from ttabench.lm.scoring import nll
+
+
+@pytest.fixture(params=MODELS, ids=IDS)
+def lm(request: pytest.FixtureRequest) -> LM:
+    made: LM = request.param()
+    return made
+
+
+def hooks(lm: LM) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in lm.model.modules())
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
+def test_blocks_are_shown_what_transformers_calls_hidden_states(lm: LM, grad: bool) -> None:
+    ids_BT, everywhere = text(2, 9), range(lm.layers + 1)
+    with torch.set_grad_enabled(grad):
+        copy = deepcopy(lm.model)  # transformers leaves hooks of its own behind
+        expected = copy(input_ids=ids_BT, use_cache=False, output_hidden_states=True).hidden_states
+        before = forward(lm, Patch(), ids_BT)[0]
+        with inputs_kept(lm, 2, blocks=everywhere) as kept:
+            logits_BTV, _ = forward(lm, Patch(), ids_BT)
+    assert list(kept) == list(everywhere)
+    for number in range(lm.layers):
+        (hidden_BTC,) = kept[number]
+        close(hidden_BTC, expected[number])
+    close(logits_BTV, before, atol=1e-5)
+    (norm,) = [
+        each for name, each in lm.decoder.named_modules() if name in ("norm", "ln_f", "decoder.final_layer_norm")
+    ]
+    close(norm(kept[lm.layers][0]), expected[-1])
+    assert hooks(lm) == 0
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
+def test_maps_turn_what_was_shown_into_what_they_give(lm: LM, grad: bool) -> None:
+    """In rows, whether padding was left out of the maps or not, and with deltas and a prefix in place."""
+    names, given = lm.linear_names(), {}
+    patch, ids_BT, mask_BT = encoded(lm, full_patch(lm, 1)), text(3, 8), torch.ones(3, 8, dtype=torch.bool)
+    mask_BT[1, 5:] = False
+    patch = replace(patch, deltas={})
+
+    def keep(name: str, output: Tensor) -> None:
+        given[name] = output.detach().reshape(3, 8, -1)
+
+    handles = [
+        lm.model.get_submodule(name).register_forward_hook(lambda _m, _a, out, name=name: keep(name, out))
+        for name in names
+    ]
+    with torch.set_grad_enabled(grad), inputs_kept(lm, 3, maps=names) as kept:
+        forward(lm, patch, ids_BT, mask_BT)
+    for handle in handles:
+        handle.remove()
+    for name in names:
+        (x_BTI,) = kept[name]
+        assert x_BTI.shape == (3, 8, lm.linear_shape(name)[0])
+        close(lm.model.get_submodule(name)(x_BTI)[mask_BT], given[name][mask_BT], atol=1e-5)
+
+
+@torch.no_grad()
+def test_reading_in_blocks_shows_every_token_once(lm: LM) -> None:
+    """Also under deltas and behind a prefix: what one read shows at once, another shows block by block."""
+    patch = Patch(prefix=random_prefix(lm, 1), deltas=full_patch(lm, 1).deltas)
+    start = len(text_start(lm, patch))
+    with inputs_kept(lm, 2, blocks=[1]) as whole:
+        read(lm, patch, text(2, 11))
+    with inputs_kept(lm, 2, blocks=[1]) as parts:
+        read(lm, patch, text(2, 11), block=4)
+    assert len(whole[1]) == 1
+    assert len(parts[1]) > 1
+    assert whole[1][0].shape == (2, start + 11, lm.hidden_size)
+    close(torch.cat(parts[1], dim=1), whole[1][0])
+
+
+def test_gradients_flow_through_what_was_kept(lm: LM) -> None:
+    patch = full_patch(lm, 1)
+    first = lm.linear_names()[0]
+    a_BRI = patch.deltas[first].a_BRI.requires_grad_()  # type: ignore[union-attr]
+    with inputs_kept(lm, 2, blocks=[lm.layers - 1, lm.layers]) as kept:
+        forward(lm, Patch(deltas=patch.deltas), text(2, 6))
+    for place in (lm.layers - 1, lm.layers):
+        (slope,) = torch.autograd.grad(kept[place][0].pow(2).sum(), a_BRI, retain_graph=True)
+        assert slope.abs().max() > 1e-4
+
+
+def test_layers_that_are_recomputed_are_shown_too() -> None:
+    lm, patch = tiny_llama(), full_patch(tiny_llama(), 1)
+    seen: list[object] = []
+    with layers_recomputed(lm), inputs_shown(lm, lambda place, _: seen.append(place), 1, blocks=[0, 1, 2]):
+        nll(lm, Patch(deltas=patch.deltas), [([65, 66], [67])])
+    assert seen == [0, 1, 2]
+
+
+def test_nothing_stays_hooked_after_an_exception(lm: LM) -> None:
+    def look() -> None:
+        with inputs_kept(lm, 1, blocks=[0, lm.layers], maps=lm.linear_names()[:2]):
+            assert hooks(lm) == 4
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        look()
+    assert hooks(lm) == 0
+    with pytest.raises(AssertionError, match="layers"), inputs_kept(lm, 1, blocks=[lm.layers + 1]):
+        pass
+    assert hooks(lm) == 0

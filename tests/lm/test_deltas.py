@@ -1,0 +1,204 @@
+"""Weight deltas at marked tokens only, and deltas put into the weights once for many forwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.lm.test_patching import IDS, MODELS, close, full_patch, low_rank, plain, random_prefix, text
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.lm.deltas import deltas_applied, merged
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch
+from ttabench.lm.patching import encoded, forward
+from ttabench.lm.scoring import token_logprobs
+
+
+@pytest.fixture(params=MODELS, ids=IDS)
+def lm(request: pytest.FixtureRequest) -> LM:
+    made: LM = request.param()
+    return made
+
+
+def all_maps(lm: LM, rows: int = 1) -> dict[str, Delta]:
+    return {name: low_rank(lm, name, rows, seed) for seed, name in enumerate(lm.linear_names())}
+
+
+def by_hand(lm: LM, deltas: dict[str, Delta], ids_BT: Tensor, marked_BT: Tensor) -> Tensor:
+    """Logits where every map is told its output token by token: with the delta where marked, else without."""
+    handles = []
+    for name, delta in deltas.items():
+        assert isinstance(delta, LowRank)
+
+        def mixed(_m: object, args: tuple[Tensor], output: Tensor, delta: LowRank = delta) -> Tensor:
+            x_BTI, y_BTO = args[0].view(*ids_BT.shape, -1), output.view(*ids_BT.shape, -1)
+            change_BOI = delta.b_BOR @ delta.a_BRI
+            with_BTO = y_BTO + torch.einsum("bti,boi->bto", x_BTI, change_BOI.expand(len(x_BTI), -1, -1))
+            return torch.where(marked_BT[..., None], with_BTO, y_BTO).view(output.shape)
+
+        handles.append(lm.model.get_submodule(name).register_forward_hook(mixed))
+    try:
+        return plain(lm, ids_BT)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
+def test_a_delta_at_marked_tokens(lm: LM, rows: int, grad: bool) -> None:
+    ids_BT, deltas = text(3, 9), all_maps(lm, rows)
+    marked_BT = torch.rand(3, 9, generator=torch.Generator().manual_seed(4)) < 0.4
+    with torch.set_grad_enabled(grad), deltas_applied(lm, deltas, 3, marked_BT):
+        found = forward(lm, Patch(), ids_BT)[0]
+    expected = by_hand(lm, deltas, ids_BT, marked_BT)
+    close(found, expected, atol=1e-3)
+    assert (found - plain(lm, ids_BT)).abs().max() > 0.1
+
+
+def test_marking_all_or_none(lm: LM) -> None:
+    """All tokens marked is the plain delta; none, the base model bit for bit. One row of marks serves all rows."""
+    ids_BT, deltas = text(2, 7), all_maps(lm, 2)
+    with torch.no_grad():
+        with deltas_applied(lm, deltas, 2, torch.ones(1, 7, dtype=torch.bool)):
+            everywhere = forward(lm, Patch(), ids_BT)[0]
+        with deltas_applied(lm, deltas, 2, torch.zeros(2, 7, dtype=torch.bool)):
+            nowhere = forward(lm, Patch(), ids_BT)[0]
+        assert torch.equal(everywhere, forward(lm, Patch(deltas=deltas), ids_BT)[0])
+        assert torch.equal(nowhere, forward(lm, Patch(), ids_BT)[0])
+
+
+@torch.no_grad()
+def test_marks_with_a_prefix_padding_and_another_delta(lm: LM) -> None:
+    """Each row under shared and marked deltas at once equals that row alone, whatever its padding."""
+    prefix, outer, inner = random_prefix(lm, 1), all_maps(lm), {}
+    for seed, name in enumerate(lm.linear_names(), start=50):
+        inner[name] = low_rank(lm, name, 1, seed)
+    ids_BT, mask_BT = text(2, 8), torch.ones(2, 8, dtype=torch.bool)
+    mask_BT[1, :3] = False
+    marked_BT = torch.zeros(2, 8, dtype=torch.bool)
+    marked_BT[0, -2:], marked_BT[1, -4:] = True, True
+    patch = Patch(prefix=prefix, deltas=outer)
+    with deltas_applied(lm, inner, 2, marked_BT):
+        both = forward(lm, patch, ids_BT, mask_BT)[0]
+    for row, cut in enumerate((slice(None), slice(3, None))):
+        with deltas_applied(lm, inner, 1, marked_BT[row : row + 1, cut]):
+            alone = forward(lm, patch, ids_BT[row : row + 1, cut])[0]
+        close(both[row : row + 1, cut], alone)
+
+
+def test_gradients_reach_a_marked_delta_from_marked_tokens_alone() -> None:
+    lm, ids_BT = tiny_llama(), text(1, 6)
+    last = [name for name in lm.linear_names() if name.endswith("down_proj")][-1]
+    a, b = (torch.randn(shape, requires_grad=True) for shape in ((1, 2, 64), (1, 32, 2)))
+    marked_BT = torch.tensor([[False, False, True, False, False, False]])
+    with deltas_applied(lm, {last: LowRank(a, b)}, 1, marked_BT):
+        logits_BTV = forward(lm, Patch(), ids_BT)[0]
+    gradients = [torch.autograd.grad(logits_BTV[:, at].pow(2).sum(), b, retain_graph=True)[0] for at in (2, 3)]
+    assert gradients[0].abs().max() > 1e-3
+    assert not gradients[1].any()  # behind the last map nothing goes from token to token
+
+
+def test_marks_of_another_length_are_refused() -> None:
+    lm = tiny_llama()
+    with (
+        deltas_applied(lm, all_maps(lm), 1, torch.ones(1, 5, dtype=torch.bool)),
+        pytest.raises(AssertionError, match="marks of 5 tokens on a forward of 6"),
+    ):
+        forward(lm, Patch(), text(1, 6))
+    weight = {f"{lm.linear_names()[0]}.weight": Dense(torch.zeros(32, 32))}
+    with pytest.raises(AssertionError, match="every token"), deltas_applied(lm, weight, 1, torch.ones(1, 5)):
+        pass
+
+
+def dense_and_low_rank(lm: LM) -> dict[str, Delta]:
+    """Low-rank deltas of all maps, and dense ones: of a map that has both, a norm, and the embedding."""
+    drawn, dense = torch.Generator().manual_seed(8), {}
+    names = [name for name, each in lm.model.named_parameters() if each.dim() == 1][:1]
+    names += [f"{lm.linear_names()[0]}.weight", next(name for name, _ in lm.model.named_parameters())]
+    for name in names:
+        shape = lm.model.get_parameter(name).shape
+        dense[name] = Dense(torch.randn(1, *shape, generator=drawn) * 0.05)
+    return {**all_maps(lm), **dense}
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
+def test_deltas_merged_once_equal_deltas_applied_every_time(lm: LM, grad: bool) -> None:
+    patch = replace(full_patch(lm, 1), deltas=dense_and_low_rank(lm))
+    texts, items = [text(2, 6, seed) for seed in (1, 2)], [([65, 66], [67, 68, 69]), ([70], [71])]
+    with torch.set_grad_enabled(grad):
+        patch = encoded(lm, patch)
+        expected = [forward(lm, patch, ids)[0] for ids in texts]
+        scored = token_logprobs(lm, patch, items)
+        with merged(lm, patch) as rest:
+            assert not rest.deltas
+            assert rest.prefix is patch.prefix
+            assert not any(module._forward_hooks for module in lm.model.modules())
+            found = [forward(lm, rest, ids)[0] for ids in texts]
+            again = token_logprobs(lm, rest, items)
+    for a, b in zip([*found, *again], [*expected, *scored], strict=True):
+        close(a, b, atol=1e-3)
+    assert (expected[0] - forward(lm, replace(patch, deltas={}), texts[0])[0]).abs().max() > 0.1
+
+
+def test_merged_dense_deltas_are_those_applied_bit_for_bit(lm: LM) -> None:
+    dense = {name: delta for name, delta in dense_and_low_rank(lm).items() if isinstance(delta, Dense)}
+    ids = text(2, 6)
+    with merged(lm, Patch(deltas=dense)) as rest:
+        found = forward(lm, rest, ids)[0]
+    assert torch.equal(found, forward(lm, Patch(deltas=dense), ids)[0])
+
+
+def test_weights_are_back_after_an_exception(lm: LM) -> None:
+    before = {name: (parameter, parameter.clone()) for name, parameter in lm.model.named_parameters()}
+    deltas = dense_and_low_rank(lm)
+    changed = next(name for name, delta in deltas.items() if isinstance(delta, Dense))
+
+    def fail() -> None:
+        with merged(lm, Patch(deltas=deltas)):
+            assert dict(lm.model.named_parameters())[changed] is not before[changed][0]
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail()
+    for name, parameter in lm.model.named_parameters():
+        assert parameter is before[name][0]
+        assert torch.equal(parameter, before[name][1])
+
+
+def test_what_cannot_be_merged_stays_in_the_patch(lm: LM) -> None:
+    first, second = lm.linear_names()[:2]
+    deltas = {first: low_rank(lm, first, 3), second: low_rank(lm, second, 1)}
+    ids = text(3, 5)
+    with merged(lm, Patch(deltas=deltas)) as rest:
+        assert list(rest.deltas) == [first]
+        found = forward(lm, rest, ids)[0]
+    close(found, forward(lm, Patch(deltas=deltas), ids)[0])
+
+
+def test_gradients_reach_merged_factors() -> None:
+    lm, ids = tiny_llama(), text(1, 6)
+    name = lm.linear_names()[3]
+    delta = low_rank(lm, name, 1)
+    leaves = [delta.a_BRI.requires_grad_(), delta.b_BOR.requires_grad_()]
+    hooked = torch.autograd.grad(forward(lm, Patch(deltas={name: delta}), ids)[0].logsumexp(-1).sum(), leaves)
+    with merged(lm, Patch(deltas={name: delta})) as rest:
+        found = torch.autograd.grad(forward(lm, rest, ids)[0].logsumexp(-1).sum(), leaves)
+    for a, b in zip(found, hooked, strict=True):
+        close(a, b, atol=1e-3)
+
+
+def test_two_names_of_one_tied_parameter_add_up() -> None:
+    lm, ids = tiny_gpt2(), text(1, 5)
+    name = "transformer.wte.weight"
+    change = torch.full_like(lm.model.get_parameter(name), 0.1)
+    change[::2] = -0.1
+    nested = {name: Dense(change)}
+    with deltas_applied(lm, nested, 1), deltas_applied(lm, nested, 1):
+        found = forward(lm, Patch(), ids)[0]
+    both = {name: Dense(change), "lm_head.weight": Dense(change)}
+    close(forward(lm, Patch(deltas=both), ids)[0], found)
+    close(forward(lm, Patch(deltas={name: Dense(2 * change)}), ids)[0], found)

@@ -1,0 +1,139 @@
+"""What a prefix adds to the scores of its slots, head by head: -inf hides a slot, log 2 counts it twice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.lm.test_patching import IDS, MODELS, close, random_prefix, text
+from ttabench.lm.attention import Call, watched
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, Prefix
+from ttabench.lm.patching import forward, read, select_rows
+from ttabench.lm.scoring import choose
+
+SLOTS = 5
+
+
+@pytest.fixture(params=MODELS, ids=IDS)
+def lm(request: pytest.FixtureRequest) -> LM:
+    made: LM = request.param()
+    return made
+
+
+@pytest.fixture(params=[True, False], ids=["grad", "no grad"])
+def _grad(request: pytest.FixtureRequest) -> Iterator[None]:
+    with torch.set_grad_enabled(request.param):
+        yield
+
+
+def drawn(lm: LM, rows: int, heads: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(rows, heads, SLOTS, generator=generator) for _ in range(lm.layers)]
+
+
+def hiding(lm: LM, rows: int) -> tuple[Prefix, Prefix]:
+    """The same slots hidden from the same heads, said in both ways."""
+    prefix = random_prefix(lm, rows, SLOTS)
+    hidden = tuple(each > 0.3 for each in drawn(lm, rows, lm.kv_heads))
+    bias = tuple(torch.zeros(each.shape).masked_fill(each, -math.inf) for each in hidden)
+    return replace(prefix, hidden_LBHP=hidden), replace(prefix, bias_LBHP=bias)
+
+
+@pytest.mark.usefixtures("_grad")
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_minus_infinity_hides_a_slot(lm: LM, rows: int, side: str) -> None:
+    ids_BT, mask_BT = text(3, 7), torch.ones(3, 7, dtype=torch.bool)
+    if side != "none":
+        mask_BT[1, slice(0, 3) if side == "left" else slice(4, 7)] = False
+    found = [forward(lm, Patch(prefix=each), ids_BT, mask_BT) for each in hiding(lm, rows)]
+    close(found[1][0][mask_BT], found[0][0][mask_BT], atol=1e-6)
+    for _, window in found:
+        window.select(torch.tensor([2, 0, 0, 1]))
+    more = [forward(lm, Patch(), text(4, 1, 8), past=window)[0] for _, window in found]
+    close(more[1], more[0], atol=1e-6)
+    bare = forward(lm, Patch(prefix=random_prefix(lm, rows, SLOTS)), ids_BT, mask_BT)[0]
+    assert (found[0][0][mask_BT] - bare[mask_BT]).abs().max() > 0.01
+
+
+@pytest.mark.usefixtures("_grad")
+@pytest.mark.parametrize("rows", [1, 3])
+def test_log_2_counts_a_slot_twice(lm: LM, rows: int) -> None:
+    """For one head alone: the prefix with that slot a second time, hidden from the other heads."""
+    prefix, ids_BT = random_prefix(lm, rows, SLOTS), text(3, 6)
+    twice = {
+        name: tuple(torch.cat([each, each[:, :, 2:3]], dim=2) for each in getattr(prefix, name))
+        for name in ("keys_LBHPD", "values_LBHPD")
+    }
+    hidden = torch.zeros(1, lm.kv_heads, SLOTS + 1, dtype=torch.bool)
+    hidden[:, 1:, -1] = True
+    bias = torch.zeros(1, lm.kv_heads, SLOTS)
+    bias[:, 0, 2] = math.log(2)
+    longer = replace(prefix, **twice, hidden_LBHP=(hidden.expand(rows, -1, -1),) * lm.layers)
+    weighed = replace(prefix, bias_LBHP=(bias.expand(rows, -1, -1),) * lm.layers)
+    found = forward(lm, Patch(prefix=weighed), ids_BT)[0]
+    close(found, forward(lm, Patch(prefix=longer), ids_BT)[0], atol=1e-5)
+    assert (found - forward(lm, Patch(prefix=prefix), ids_BT)[0]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("of_queries", [False, True])
+def test_a_bias_is_added_before_the_softmax(lm: LM, of_queries: bool) -> None:
+    """Logits and gradients equal those of attention written out, of query heads or of key/value heads."""
+    prefix, ids_BT = random_prefix(lm, 2, SLOTS), text(2, 6)
+    leaves = [each.requires_grad_() for each in drawn(lm, 2, lm.heads if of_queries else lm.kv_heads)]
+
+    def written_out(call: Call) -> Tensor:
+        share, tokens = lm.heads // lm.kv_heads, call.query.shape[2]
+        key, value = (each.repeat_interleave(share, dim=1) for each in (call.key, call.value))
+        scores = call.query @ key.transpose(2, 3) * call.scaling
+        bias = leaves[call.layer] if of_queries else leaves[call.layer].repeat_interleave(share, dim=1)
+        scores = torch.cat([scores[..., :SLOTS] + bias[:, :, None], scores[..., SLOTS:]], dim=3)
+        ahead = ~torch.ones(tokens, SLOTS + tokens, dtype=torch.bool).tril(SLOTS)
+        return (scores.masked_fill(ahead, -math.inf).softmax(-1) @ value).transpose(1, 2)
+
+    found = forward(lm, Patch(prefix=replace(prefix, bias_LBHP=tuple(leaves))), ids_BT)[0]
+    with watched(written_out):
+        expected = forward(lm, Patch(prefix=prefix), ids_BT)[0]
+    close(found, expected, atol=1e-5)
+    slopes = [torch.autograd.grad(each.logsumexp(-1).sum(), leaves) for each in (found, expected)]
+    for ours, theirs in zip(*slopes, strict=True):
+        close(ours, theirs, atol=1e-4)
+        assert ours.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_scores_and_answers_under_a_bias(lm: LM, rows: int) -> None:
+    patches = [Patch(prefix=each) for each in hiding(lm, rows)]
+    items = [([65, 66], [[67], [68, 69]]), ([70], [[71, 72], [73]])]
+    for a, b in zip(*(choose(lm, patch, items) for patch in patches), strict=True):
+        close(a, b, atol=1e-5)
+    for beams in (1, 2):
+        first, second = (generate(lm, patch, [[65, 66], [67]], max_new_tokens=5, num_beams=beams) for patch in patches)
+        assert first == second
+
+
+@torch.no_grad()
+def test_a_bias_goes_where_its_prefix_goes(lm: LM) -> None:
+    """Into what is read on top, and row by row."""
+    prefix, ids_BT = replace(random_prefix(lm, 3, SLOTS), bias_LBHP=tuple(drawn(lm, 3, lm.kv_heads))), text(3, 8)
+    patch = Patch(prefix=replace(prefix, holds_bos=True))
+    whole = forward(lm, patch, ids_BT)[0]
+    longer = read(lm, patch, ids_BT[:, :5])
+    assert longer.bias_LBHP is not None
+    assert longer.bias_LBHP[0].shape == (3, lm.kv_heads, SLOTS + 5)
+    close(forward(lm, Patch(prefix=longer), ids_BT[:, 5:])[0], whole[:, 5:])
+    for row in range(3):
+        close(forward(lm, select_rows(patch, [row]), ids_BT[row : row + 1])[0], whole[row : row + 1])
+
+
+def test_another_attention_knows_no_bias(lm: LM) -> None:
+    lm.model.set_attn_implementation("eager")
+    with pytest.raises(AssertionError, match="tells heads apart"):
+        forward(lm, Patch(prefix=hiding(lm, 1)[1]), text(1, 3))

@@ -1,0 +1,133 @@
+"""Gradients of gradients: through patches, attention and scoring, against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from tests.lm.test_patching import IDS, MODELS, close, low_rank, random_prefix, text
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
+from ttabench.lm.patching import forward
+from ttabench.lm.scoring import target_logprobs
+from ttabench.lm.second_order import second_order, wants_second_order
+
+
+def double_gpt2() -> LM:
+    """In float64; GPT-2, since the norms of Llama-likes count in float32."""
+    lm = tiny_gpt2()
+    lm.model.double()
+    return lm
+
+
+def test_second_gradients_of_prefix_bias_and_deltas_equal_finite_differences() -> None:
+    lm, ids_BT = double_gpt2(), text(2, 4)
+    name = lm.linear_names()[0]
+    held, delta = random_prefix(lm, 2, slots=2), low_rank(lm, name, 2)
+    leaves = [held.keys_LBHPD[0], held.values_LBHPD[1], torch.zeros(2, lm.heads, 2), delta.a_BRI, delta.b_BOR]
+    leaves = [leaf.double().requires_grad_() for leaf in leaves]
+
+    def value(keys: Tensor, values: Tensor, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        prefix = Prefix(
+            (keys, held.keys_LBHPD[1]), (held.values_LBHPD[0], values), held.next_position_B,
+            bias_LBHP=(bias, bias),
+        )  # fmt: skip
+        logits_BTV, _ = forward(lm, Patch(prefix=prefix, deltas={name: LowRank(a, b)}), ids_BT)
+        return logits_BTV.log_softmax(-1)[:, -1, 65]
+
+    with second_order():
+        assert gradcheck(value, leaves, fast_mode=True)
+        assert gradgradcheck(value, leaves, fast_mode=True)
+
+
+DOCUMENTS, QUESTION = [[65, 66, 67, 68], [70, 71, 72]], ([75, 76], [77, 78])
+RATE = 0.3
+
+
+def learned(lm: LM, weights: list[Tensor], names: list[str]) -> Tensor:
+    """Loss of a question after one weighted gradient step on each document (CaMeLS, arXiv 2305.15076)."""
+    deltas = {name: torch.zeros_like(lm.model.get_parameter(name), requires_grad=True) for name in names}
+    for document, weight_N in zip(DOCUMENTS, weights, strict=True):
+        patch = Patch(deltas={name: Dense(delta) for name, delta in deltas.items()})
+        (values_N,) = target_logprobs(lm, patch, [(document[:1], document[1:])])
+        slopes = torch.autograd.grad(-(weight_N * values_N).mean(), [*deltas.values()], create_graph=True)
+        deltas = {name: deltas[name] - RATE * slope for name, slope in zip(names, slopes, strict=True)}
+    (answer,) = target_logprobs(lm, Patch(deltas={name: Dense(d) for name, d in deltas.items()}), [QUESTION])
+    return -answer.mean()
+
+
+def drawn_weights(dtype: torch.dtype) -> list[Tensor]:
+    drawn = torch.Generator().manual_seed(2)
+    return [torch.rand(len(each) - 1, generator=drawn, dtype=dtype).requires_grad_() for each in DOCUMENTS]
+
+
+@pytest.mark.parametrize("which", ["all", "one map"])
+def test_gradients_through_gradient_steps_equal_finite_differences(which: str) -> None:
+    """All parameters, the tied embedding among them; and one map under a head that stays frozen."""
+    lm = double_gpt2()
+    names = [name for name, _ in lm.model.named_parameters()] if which == "all" else ["transformer.h.0.mlp.c_fc.weight"]
+
+    def loss(*weights: Tensor) -> Tensor:
+        return learned(lm, list(weights), names)
+
+    with second_order():
+        weights = drawn_weights(torch.float64)
+        assert gradcheck(loss, weights)
+        assert max(float(each.abs().max()) for each in torch.autograd.grad(loss(*weights), weights)) > 1e-3
+
+
+@pytest.mark.parametrize("make", MODELS, ids=IDS)
+def test_gradients_through_gradient_steps_equal_those_of_a_functional_model(make: Callable[[], LM]) -> None:
+    """Another route: transformers' eager attention, called with changed parameters."""
+    lm, other = make(), make()
+    names = [name for name, _ in lm.model.named_parameters()]
+    weights = drawn_weights(torch.float32)
+    with second_order():
+        found = torch.autograd.grad(learned(lm, weights, names), weights)
+    other.model.set_attn_implementation("eager")
+    held = {name: each.detach().requires_grad_() for name, each in other.model.named_parameters()}
+
+    def values(ids: list[int], targets: int) -> Tensor:
+        text_BT = torch.tensor([[*lm.start_ids, *ids]])
+        logits_TV = functional_call(other.model, held, (), {"input_ids": text_BT, "use_cache": False}).logits[0]
+        return cross_entropy(logits_TV[-targets - 1 : -1], text_BT[0, -targets:], reduction="none")
+
+    for document, weight_N in zip(DOCUMENTS, weights, strict=True):
+        loss = (weight_N * values(document, len(document) - 1)).mean()
+        slopes = torch.autograd.grad(loss, [*held.values()], create_graph=True)
+        held = {name: each - RATE * slope for (name, each), slope in zip(held.items(), slopes, strict=True)}
+    prompt, answer = QUESTION
+    expected = torch.autograd.grad(values([*prompt, *answer], len(answer)).mean(), weights)
+    for ours, theirs in zip(found, expected, strict=True):
+        close(ours, theirs, atol=1e-5)
+
+
+def test_the_context_changes_no_number_and_is_undone() -> None:
+    lm, name = tiny_llama(), "model.layers.0.mlp.up_proj"
+    items = [([65, 66], [67, 68]), ([70], [71])]
+    delta = low_rank(lm, name, 1)
+    delta.b_BOR.requires_grad_()
+    patch, flash = Patch(prefix=random_prefix(lm, 1), deltas={name: delta}), torch.backends.cuda.flash_sdp_enabled
+    before, was = target_logprobs(lm, patch, items), flash()
+    with second_order():
+        assert wants_second_order()
+        inside = target_logprobs(lm, patch, items)
+    assert (wants_second_order(), flash()) == (False, was)
+    slopes = [torch.autograd.grad(torch.cat(each).sum(), delta.b_BOR)[0] for each in (before, inside)]
+    for ours, theirs in zip([*inside, slopes[1]], [*before, slopes[0]], strict=True):
+        close(ours, theirs, atol=1e-5)
+
+
+def test_without_the_context_there_is_no_second_gradient() -> None:
+    """So that nobody takes a first-order gradient for one of second order."""
+    lm, weights = double_gpt2(), drawn_weights(torch.float64)
+    loss = learned(lm, weights, ["transformer.h.0.mlp.c_fc.weight"])
+    with pytest.raises(RuntimeError, match=r"not implemented|once_differentiable|twice"):
+        loss.backward()
