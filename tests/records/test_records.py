@@ -181,6 +181,7 @@ def test_identity_is_of_what_is_computed() -> None:
     same = [
         RunConfig(method="icl", task="t", device="cpu"),
         RunConfig(method="icl", task="t", checkpoint="elsewhere"),
+        RunConfig(method="icl", task="t", preset="large"),
     ]
     other = [
         RunConfig(method="icl", task="t", seed=1),
@@ -193,7 +194,6 @@ def test_identity_is_of_what_is_computed() -> None:
     ]
     assert {config.identity() for config in same} == {base.identity()}
     assert len({config.identity() for config in (base, *other)}) == 1 + len(other)
-    assert "state_of" not in base.canonical(), "runs of earlier versions keep their names"
     moved = [
         RunConfig(method="icl", model=path, source=path, inputs={"rows": "1", "model": "2"}) for path in ("a/b", "c")
     ]
