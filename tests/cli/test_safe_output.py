@@ -153,8 +153,8 @@ def test_nor_does_a_stored_profile(ttabench: Command, tmp_path: Path, monkeypatc
         raise UserError("found", "")
 
     monkeypatch.setattr(ProfileFolder, "__init__", refuse)
-    monkeypatch.setattr(driver, "load_profile", stored)
-    monkeypatch.setattr(driver, "identity", lambda *_given: "abc")
+    monkeypatch.setattr(ProfileFolder, "load", stored)
+    monkeypatch.setattr(driver, "where_stored", lambda out, *_given, **_more: out / "abc")
     words = ["profile", "--methods", "none", "--prefill", "32", "--out", tmp_path]
     assert "Read-only" in one_line(ttabench(*words))
     (tmp_path / "abc").mkdir()

@@ -18,11 +18,11 @@ from tests.conftest import Command, one_line
 from ttabench.cli.app import app
 from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
-from ttabench.profiling import driver, machine, worker
+from ttabench.profiling import driver, former, machine, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
 from ttabench.profiling.load import Load
-from ttabench.profiling.record import COLUMNS, load_profile
+from ttabench.profiling.record import COLUMNS, ProfileFolder, load_profile
 from ttabench.profiling.rows import Row, oom
 
 LENGTHS = (32, 64, 96)
@@ -210,6 +210,59 @@ def test_who_is_who(job: Job) -> None:
     assert identity(config, here) == identity(config, {**here, "memory_bytes": 2})
     assert identity(config, here) != identity(config, {**here, "threads": 2})
     assert identity({**config, "dtype": "bfloat16"}, here) != identity(config, here)
+
+
+def test_a_new_setting_leaves_ids_and_every_choice_changes_them(job: Job) -> None:
+    config, here, known = job.config(), {"cpu": "a"}, job.defaults()
+    first = identity(config, here, known)
+    methods = {**config["methods"], "icl": {**config["methods"]["icl"]}}
+    methods["icl"]["settings"] = {**methods["icl"]["settings"], "sharpness": 1.0}
+    wider = {**known, "icl": {**known["icl"], "sharpness": 1.0}}
+    assert identity({**config, "methods": methods}, here, wider) == first
+    assert identity({**config, "methods": methods}, here, {**wider, "icl": {**wider["icl"], "sharpness": 2.0}}) != first
+    load = config["load"]
+    fewer = {key: value for key, value in load.items() if key != "row_seconds"}
+    assert load["row_seconds"] == Load().row_seconds
+    assert identity({**config, "load": fewer}, here, known) == first, "as stored before there was that option"
+    others = [
+        *({**config, key: value} for key, value in {
+            "mode": "training", "model": "gpt2", "random_weights": not config["random_weights"], "device": "cpu:0",
+            "dtype": "bfloat16", "lengths": [7], "time_limit": 3.0, "memory_limit": 2**20, "model_digest": "12",
+        }.items()),
+        *({**config, "load": {**load, key: value + 1}} for key, value in load.items()),
+        *({**config, "methods": {**methods, "icl": {**config["methods"]["icl"], key: value}}} for key, value in {
+            "settings": {"truncate": "left"}, "digest": "12", "origin": "a==1"}.items()),
+        {**config, "methods": {"icl": config["methods"]["icl"]}},
+    ]  # fmt: skip
+    ids = [identity(each, here, known) for each in others]
+    assert len({first, *ids}) == 1 + len(ids)
+
+
+def test_a_profile_of_an_earlier_version_is_found(job: Job, requests: Requests, tmp_path: Path) -> None:
+    first = execute(job, tmp_path)
+    content = json.loads((first.folder / "profile.json").read_text())
+    before = former._first(content["config"], content["hardware"])
+    del content["formerly"]
+    (first.folder / "profile.json").write_text(json.dumps({**content, "schema_version": 1, "id": before}))
+    first.folder.rename(tmp_path / before)
+    asked = len(requests)
+    again = execute(job, tmp_path)
+    assert (again.how, again.folder, again.record.formerly) == ("stored", first.folder, before)
+    assert again.record.rows == first.record.rows
+    assert len(requests) == asked
+    assert {row["profile"] for row in csv.DictReader(io.StringIO((again.folder / "profile.csv").read_text()))} == {
+        again.record.id
+    }
+
+
+def test_an_unfinished_profile_of_an_earlier_version_goes_on(job: Job, requests: Requests, tmp_path: Path) -> None:
+    done = execute(job, tmp_path / "whole")
+    before = former._first(done.record.config, done.record.hardware)
+    ProfileFolder(tmp_path, before).append("row", done.record.rows[0].model_dump(), 1.0)
+    again = execute(job, tmp_path)
+    assert (again.how, again.folder.name) == ("continued", done.folder.name)
+    assert again.record.rows[0] == done.record.rows[0]
+    assert not (tmp_path / before).exists()
 
 
 def test_settings_find_their_methods() -> None:

@@ -10,7 +10,17 @@ import pytest
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.records.schema import Row, RunRecord, load_record, read_samples, save_record, write_atomically
+from ttabench.core.files import write_atomically
+from ttabench.records.schema import (
+    RENAMED,
+    Row,
+    RunRecord,
+    load_record,
+    read_samples,
+    renamed,
+    save_record,
+    write_samples,
+)
 from ttabench.records.store import EpisodeCost, RunFolder, Sample
 from ttabench.report.finding import find_runs
 from ttabench.run.config import RunConfig
@@ -65,6 +75,40 @@ def test_a_field_of_another_type_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"rows\.0\.value"):
         load_record(tmp_path)
+
+
+def test_names_of_other_versions_are_read(tmp_path: Path) -> None:
+    (known,) = {"part", "subtask"} & Row.model_fields.keys()
+    (other,) = {"part", "subtask"} - {known}
+    content = record().model_dump(mode="json")
+    content["rows"][0] = {other if key == known else key: value for key, value in content["rows"][0].items()}
+    content["rows"][0][other] = "cb"
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert getattr(load_record(tmp_path).rows[0], known) == "cb"
+    flat = {RENAMED.get(key, key): value for key, value in sample("a").flat().items()}
+    for columns in (flat, sample("a").flat()):
+        write_samples(tmp_path / "samples.parquet", [columns])
+        assert read_samples(tmp_path) == {key: [value] for key, value in sample("a").flat().items()}
+        for asked in ("part", "subtask"):
+            assert read_samples(tmp_path, [asked, "key"]) == {asked: [""], "key": ["a"]}
+
+
+def test_a_name_gives_way_only_where_the_other_is_missing() -> None:
+    assert renamed({"part": 1, "x": 2}, ["subtask"]) == {"subtask": 1, "x": 2}
+    assert renamed({"subtask": 1}, ["part"]) == {"part": 1}
+    assert renamed({"part": 1, "subtask": 2}, ["subtask"]) == {"part": 1, "subtask": 2}
+    assert renamed({"part": 1}, ["part", "subtask"]) == {"part": 1}
+
+
+def test_a_partial_result_under_other_names_counts(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "r")
+    folder.append([sample("a")])
+    (line,) = folder.journal.read()[0]
+    names = RENAMED | {new: old for old, new in RENAMED.items()}
+    folder.journal.replace([{**line, "value": {names.get(key, key): value for key, value in line["value"].items()}}])
+    again = RunFolder(tmp_path, "r")
+    assert again.resume() == 1
+    assert again.samples == [sample("a")]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +225,7 @@ def test_identity_is_of_what_is_computed() -> None:
     same = [
         RunConfig(method="icl", task="t", device="cpu"),
         RunConfig(method="icl", task="t", checkpoint="elsewhere"),
+        RunConfig(method="icl", task="t", preset="large"),
     ]
     other = [
         RunConfig(method="icl", task="t", seed=1),
@@ -193,7 +238,6 @@ def test_identity_is_of_what_is_computed() -> None:
     ]
     assert {config.identity() for config in same} == {base.identity()}
     assert len({config.identity() for config in (base, *other)}) == 1 + len(other)
-    assert "state_of" not in base.canonical(), "runs of earlier versions keep their names"
     moved = [
         RunConfig(method="icl", model=path, source=path, inputs={"rows": "1", "model": "2"}) for path in ("a/b", "c")
     ]

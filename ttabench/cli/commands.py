@@ -12,6 +12,7 @@ from ttabench import cost
 from ttabench.cli.options import DEFAULT_OUT
 from ttabench.cli.reading import Reading, pieces_of, read
 from ttabench.core import render
+from ttabench.core.environment import other_versions
 from ttabench.core.errors import UserError
 from ttabench.core.progress import no_word
 from ttabench.methods.registry import cost_of
@@ -88,6 +89,8 @@ def evaluate(
         if outcomes[-1].how == "stored" and showing.talking:
             record = outcomes[-1].record
             render.remark(f"Run {record.id} of {record.created} is stored already; --force runs it again.")
+            if others := [*other_versions(record.versions), *plan.config.other_defaults(record.config)]:
+                render.remark(f"It was made with {', '.join(others)}.")
     _show_runs(outcomes, showing, compared=swap)
 
 

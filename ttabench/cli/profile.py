@@ -171,24 +171,16 @@ def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
 
 def _show(outcome: Outcome, form: Format, talking: bool) -> None:
     from ttabench.core import render
+    from ttabench.core.environment import other_versions
     from ttabench.profiling.tables import profile_tables
 
     record = outcome.record
     if talking and outcome.how == "stored":
         render.remark(f"Profile {record.id} of {record.created} is stored already; --force measures again.")
-        if others := _other_versions(record.versions):
-            render.remark(f"It was measured with {others}.")
+        if others := other_versions(record.versions):
+            render.remark(f"It was measured with {', '.join(others)}.")
     render.show(profile_tables(record), form)
     if talking:
         render.remark(f"Stored in {outcome.folder}: profile.json, profile.csv ({record.seconds:,.0f} s).")
         if any(row.status == "failed" for row in record.rows):
             render.remark("The same command tries the failed rows again.")
-
-
-def _other_versions(before: Mapping[str, str]) -> str:
-    """What was of another version when a profile was measured: `torch 2.8.0 (now 2.9.0)`."""
-    from ttabench.core.environment import versions
-
-    now = versions()
-    names = [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
-    return ", ".join(f"{name} {before.get(name, '-')} (now {now.get(name, '-')})" for name in names)

@@ -6,7 +6,7 @@ import os
 import platform
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -132,6 +132,12 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def other_versions(before: Mapping[str, str]) -> list[str]:
+    """What a result was made with that is of another version now, or gone: `torch 2.8.0 (now 2.9.0)`."""
+    now = versions()
+    return [f"{name} {was} (now {now.get(name, '-')})" for name, was in before.items() if now.get(name) != was]
 
 
 def hardware() -> dict[str, Json]:

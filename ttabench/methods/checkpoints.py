@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ttabench.core.errors import UserError
+from ttabench.core.files import replacing
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
 from ttabench.lm.finite import first_not_finite
@@ -69,15 +69,11 @@ def save(
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, folder / f"{WEIGHTS}.part", None if step is None else {"step": str(step)})
-        (folder / f"{WEIGHTS}.part").chmod(0o644)  # safetensors lets only the owner read
-        (folder / f"{WEIGHTS}.part").replace(folder / WEIGHTS)
-        (folder / f"{HEADER}.part").write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
-        (folder / f"{HEADER}.part").replace(folder / HEADER)
+        with replacing(folder / WEIGHTS) as scratch:
+            save_file(tensors, scratch, None if step is None else {"step": str(step)})
+        with replacing(folder / HEADER) as scratch:
+            scratch.write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
-        for name in (WEIGHTS, HEADER):
-            with suppress(OSError):
-                (folder / f"{name}.part").unlink()
         told = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UserError(f"Checkpoint folder {folder} cannot be written: {told}.", "Choose another --out.") from None
 

@@ -24,7 +24,7 @@ from ttabench.core.plugins import offered
 from ttabench.core.types import Json
 from ttabench.cost import ON_PAPER, Cost, Formula, Shape, Workload
 from ttabench.methods.others import GROUP, of_file, of_package
-from ttabench.methods.settings import restored
+from ttabench.methods.settings import defaults, restored
 from ttabench.methods.spec import MethodFamily, MethodSpec
 
 FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>\w+))?")
@@ -112,6 +112,16 @@ def find(name: str) -> MethodSpec:
     if name in offered(GROUP):
         return of_package(offered(GROUP)[name], _own())
     raise UnknownName("method", name, sorted([*methods(), *offered(GROUP), *(f"{each}:..." for each in families())]))
+
+
+def known_settings(name: str) -> dict[str, Json]:
+    """Defaults of the settings of a method, also of one whose optional package is missing.
+
+    Raises:
+        UserError: whatever `find` raises.
+    """
+    family = families().get(name.partition(":")[0])
+    return defaults(family.stands_for if family else find(name))
 
 
 def cost_of(method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost | None:

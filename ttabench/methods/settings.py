@@ -7,7 +7,7 @@ settings_of(find("mac"), {"hierarchy": 16}, "nano")      -> MacSettings(..., hie
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, asdict, fields, replace
 from typing import Any, get_type_hints
 
 from ttabench.core.errors import UnknownName, UserError
@@ -75,6 +75,19 @@ def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
         ValueError: a value that the settings refuse.
     """
     return spec.Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})
+
+
+def defaults(spec: Formula) -> dict[str, Json]:
+    """The settings of a method where nothing is said, as JSON values; none where it must be told some of them."""
+    try:
+        return plain(asdict(spec.Settings()))
+    except (ValueError, TypeError):
+        return {}
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Json]:
+    """Settings as JSON values."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
 def _refuse_key(method: str, key: str, known: list[str]) -> None:

@@ -20,11 +20,11 @@ from typing import Any
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
+from ttabench.core.files import unwritable
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.types import Json
 from ttabench.lm.patch import State
 from ttabench.methods.states import HEADER_FILE, TENSORS_FILE, save_state
-from ttabench.records.schema import unwritable
 
 PEFT = "peft"
 SCRATCH = ".unfinished"

@@ -17,11 +17,11 @@ from safetensors.torch import load_file, save_file
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
+from ttabench.core.files import replacing, unwritable, write_atomically
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.patch import State
-from ttabench.records.schema import unwritable, write_atomically
 
 SCHEMA = 2
 TENSORS_FILE = "state.safetensors"
@@ -36,13 +36,10 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
     Raises:
         UserError: the folder cannot be written.
     """
-    scratch = folder / f".{TENSORS_FILE}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        scratch.unlink(missing_ok=True)  # a link there would be followed
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
-        scratch.chmod(0o644)  # safetensors lets only the owner read
-        scratch.replace(folder / TENSORS_FILE)
+        with replacing(folder / TENSORS_FILE) as scratch:
+            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
     except (OSError, SafetensorError) as error:
         raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
     header = {

@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ttabench.core.files import replacing, write_atomically
 from ttabench.mini import corpus
 from ttabench.mini.lessons import STAGES, Batch, Stage, batches
 from ttabench.mini.world import rng
@@ -216,10 +217,9 @@ class _Run:
         }
         for index, moments in self.optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value.contiguous() for name, value in moments.items()}
-        part = self.progress.with_suffix(".part")
-        save_file(tensors, part)
-        part.replace(self.progress)
-        (self.out / "training.json").write_text(json.dumps(self.record(), indent=1))
+        with replacing(self.progress) as scratch:
+            save_file(tensors, scratch)
+        write_atomically(self.out / "training.json", json.dumps(self.record(), indent=1))
 
     def record(self) -> dict[str, object]:
         """What was done, as JSON."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Literal, TypeAlias
+from typing import IO, TypeAlias
 
 from ttabench.core import environment
 from ttabench.core.errors import UserError
@@ -27,9 +27,11 @@ from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.sizes import short
 from ttabench.core.startup import own_process
 from ttabench.core.types import Json
-from ttabench.profiling.job import Job, identity
-from ttabench.profiling.record import PARTIAL_FILE, RECORD_FILE, ProfileFolder, ProfileRecord, load_profile
+from ttabench.profiling.former import where_stored
+from ttabench.profiling.job import Job
+from ttabench.profiling.record import ProfileFolder, ProfileRecord
 from ttabench.profiling.rows import Row, oom
+from ttabench.records.folder import Obtained, obtained
 
 SIGNS_OF_MEMORY = ("memoryerror", "out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
 
@@ -90,13 +92,8 @@ def _lines(stdout: IO[str]) -> Iterator[tuple[str, Json]]:
         yield found["kind"], found["value"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A profile that is stored."""
-
-    record: ProfileRecord
-    folder: Path
-    how: Literal["stored", "continued", "new"]
+Outcome: TypeAlias = Obtained[ProfileRecord]
+"""A profile that is stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,24 +118,16 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
     """
     manner = manner or Manner()
     config, hardware = job.config(), environment.hardware()
-    where = out / identity(config, hardware)
-    if not manner.force and (where / RECORD_FILE).exists():
-        return Outcome(record=load_profile(where), folder=where, how="stored")
-    folder = ProfileFolder(out, where.name)
-    with folder.locked():
-        if manner.force:
-            folder.discard()
-        elif (folder.path / RECORD_FILE).exists():
-            (folder.path / PARTIAL_FILE).unlink(missing_ok=True)
-            return Outcome(record=load_profile(folder.path), folder=folder.path, how="stored")
-        resumed = folder.resume()
-        if resumed:
-            manner.notify(f"Continuing profile {folder.path.name}: {resumed} rows are finished already.")
+    where = where_stored(out, config, hardware, job.defaults(), force=manner.force)
+
+    def work(folder: ProfileFolder) -> ProfileRecord:
         failed = _Run(job, folder, manner).run()
         record = _record(folder, config, hardware, job, failed)
         if not failed:  # else the same command tries them again
             folder.finish(record)
-    return Outcome(record=record, folder=folder.path, how="continued" if resumed else "new")
+        return record
+
+    return obtained(ProfileFolder, where, work, force=manner.force, notify=manner.notify)
 
 
 class _Run:

@@ -3,30 +3,31 @@
     job = Job(model="nano", chosen=(Chosen(method="icl"),), lengths=(1024, 4096))
     identity(job.config(), environment.hardware())  ->  "9b0c4e0d2a51"
 
-The identity covers the configuration and the machine, since seconds belong to a machine: the same command on the same
-machine goes on with or returns what is stored. It travels to the processes that measure as JSON.
+The identity covers what differs from the defaults and the machine, since seconds belong to a machine: the same command
+on the same machine goes on with or returns what is stored. It travels to the processes that measure as JSON.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Literal
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.identity import changed
+from ttabench.core.identity import identity as identity_of
 from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.lm.hub import digest_of
 from ttabench.methods import registry
-from ttabench.methods.settings import describe_settings
+from ttabench.methods.settings import defaults, describe_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.profiling.load import Load
 from ttabench.profiling.typed import STREAM, method_names
 from ttabench.readers import cards
-from ttabench.run.config import DEVICES, DTYPES, IDENTITY_DIGITS
+from ttabench.run.config import DEVICES, DTYPES
 from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
 
 Mode = Literal["latency", "throughput", "training"]
@@ -115,6 +116,10 @@ class Job:
         told["model_digest"] = "" if self.random_weights or self.model == NANO else digest_of(self.model)
         return {**told, "lengths": list(self.lengths)}
 
+    def defaults(self) -> dict[str, dict[str, Json]]:
+        """Defaults of the settings of each method, by name."""
+        return {each.method: defaults(registry.find(each.typed or each.method)) for each in self.chosen}
+
     def to_json(self) -> str:
         """As text, for another process."""
         return json.dumps(asdict(self))
@@ -128,12 +133,28 @@ class Job:
         return Job(**{**said, "load": load, "chosen": chosen, "lengths": tuple(said["lengths"])})
 
 
-def identity(config: Mapping[str, Json], machine: Mapping[str, Json]) -> str:
-    """12 hexadecimal digits of a configuration on a machine (see `environment.hardware`)."""
-    known = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
-    methods = {name: {**each, "checkpoint": ""} for name, each in config["methods"].items()}
-    kept = json.dumps({**config, "methods": methods, "machine": known}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(kept.encode()).hexdigest()[:IDENTITY_DIGITS]
+def identity(
+    config: Mapping[str, Json], machine: Mapping[str, Json], known: Mapping[str, Mapping[str, Json]] | None = None
+) -> str:
+    """12 hexadecimal digits of what differs from the defaults in a configuration, on a machine.
+
+    Args:
+        config: see `Job.config`.
+        machine: see `environment.hardware`; processor, cores, threads and accelerator count.
+        known: defaults of settings by method, see `Job.defaults`; a setting without one always counts.
+    """
+    methods = {
+        name: {
+            "settings": changed(each["settings"], (known or {}).get(name, {})),
+            **{key: each[key] for key in ("digest", "origin") if each.get(key)},
+        }
+        for name, each in config["methods"].items()
+    }
+    own = {each.name: each.default for each in fields(Job) if each.default is not MISSING} | {"model_digest": ""}
+    load = changed(config["load"], asdict(Load()))
+    said = changed({**config, "load": load}, {**own, "load": {}})
+    here = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
+    return identity_of({**said, "methods": methods, "machine": here})
 
 
 @dataclass(frozen=True, kw_only=True)

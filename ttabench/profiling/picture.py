@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
+from ttabench.core.files import unwritable
 from ttabench.core.render import size
 from ttabench.core.sizes import short
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Row
-from ttabench.records.schema import unwritable
 from ttabench.report.plots import check_path
 
 if TYPE_CHECKING:

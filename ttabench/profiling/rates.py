@@ -24,9 +24,9 @@ from pathlib import Path
 
 from ttabench.core.environment import cache_folder, cores, cpu_name, use_threads
 from ttabench.core.errors import UserError
+from ttabench.core.files import write_atomically
 from ttabench.core.meter import load_average
 from ttabench.core.types import Json
-from ttabench.records.schema import write_atomically
 
 SCHEMA = 1
 ROWS, WIDTHS = (1, 32, 512), (128, 512, 1024)

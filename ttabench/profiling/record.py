@@ -12,23 +12,24 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ttabench.core.errors import UserError
-from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.files import write_atomically
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.profiling.rows import FINAL, Row
 from ttabench.profiling.shown import check
-from ttabench.records.schema import unwritable, write_atomically
+from ttabench.records.folder import ResultFolder
+from ttabench.records.migrate import Kind
 
-SCHEMA = 1
+SCHEMA = 2
+"""2: the id is a hash of what differs from the defaults. Records of all schemas from 1 on are read."""
 RECORD_FILE, TABLE_FILE, PARTIAL_FILE = "profile.json", "profile.csv", "rows.jsonl"
 COLUMNS = ("profile", "model", "method", "growth", "prefill", "status", "metric", "value", "low", "high", "n", "detail")
 
@@ -40,6 +41,8 @@ class ProfileRecord(BaseModel):
 
     schema_version: int = SCHEMA
     id: str
+    formerly: str = ""
+    """The id that it had in an earlier schema."""
     created: str
     """UTC, ISO 8601."""
     seconds: float
@@ -99,6 +102,12 @@ class ProfileRecord(BaseModel):
         return text.getvalue()
 
 
+def save_profile(record: ProfileRecord, folder: Path) -> None:
+    """Write the table, then the record."""
+    write_atomically(folder / TABLE_FILE, record.to_csv())
+    write_atomically(folder / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
+
+
 def load_profile(folder: Path) -> ProfileRecord:
     """The record in a folder.
 
@@ -108,7 +117,7 @@ def load_profile(folder: Path) -> ProfileRecord:
     file = folder / RECORD_FILE
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8"))
-        if content["schema_version"] != SCHEMA:
+        if not 1 <= content["schema_version"] <= SCHEMA:
             raise UserError(f"{file} has schema version {content['schema_version']}.", "Profile again with --force.")
         record = ProfileRecord.model_validate(content)
         check(content)
@@ -126,78 +135,52 @@ def _first_fault(error: Exception) -> str:
     return f"{place}: {fault['msg']}" if place else fault["msg"]
 
 
-class ProfileFolder:
-    """The folder of one profile and what is finished of it.
+class ProfileFolder(ResultFolder[ProfileRecord]):
+    """The folder of one profile and what is finished of it, see `ResultFolder`."""
 
-    Args:
-        out: folder of all profiles and runs; made if missing.
-        profile: the profile's id.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    record_file: ClassVar[str] = RECORD_FILE
+    partial_file: ClassVar[str] = PARTIAL_FILE
+    continuing: ClassVar[str] = "Continuing profile {name}: {count} rows are finished already."
 
     def __init__(self, out: Path, profile: str) -> None:
-        self.path = out / profile
         self.told: dict[str, Json] = {}
         """machine and model, as soon as they are known."""
         self.methods: dict[str, dict[str, Json]] = {}
         self.rows: dict[tuple[str, int], Row] = {}
         self.seconds = 0.0
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / PARTIAL_FILE).open("a"):
-                pass
-        except OSError as error:
-            raise unwritable(out, error) from None
+        super().__init__(out, profile)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder; two processes that measure at once would disturb each other.
+    @staticmethod
+    def load(folder: Path) -> ProfileRecord:
+        """See `load_profile`."""
+        return load_profile(folder)
 
-        Raises:
-            UserError: another process holds it.
-        """
-        with locked(self.path, self._refuse_second):
-            try:
-                yield
-            finally:
-                self._leave_no_empty_folder()
-
-    def _refuse_second(self) -> None:
+    def busy(self) -> str:
+        """Refuse: two processes that measure at once would disturb each other."""
         raise UserError(f"Another process measures {self.path}.", "Wait for it: both would be wrong.")
 
-    def _leave_no_empty_folder(self) -> None:
-        if not (self.path / RECORD_FILE).exists() and not self.rows:  # nothing came of it
-            for name in (PARTIAL_FILE, LOCK_FILE):
-                (self.path / name).unlink(missing_ok=True)
-            with suppress(OSError):
-                self.path.rmdir()
+    def is_empty(self) -> bool:
+        """Whether no row is finished."""
+        return not self.rows
 
     def discard(self) -> None:
         """Forget what was measured."""
-        for name in (RECORD_FILE, TABLE_FILE, PARTIAL_FILE):
+        for name in (RECORD_FILE, TABLE_FILE):
             (self.path / name).unlink(missing_ok=True)
+        super().discard()
 
     def resume(self) -> int:
         """Take up what is finished; returns the number of rows. A line that was not written to its end is left out."""
-        with suppress(FileNotFoundError):
-            for line in (self.path / PARTIAL_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
-                with suppress(ValueError, KeyError, TypeError, RecursionError):
-                    self._take(json.loads(line))
+        for line in self.journal.read()[0]:
+            with suppress(ValueError, KeyError, TypeError):
+                self._take(line)
         return len(self.rows)
 
     def append(self, kind: str, value: Json, seconds: float = 0.0) -> None:
         """Keep one finding, at once."""
         line = {"kind": kind, "value": value, "seconds": seconds}
         self._take(line)
-        try:
-            with (self.path / PARTIAL_FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise unwritable(self.path, error) from None
+        self.journal.append([line])
 
     def _take(self, line: dict[str, Json]) -> None:
         kind, value = line["kind"], line["value"]
@@ -216,7 +199,16 @@ class ProfileFolder:
         return [length for length in lengths if (method, length) not in self.rows]
 
     def finish(self, record: ProfileRecord) -> None:
-        """Write the table, then the record, then drop what they were made of."""
-        write_atomically(self.path / TABLE_FILE, record.to_csv())
-        write_atomically(self.path / RECORD_FILE, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
-        (self.path / PARTIAL_FILE).unlink(missing_ok=True)
+        """Write the record, then drop what it was made of."""
+        save_profile(record, self.path)
+        self.journal.discard()
+
+
+PROFILES = Kind(
+    record_file=RECORD_FILE,
+    partial_file=PARTIAL_FILE,
+    schema=SCHEMA,
+    named=ProfileRecord.model_validate,
+    save=save_profile,
+)
+"""How profiles of earlier versions are brought up to date."""

@@ -10,21 +10,24 @@ Tables are computed from records and never typed. All figures of a record are in
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ttabench.core.errors import UserError
+from ttabench.core.files import replacing, unwritable, write_atomically
 from ttabench.core.types import Json
+from ttabench.records.samples import Sample
 from ttabench.stats.varying import Varying, unit_of
 
-SCHEMA = 1
+SCHEMA = 2
+"""2: the id is a hash of what differs from the defaults. Records of all schemas from 1 on are read."""
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
+RENAMED = {"part": "subtask", "about": "source_key", "heads": "option_prefixes", "blank": "unconditional_prompt"}
+"""Names of fields and columns in files of earlier versions, and what they are called since."""
 
 
 class Row(BaseModel):
@@ -61,6 +64,8 @@ class RunRecord(BaseModel):
 
     schema_version: int = SCHEMA
     id: str
+    formerly: str = ""
+    """The id that it had in an earlier schema."""
     created: str
     """UTC, ISO 8601."""
     config: dict[str, Json]
@@ -114,30 +119,13 @@ class RunRecord(BaseModel):
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text so that a reader sees the old file or the new one, never half of it.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    scratch = ""
-    try:
-        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            scratch = file.name
-            file.write(text.encode("utf-8", "backslashreplace"))  # names of files may hold bytes that are no text
-            file.flush()
-            os.fsync(file.fileno())
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(path)
-    except OSError as error:
-        if scratch:
-            Path(scratch).unlink(missing_ok=True)
-        raise unwritable(path.parent, error) from None
-
-
-def unwritable(folder: Path, error: OSError) -> UserError:
-    """The user error for a folder in which nothing can be written."""
-    return UserError(f"Cannot write in {folder}: {error.strerror or error}.", "Give another folder with --out.")
+def renamed(values: Mapping[str, Json], known: Collection[str]) -> dict[str, Json]:
+    """Values under the names that are known now, where they stand under those of another version, see `RENAMED`."""
+    names = {old: new for before, since in RENAMED.items() for old, new in ((before, since), (since, before))}
+    return {
+        names[key] if key not in known and names.get(key) in known and names[key] not in values else key: value
+        for key, value in values.items()
+    }
 
 
 def save_record(record: RunRecord, folder: Path) -> Path:
@@ -167,17 +155,25 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"The record {file} is not a JSON object.", remedy)
     if not isinstance(content.get("schema_version"), int):
         raise UserError(f"The record {file} is corrupted: it names no schema_version.", remedy)
-    if content["schema_version"] != SCHEMA:
+    if not 1 <= content["schema_version"] <= SCHEMA:
         raise UserError(
-            f"The record {file} has schema version {content['schema_version']}, this ttabench reads {SCHEMA}.",
+            f"The record {file} has schema version {content['schema_version']}, this ttabench reads 1 to {SCHEMA}.",
             "Install the ttabench that wrote it.",
         )
     try:
-        return RunRecord.model_validate(content)
+        return RunRecord.model_validate(with_names_of_today(content))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise UserError(f"The record {file} is corrupted: {place}: {first['msg']}.", remedy) from None
+
+
+def with_names_of_today(content: Mapping[str, Json]) -> dict[str, Json]:
+    """The JSON object of a record, the fields of its rows called as `Row` calls them."""
+    rows, known = content.get("rows"), Row.model_fields
+    if not isinstance(rows, list):
+        return dict(content)
+    return {**content, "rows": [renamed(row, known) if isinstance(row, dict) else row for row in rows]}
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:
@@ -185,19 +181,15 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    scratch = path.with_name(f".{path.name}.tmp")
     try:
-        scratch.unlink(missing_ok=True)
-        with scratch.open("xb") as file:  # a link that lies there is not followed
-            pq.write_table(pa.Table.from_pylist([dict(sample) for sample in samples]), file, compression="zstd")
-        scratch.replace(path)
+        with replacing(path) as scratch:
+            pq.write_table(pa.Table.from_pylist([dict(sample) for sample in samples]), scratch, compression="zstd")
     except OSError as error:
-        scratch.unlink(missing_ok=True)
         raise unwritable(path.parent, error) from None
 
 
 def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str, list[Any]]:
-    """Columns of a run's samples (all for None; those that are missing are left out).
+    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
 
     Raises:
         UserError: no samples there, or a file that is not Parquet.
@@ -207,14 +199,16 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
 
     path = folder / SAMPLES_FILE
     try:
-        names = set(pq.read_schema(path).names)
-        wanted = None if columns is None else [column for column in columns if column in names]
-        content: dict[str, list[Any]] = pq.read_table(path, columns=wanted).to_pydict()
+        there = pq.read_schema(path).names
+        asked = list(columns) if columns is not None else None
+        names = renamed({name: name for name in there}, asked or Sample.__dataclass_fields__.keys())
+        wanted = {name: names[name] for name in (asked if asked is not None else names) if name in names}
+        found: dict[str, list[Any]] = pq.read_table(path, columns=list(wanted.values())).to_pydict()
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read ({_one_line(error)}).", "Run again with --force.") from None
-    return content
+    return {name: found[column] for name, column in wanted.items()}
 
 
 def _one_line(error: Exception) -> str:

@@ -8,45 +8,41 @@ configuration meet at the lock: the second waits, then returns the run of the fi
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import ClassVar
 
-from ttabench.core.errors import UserError
-from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.meter import Spent
 from ttabench.core.types import Episode, Json
-from ttabench.records.partial import PARTIAL_FILE, lines, seconds, typed
+from ttabench.records.folder import ResultFolder
+from ttabench.records.migrate import Kind
+from ttabench.records.partial import seconds, typed
 from ttabench.records.samples import AskCost, EpisodeCost, Sample
 from ttabench.records.schema import (
     RECORD_FILE,
     SAMPLES_FILE,
+    SCHEMA,
     RunRecord,
     load_record,
+    renamed,
     save_record,
-    unwritable,
+    with_names_of_today,
     write_samples,
 )
 
+PARTIAL_FILE = "partial.jsonl"
 __all__ = ["AskCost", "EpisodeCost", "RunFolder", "Sample"]
 
 
-class RunFolder:
-    """The folder of one run, `OUT/<run id>`.
+class RunFolder(ResultFolder[RunRecord]):
+    """The folder of one run, see `ResultFolder`."""
 
-    Args:
-        out: the folder of all runs; made if missing.
-        run: the run's id.
-
-    Raises:
-        UserError: the folder cannot be made or written.
-    """
+    record_file: ClassVar[str] = RECORD_FILE
+    partial_file: ClassVar[str] = PARTIAL_FILE
+    continuing: ClassVar[str] = "Continuing run {name}: {count} queries are answered already."
 
     def __init__(self, out: Path, run: str) -> None:
-        self.path = out / run
         self.samples: list[Sample] = []
         self.costs: list[EpisodeCost] = []
         self.spent = Spent()
@@ -56,39 +52,20 @@ class RunFolder:
         self._read: dict[str, list[Sample]] = {}
         """Samples read back, doubled ones included, by episode; those of episodes taken up are no longer here."""
         self._taken_up: set[str] = set()
-        probe = self.path / f".probe-{os.getpid()}"
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise unwritable(out, error) from None
+        super().__init__(out, run)
 
-    @contextmanager
-    def locked(self, notify: Callable[[str], None]) -> Iterator[None]:
-        """Hold the run's lock; `notify` gets one line if another process holds it and we wait."""
-        with locked(self.path, lambda: notify(f"Another process is running {self.path.name}; waiting for it.")):
-            self.spent.begin()  # waiting was no work
-            yield
+    @staticmethod
+    def load(folder: Path) -> RunRecord:
+        """See `load_record`."""
+        return load_record(folder)
 
-    def stored(self) -> RunRecord | None:
-        """The finished record, if there is one."""
-        return load_record(self.path) if (self.path / RECORD_FILE).exists() else None
+    def busy(self) -> str:
+        """Its run is this one."""
+        return f"Another process is running {self.path.name}; waiting for it."
 
-    def discard(self) -> None:
-        """Forget the partial results."""
-        try:
-            (self.path / PARTIAL_FILE).unlink(missing_ok=True)
-        except OSError as error:
-            what = f"{self.path / PARTIAL_FILE} cannot be removed: {error.strerror or error}."
-            raise UserError(what, "Remove it, or give another --out.") from None
-
-    def abandon(self) -> None:
-        """Leave no empty folder behind where a run failed before its first result."""
-        if not (self.path / PARTIAL_FILE).exists() and not (self.path / RECORD_FILE).exists():
-            (self.path / LOCK_FILE).unlink(missing_ok=True)
-            with suppress(OSError):
-                self.path.rmdir()
+    def begin(self) -> None:
+        """Waiting was no work."""
+        self.spent.begin()
 
     def resume(self) -> int:
         """Read the partial results of a killed run; returns how many queries are answered already.
@@ -98,9 +75,11 @@ class RunFolder:
         Raises:
             UserError: they cannot be read.
         """
-        found, self.left_out = lines(self.path / PARTIAL_FILE, self.path.name)
+        found, self.left_out = self.journal.read()
         for line in found:
             try:
+                if line.get("run") != self.path.name:
+                    raise ValueError("a line of another run")
                 self._take(line["kind"], line["value"])
                 self.spent.add(*seconds(line))
             except ValueError:
@@ -109,7 +88,8 @@ class RunFolder:
 
     def _take(self, kind: str, value: Json) -> None:
         if kind == "sample":
-            sample = typed(Sample, value)
+            known = Sample.__dataclass_fields__.keys()
+            sample = typed(Sample, renamed(value, known) if isinstance(value, dict) else value)
             self._read.setdefault(sample.episode, []).append(sample)
             if not self.answered(sample.episode, sample.key):
                 self._keep([sample])
@@ -194,18 +174,20 @@ class RunFolder:
 
     def _write(self, found: Sequence[Mapping[str, Json]]) -> None:
         found = [*({**line, "seconds": self.spent.lap()} for line in found[:1]), *found[1:]]
-        text = "".join(json.dumps({"run": self.path.name, **line}, ensure_ascii=False) + "\n" for line in found)
-        try:
-            with (self.path / PARTIAL_FILE).open("a", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise unwritable(self.path, error) from None
+        self.journal.append({"run": self.path.name, **line} for line in found)
 
     def finish(self, record: RunRecord) -> Path:
         """Write the samples, then the record, then drop the partial results; returns the record's path."""
         write_samples(self.path / SAMPLES_FILE, [sample.flat() for sample in self.samples])
         path = save_record(record, self.path)
-        (self.path / PARTIAL_FILE).unlink(missing_ok=True)
+        self.journal.discard()
         return path
+
+
+def _named(content: Mapping[str, Json]) -> RunRecord:
+    rows = [{**row, "run": content["id"]} for row in with_names_of_today(content)["rows"]]
+    return RunRecord.model_validate({**content, "rows": rows})
+
+
+RUNS = Kind(record_file=RECORD_FILE, partial_file=PARTIAL_FILE, schema=SCHEMA, named=_named, save=save_record)
+"""How runs of earlier versions are brought up to date."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
-from ttabench.records.schema import unwritable
+from ttabench.core.files import unwritable
 from ttabench.report.compare import Entry
 from ttabench.report.tables import scale
 

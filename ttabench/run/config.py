@@ -2,23 +2,23 @@
 
     RunConfig(method="mac", task="streamingqa", seed=1).identity()  ->  "3f0c2a9b71de"
 
-Two commands with one identity are the same run: the second returns what the first stored. Where the results go and how
-they are shown (`--out`, `--json`, `--quiet`) is no part of a run, and neither is the device; the number format is.
-Files are identified by what they hold, not by where they lie: `inputs` carries their digests.
+Two commands with one identity are the same run: the second returns what the first stored. The identity is a hash of
+what differs from the defaults of the method, of the task's reader and of the request, so that a new setting with a
+default leaves every id as it was; the record keeps all of them. Where the results go and how they are shown (`--out`,
+`--json`, `--quiet`) is no part of a run, and neither is the device; the number format is. Files are identified by what
+they hold, not by where they lie: `inputs` carries their digests. A preset is its settings.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.identity import changed, identity, same
 from ttabench.core.types import Json
 
-IDENTITY_DIGITS = 12
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
@@ -30,8 +30,8 @@ STATES_OF = {
 """Whose state answers (see `swapping`), and what a record says of it."""
 SEEDS = 2**32
 """What numpy takes for a seed."""
-PATH_FIELDS = ("checkpoint", "state", "device", "base_checkpoint")
-"""Fields of the record that the identity leaves out; the digests in `inputs` stand for the paths."""
+UNHASHED = ("checkpoint", "state", "device", "base_checkpoint", "preset")
+"""Fields of the record that the identity leaves out: digests in `inputs` stand for paths, settings for the preset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +39,18 @@ class RunConfig:
     """Everything that decides what a run computes.
 
     Attributes:
-        settings: the method's settings that differ from its defaults or its preset, JSON values.
-        task_options: the same for the task's protocol.
+        settings: all settings of the method, JSON values.
+        task_options: all settings of the task's protocol, and arguments of its generator.
         inputs: digests of what is read ("rows" of the task, "checkpoint", "state", "model"), see `digest`.
         limit: at most that many queries are asked; None asks all.
         batch_size: queries at once; 0 for as many as fit.
         ask_only: read none of the task's context, ask from the given state.
-        state_of: whose state answers, one of `STATES_OF` (see `swapping`); "own" is not hashed.
+        state_of: whose state answers, one of `STATES_OF` (see `swapping`).
         bos: what begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing.
         base_checkpoint: the checkpoint that the base model stands on, see `standing`.
         chat_template: whether context and question stand in the tokenizer's chat template.
+        defaults: of `settings` and `task_options`, by these names; a setting without one always counts. No part of the
+            record.
     """
 
     verb: str = "eval"
@@ -74,6 +76,7 @@ class RunConfig:
     chat_template: bool = False
     base_checkpoint: str = ""
     inputs: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Mapping[str, Json]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -99,23 +102,35 @@ class RunConfig:
         return f"{name} (random weights)" if self.random_weights else name
 
     def to_json(self) -> dict[str, Json]:
-        """The configuration as JSON values, every field named."""
-        return {key: dict(value) if isinstance(value, Mapping) else value for key, value in asdict(self).items()}
+        """The configuration as JSON values, every field named but `defaults`."""
+        told = {key: dict(value) if isinstance(value, Mapping) else value for key, value in asdict(self).items()}
+        del told["defaults"]
+        return told
 
-    def canonical(self) -> str:
-        """The text that is hashed: JSON with sorted keys, without what is no part of the identity."""
-        kept = {key: value for key, value in self.to_json().items() if key not in PATH_FIELDS}
-        if self.state_of == "own":
-            del kept["state_of"]
+    def differing(self) -> dict[str, Json]:
+        """What is hashed: everything that differs from the defaults, without what is no part of the identity."""
+        said = {key: value for key, value in self.to_json().items() if key not in UNHASHED}
         if "rows" in self.inputs and self.source not in ("mini", "hub"):
-            kept["source"] = "files"
+            said["source"] = "files"
         if "model" in self.inputs and self.model != NANO:
-            kept["model"] = "folder"
-        return json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+            said["model"] = "folder"
+        for name, values in self.defaults.items():
+            said[name] = changed(said[name], values)
+        return changed(said, type(self)(method="").to_json())
+
+    def other_defaults(self, stored: Mapping[str, Json]) -> list[str]:
+        """Settings that a stored run of this identity had otherwise: their defaults are others now."""
+        return [
+            f"{key} {value} (now {now[key]})"
+            for name in ("settings", "task_options")
+            for now in [getattr(self, name)]
+            for key, value in stored.get(name, {}).items()
+            if key in now and not same(now[key], value)
+        ]
 
     def identity(self) -> str:
-        """12 hexadecimal digits of the SHA-256 of `canonical()`: the run's id and the name of its folder."""
-        return hashlib.sha256(self.canonical().encode()).hexdigest()[:IDENTITY_DIGITS]
+        """12 hexadecimal digits that follow from `differing`: the run's id and the name of its folder."""
+        return identity(self.differing())
 
 
 def standing_name(model: str, base_checkpoint: str) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, TypeAlias
 
-from ttabench.core.errors import UserError
 from ttabench.core.progress import Tick, no_tick, no_word
+from ttabench.records.folder import Obtained, obtained
 from ttabench.run.plan import Plan
 from ttabench.run.resolve import RunRequest, named
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
     from ttabench.records.schema import RunRecord
     from ttabench.records.store import RunFolder
+
+Outcome: TypeAlias = "Obtained[RunRecord]"
+"""A run that is stored."""
 
 
 class ModelCache:
@@ -59,16 +62,6 @@ class ModelCache:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """A run that is stored."""
-
-    record: RunRecord
-    folder: Path
-    how: Literal["stored", "continued", "new"]
-    """It was stored already; it was continued after a stop; it ran from the start."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Watching:
     """Who is told what goes on: `tick` about progress, `notify` in one line about what else is worth knowing."""
 
@@ -92,28 +85,16 @@ def execute(
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
-    from ttabench.records.schema import RECORD_FILE, load_record
     from ttabench.records.store import RunFolder
+    from ttabench.run.former import where_stored
 
-    watching = watching or Watching()
-    where = out / plan.config.identity()
-    if not force and (where / RECORD_FILE).exists():  # it is whole: neither a lock nor a right to write is needed
-        return Outcome(record=load_record(where), folder=where, how="stored")
-    folder = RunFolder(out, plan.config.identity())
-    with folder.locked(watching.notify):
-        if not force and (stored := folder.stored()):
-            return Outcome(record=stored, folder=folder.path, how="stored")
-        if force:
-            folder.discard()
-        resumed = folder.resume()
-        if resumed:
-            watching.notify(f"Continuing run {plan.config.identity()}: {resumed} queries are answered already.")
-        try:
-            record = _run(plan, models, folder, watching)
-        except UserError:
-            folder.abandon()
-            raise
-    return Outcome(record=record, folder=folder.path, how="continued" if resumed else "new")
+    told = watching or Watching()
+    where = where_stored(out, plan.config, force=force)
+
+    def work(folder: RunFolder) -> RunRecord:
+        return _run(plan, models, folder, told)
+
+    return obtained(RunFolder, where, work, force=force, notify=told.notify)
 
 
 class _Notes:

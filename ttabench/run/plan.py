@@ -13,7 +13,11 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
+from ttabench.methods.settings import defaults
+from ttabench.methods.spec import MethodSpec
 from ttabench.readers import Task, load
+from ttabench.readers.cards import Card
+from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.run.asking import manner
 from ttabench.run.config import STATES_OF, RunConfig
 from ttabench.run.resolve import ResolvedMethod, RunRequest, named, resolve_method
@@ -91,10 +95,16 @@ def make_plan(request: RunRequest, seed: int) -> Plan:
         base_checkpoint=request.base_checkpoint,
         chat_template=asked.chat,
         inputs=_inputs(request, resolved, record),
+        defaults=defaults_of(resolved.spec, task.card, source),
     )
     card = task.card
     metrics = {"metrics": list(card.metrics), "main_metric": card.main_metric, "chance": card.chance, "unit": card.unit}
     return Plan(request=request, config=config, resolved=resolved, task=task, task_record={**record, **metrics})
+
+
+def defaults_of(spec: MethodSpec, card: Card, source: str) -> dict[str, dict[str, Json]]:
+    """Of a method's settings and a task's options, see `RunConfig.defaults`."""
+    return {"settings": defaults(spec), "task_options": task_defaults(card, source)}
 
 
 def _inputs(request: RunRequest, resolved: ResolvedMethod, record: Mapping[str, Json]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.checkpoint_header import header
-from ttabench.methods.settings import preset_for, settings_of, typed_settings
+from ttabench.methods.settings import plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.run.config import standing_name
 
@@ -165,7 +165,7 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
     if path is None:
         settings = asdict(settings_of(spec, changes, preset))
         return ResolvedMethod(
-            spec=spec, preset=preset, changes=changes, settings=_plain(settings), checkpoint=None, checkpoint_digest=""
+            spec=spec, preset=preset, changes=changes, settings=plain(settings), checkpoint=None, checkpoint_digest=""
         )
     found = header(path)
     if found.method != spec.name:
@@ -174,7 +174,7 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
         spec=spec,
         preset="",
         changes=changes,
-        settings=_plain({**found.settings, **changes}),
+        settings=plain({**found.settings, **changes}),
         checkpoint=path,
         checkpoint_digest=digest(path),
         training=found.training,
@@ -217,7 +217,3 @@ def named(checkpoint: str, base: str) -> Path:
     if name not in known:
         raise UnknownName(f"adapter shipped for {base}", name, known)
     return folder / name
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Json]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}

@@ -23,10 +23,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ttabench.core import locks
 from ttabench.core.errors import UserError
+from ttabench.core.files import PART, synced
 from ttabench.core.types import Json
 
-SAVES, CURVE, LOCK = "training", "curve.jsonl", ".lock"
+SAVES, CURVE = "training", "curve.jsonl"
 TENSORS, STATE = "state.safetensors", "training.json"
 AGAIN = "Give the same as before, another --out, or --force to start anew."
 
@@ -59,22 +61,17 @@ def locked(out: Path, room: int) -> Iterator[None]:
     Raises:
         UserError: the folder cannot be written, the disk is too full, or another process trains into it.
     """
-    from filelock import FileLock, Timeout
+
+    def busy() -> None:
+        raise UserError(f"Another process is training into {out}.", "Wait for it, or give another --out.")
 
     check(out, resume=False)
-    lock = FileLock(out / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise UserError(f"Another process is training into {out}.", "Wait for it, or give another --out.") from None
-    try:
+    with locks.locked(out, busy):
         free = shutil.disk_usage(out).free
         if free < room:
             what = f"{out} has room for {free / 2**20:,.0f} MiB; saves of this training take {room / 2**20:,.0f} MiB."
             raise UserError(what, "Free some, or give another --out.")
         yield
-    finally:
-        lock.release()
 
 
 def unwritable(out: Path, error: Exception) -> UserError:
@@ -160,7 +157,7 @@ def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
 
 def tidy(out: Path) -> None:
     """Remove what a kill may have left beside the newest save: older ones, and one that was not whole."""
-    for path in [*saved(out)[:-1], *(out / SAVES).glob("*.part")]:
+    for path in [*saved(out)[:-1], *(out / SAVES).glob("*.part"), *out.glob(f".*{PART}")]:
         remove(path)
 
 
@@ -180,12 +177,6 @@ def store(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
     save_file({name: each.detach().cpu().contiguous() for name, each in tensors.items()}, path, {"step": str(step)})
     path.chmod(0o644)  # safetensors lets only the owner read
     synced(path)
-
-
-def synced(path: Path) -> None:
-    """Wait until the file is on the disk, so that a rename never outruns it."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def rename(part: Path, whole: Path) -> None:

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from ttabench.core.files import replacing
 from ttabench.core.types import Episode, Json
 from ttabench.methods import checkpoints
 from ttabench.run import saves
@@ -147,9 +148,8 @@ class Curve:
             return
         try:
             kept = [line for line in self._lines() if (_step_of(line) or math.inf) <= step]
-            part = self.path.with_suffix(".part")
-            part.write_text("".join(kept), encoding="utf-8")
-            saves.rename(part, self.path)
+            with replacing(self.path) as scratch:
+                scratch.write_text("".join(kept), encoding="utf-8")
         except OSError as error:
             raise saves.unwritable(self.path.parent, error) from None
 

@@ -1,0 +1,63 @@
+"""What is written is whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ttabench.core.errors import UserError
+from ttabench.core.files import append, replacing, write_atomically
+
+
+class Killed(BaseException):
+    """Nobody catches it."""
+
+
+def test_a_file_is_replaced_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "figures.bin"
+    path.write_bytes(b"old")
+    with replacing(path) as scratch:
+        scratch.write_bytes(b"new")
+        assert path.read_bytes() == b"old"
+        assert scratch.parent == tmp_path
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("fault", [ValueError, Killed])
+def test_what_is_cut_off_leaves_the_old_file_alone(tmp_path: Path, fault: type[BaseException]) -> None:
+    path = tmp_path / "figures.bin"
+    path.write_bytes(b"old")
+
+    def cut_off() -> None:
+        with replacing(path) as scratch:
+            scratch.write_bytes(b"ne")
+            raise fault
+
+    with pytest.raises(fault):
+        cut_off()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_that_write_one_file_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "figures.bin"
+    with replacing(path) as first, replacing(path) as second:
+        assert first != second
+        first.write_bytes(b"first")
+        second.write_bytes(b"second")
+    assert path.read_bytes() == b"first", "the last that is done stands there"
+
+
+def test_names_that_are_no_text_are_written_all_the_same(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "a.json", "\udcff")
+    assert (tmp_path / "a.json").read_text() == "\\udcff"
+
+
+@pytest.mark.parametrize("write", [write_atomically, append])
+def test_a_folder_that_is_not_there_is_the_users_fault(tmp_path: Path, write: object) -> None:
+    assert callable(write)
+    with pytest.raises(UserError, match="--out"):
+        write(tmp_path / "nowhere" / "a.json", "text")

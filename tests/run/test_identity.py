@@ -1,0 +1,200 @@
+"""A run's id changes with every choice that changes figures, and with no new setting that is left at its default."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, make_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ttabench.core.identity import changed
+from ttabench.methods import registry
+from ttabench.methods.settings import defaults
+from ttabench.methods.spec import MethodSpec
+from ttabench.mini import qa
+from ttabench.readers import READERS, cards, qa_stream
+from ttabench.readers.defaults import defaults as task_defaults
+from ttabench.run import resolve
+from ttabench.run.config import RunConfig
+from ttabench.run.plan import make_plan
+from ttabench.run.resolve import RunRequest
+
+SMALL = ("documents=2", "questions=2")
+CARD = """
+name: mine
+reader: qa_stream
+columns: {question: [question], answers: [answers], text: [text]}
+splits: {test: {files: [rows]}}
+prompt: {templates: {plain: "{question}"}}
+protocol: {prompt: plain, documents: 2}
+metrics: [em]
+main_metric: em
+"""
+
+
+def request(**changes: Any) -> RunRequest:
+    return RunRequest(**{"method": "icl", "task": "streamingqa", "task_options": SMALL, **changes})
+
+
+def run_id(seed: int = 0, **changes: Any) -> str:
+    return make_plan(request(**changes), seed).config.identity()
+
+
+def wider(spec: MethodSpec) -> MethodSpec:
+    """The method with one more setting."""
+    made = make_dataclass(
+        "Wider", [("sharpness", float, field(default=1.0))], bases=(spec.Settings,), frozen=True, kw_only=True
+    )
+    return replace(spec, Settings=made, presets={name: made(**asdict(each)) for name, each in spec.presets.items()})
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"method": "icl"},
+        {"method": "icl", "settings": ("truncate=left",)},
+        {"method": "templora", "preset": "nano"},
+        {"method": "mac"},
+        {"method": "mac", "checkpoint": "none", "settings": ("hierarchy=16",)},
+    ],
+    ids=str,
+)
+def test_a_new_setting_of_a_method_leaves_ids(monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any]) -> None:
+    before, found = run_id(**chosen), wider(registry.find(chosen["method"]))
+    monkeypatch.setattr(resolve.registry, "find", lambda _: found)
+    assert run_id(**chosen) == before
+    typed = chosen.get("settings", ())
+    assert run_id(**{**chosen, "settings": (*typed, "sharpness=1.0")}) == before
+    assert run_id(**{**chosen, "settings": (*typed, "sharpness=2")}) != before
+
+
+def test_a_new_option_of_a_task_leaves_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run_id()
+
+    class Wider(qa_stream.Settings):
+        pauses: int = 0
+
+    monkeypatch.setattr(qa_stream, "Settings", Wider)
+    plan = make_plan(request(), 0)
+    assert plan.config.task_options["pauses"] == 0, "the record keeps every option"
+    assert plan.config.identity() == before
+    assert run_id(task_options=(*SMALL, "pauses=1")) != before
+
+
+def test_a_new_argument_of_a_twin_leaves_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _, name = (cards.load_card("streamingqa").twin or pytest.fail("it has a twin")).generator.partition(":")
+    assert module == qa.__name__
+    original: Callable[..., Any] = getattr(qa, name)
+    before = run_id()
+
+    def longer(*place: Any, echo: int = 0, **more: Any) -> Any:
+        return original(*place, **more)
+
+    known = inspect.signature(original)
+    parameters = [*known.parameters.values(), inspect.Parameter("echo", inspect.Parameter.KEYWORD_ONLY, default=0)]
+    longer.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
+    longer.__annotations__ = {**original.__annotations__, "echo": int}
+    monkeypatch.setattr(qa, name, longer)
+    assert run_id() == before
+    assert run_id(task_options=(*SMALL, "echo=0")) == before
+    assert run_id(task_options=(*SMALL, "echo=1")) != before
+
+
+def test_a_new_option_of_eval_leaves_ids() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Wider(RunConfig):
+        temperature: float = 0.0
+
+    said = {"method": "icl", "task": "t", "limit": 3}
+    assert Wider(**said).identity() == RunConfig(**said).identity()
+    assert Wider(**said, temperature=0.5).identity() != RunConfig(**said).identity()
+
+
+def test_a_default_that_is_typed_is_the_default() -> None:
+    assert run_id(settings=("truncate=error",)) == run_id()
+    options = make_plan(request(), 0).config.task_options
+    typed = tuple(f"{key}={value}" for key, value in options.items() if value is not None)
+    assert run_id(task_options=typed) == run_id()
+
+
+def test_a_preset_is_its_settings() -> None:
+    spec = registry.find("snapkv")
+    (preset,) = {"streamadapter"} & spec.presets.keys()
+    changes = changed(asdict(spec.presets[preset]), defaults(spec))
+    assert changes
+    typed = tuple(f"{key}={value}" for key, value in changes.items())
+    assert run_id(method="snapkv", preset=preset) == run_id(method="snapkv", settings=typed) != run_id(method="snapkv")
+
+
+def test_every_choice_that_changes_figures_changes_the_id() -> None:
+    """Each of them differs from all the others, too."""
+    mac = {"method": "mac", "checkpoint": "none"}
+    chosen: list[dict[str, Any]] = [
+        {},
+        {"method": "none"},
+        {"task": "squad_seq"},
+        {"model": "gpt2", "random_weights": True, "source": "mini"},
+        {"model": "distilgpt2", "random_weights": True, "source": "mini"},
+        {"split": "validation"},
+        {"seed": 1},
+        {"limit": 1},
+        {"settings": ("truncate=left",)},
+        {"settings": ("truncate=right",)},
+        {"settings": ("max_tokens=64",)},
+        {"task_options": ("documents=3", "questions=2")},
+        {"task_options": ("documents=2", "questions=1")},
+        {"task_options": (*SMALL, "max_new_tokens=3")},
+        {"dtype": "bfloat16"},
+        {"batch_size": 1},
+        {"state_of": "none"},
+        {"state_of": "other"},
+        {"bos": "no"},
+        {"base_checkpoint": "shipped:lora-superglue"},
+        {"method": "mac"},
+        mac,
+        {"method": "mac", "checkpoint": "shipped:mac-squad_seq"},
+        {**mac, "settings": ("hierarchy=16",)},
+    ]
+    ids = [run_id(**each) for each in chosen]
+    assert len(set(ids)) == len(ids), [each for each, found in zip(chosen, ids, strict=True) if ids.count(found) > 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"source": "hub"}, {"ask_only": True}, {"chat_template": True}, {"verb": "train"}, {"model": "gpt2"},
+     *({"inputs": {name: "12"}} for name in ("rows", "model", "method", "checkpoint", "base_checkpoint", "state"))],
+    ids=str,
+)  # fmt: skip
+def test_what_a_plan_here_cannot_have_changes_the_id_too(change: dict[str, Any]) -> None:
+    base = {"method": "icl", "task": "t"}
+    assert RunConfig(**{**base, **change}).identity() != RunConfig(**base).identity()
+
+
+@pytest.mark.parametrize(("one", "other"), [(1, 1.0), (1, True), (0, None), (None, "none"), ([1], 1)])
+def test_values_that_python_takes_for_equal_are_told_apart(one: Any, other: Any) -> None:
+    """A budget of 1.0 is all of a text, one of 1 is a token of it."""
+    configs = [RunConfig(method="m", settings={"budget": each}) for each in (one, other)]
+    assert configs[0].identity() != configs[1].identity()
+    assert changed({"budget": one}, {"budget": other}) == {"budget": one}
+    assert changed({"budget": one}, {"budget": one}) == {}
+
+
+def test_the_protocol_of_a_changed_card_is_another_run(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "Who?", "answers": ["Ada"], "text": "Ada."}\n' * 2)
+    card = tmp_path / "mine.yaml"
+    ids = []
+    for text in (CARD, CARD.replace("documents: 2", "documents: 1")):
+        card.write_text(text)
+        plan = make_plan(request(task=str(card), source=str(tmp_path / "rows.jsonl"), task_options=()), 0)
+        ids.append(replace(plan.config, inputs={}).identity())
+    assert ids[0] != ids[1]
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_has_defaults(reader: str) -> None:
+    """Without, a new option would give its runs new ids."""
+    (card, *_) = (each for name in cards.names() if (each := cards.load_card(name)).reader == reader)
+    assert task_defaults(card, "hub")["paper_quirks"] is False

@@ -1,0 +1,109 @@
+"""Findings of work that goes on, one JSON object a line; what a killed process left is read line by line.
+
+journal = Journal(Path("partial.jsonl"))
+journal.append([{"kind": "sample", "value": {...}}])     on the disk when it returns
+journal.read()                                           [{"kind": "sample", "value": {...}}], 0 left out
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ttabench.core import files
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+
+DIGITS = 18
+"""Longest whole number that a line may hold: it fits into 64 bits."""
+
+
+class Journal:
+    """A file of lines; every line is checked before it counts.
+
+    Args:
+        path: need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def exists(self) -> bool:
+        """Whether anything was ever found."""
+        return self.path.exists()
+
+    def read(self) -> tuple[list[dict[str, Any]], int]:
+        """The lines that have a kind and a value, and how many others there are: damaged or cut.
+
+        A last line that was cut in the middle of writing is removed from the file, so that what is appended stands
+        apart.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        if self.path.is_symlink():
+            raise UserError(f"{self.path} is a link to another file.", "Remove it, or give another --out.")
+        try:
+            content = self.path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if len(whole) < len(content):
+                os.truncate(self.path, len(whole))
+        except FileNotFoundError:
+            return [], 0
+        except OSError as error:
+            what = f"{self.path} cannot be read: {error.strerror or error}."
+            raise UserError(what, "Remove it, or give another --out.") from None
+        parsed = [_parsed(line) for line in whole.splitlines()]
+        kept = [line for line in parsed if "kind" in line and "value" in line]
+        return kept, len(parsed) - len(kept) + (len(whole) < len(content))
+
+    def append(self, lines: Iterable[Mapping[str, Json]]) -> None:
+        """Keep findings, at once.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        files.append(self.path, _text(lines))
+
+    def replace(self, lines: Iterable[Mapping[str, Json]]) -> None:
+        """Keep these findings instead of those that are there.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        files.write_atomically(self.path, _text(lines))
+
+    def discard(self) -> None:
+        """Forget all findings.
+
+        Raises:
+            UserError: the file cannot be removed.
+        """
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            what = f"{self.path} cannot be removed: {error.strerror or error}."
+            raise UserError(what, "Remove it, or give another --out.") from None
+
+
+def _text(lines: Iterable[Mapping[str, Json]]) -> str:
+    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """The JSON object of a line; an empty one where it is none that can be stored."""
+    try:
+        found = json.loads(line, parse_int=_integer)
+        json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _integer(text: str) -> int:
+    if len(text) > DIGITS:
+        raise ValueError(f"a whole number of {len(text)} digits")
+    return int(text)
