@@ -11,7 +11,6 @@ from ttabench.core.sizes import tokens_in
 from ttabench.readers.book_pieces import Span, spans
 from ttabench.readers.cards import Card
 from ttabench.readers.options import ProtocolSettings
-from ttabench.readers.sources import Request
 from ttabench.stats.metrics import METRICS, metric
 
 
@@ -80,8 +79,8 @@ class Settings(ProtocolSettings):
         return spans(total, self.first, self.next, score_first=self.score_first or self.protocol == "units")
 
 
-def check(card: Card, request: Request, settings: Settings) -> None:
-    """Whether settings, card and request go together.
+def check(card: Card, settings: Settings) -> None:
+    """Whether settings and card go together.
 
     Raises:
         UserError: they do not; one line that says what.
@@ -90,8 +89,6 @@ def check(card: Card, request: Request, settings: Settings) -> None:
         if metric(name).ratio is None:
             known = ", ".join(known for known, each in METRICS.items() if each.ratio)
             raise UserError(f"The task card {card.name}: {name} is no metric of scored texts.", f"Give {known}.")
-    if request.limit is not None and request.limit < 1:
-        raise UserError(f"A limit of {request.limit} queries leaves nothing to score.", "Give --limit 1 or more.")
     if settings.protocol == "strides" and settings.window <= settings.stride:
         what = f"window={settings.window} is not larger than stride={settings.stride}"
         raise UserError(f"{what}: no context would stay.", "Give --task-set window=N above the stride.")

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Generate
 from ttabench.readers.card_file import parsed
 from ttabench.readers.card_names import Below, Slug
 from ttabench.readers.faults import first_fault
@@ -122,6 +123,16 @@ class Prompt(_Part):
 
         shown = (f"{worded(text)}{self.delimiter}{answer}{self.joiner}" for text, answer in self.examples[:examples])
         return "".join(shown) + worded(question)
+
+    def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
+        """What a query wants that is answered by writing."""
+        return Generate(
+            answers=answers,
+            delimiter=self.delimiter,
+            max_new_tokens=max_new_tokens,
+            stops=self.stops,
+            leads=self.leads,
+        )
 
     @model_validator(mode="after")
     def _has_question(self) -> Prompt:

@@ -36,8 +36,11 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
     """(protocol settings, arguments of the mini generator).
 
     Raises:
-        UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader.
+        UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader; the
+            limit leaves nothing to ask.
     """
+    if request.limit is not None and request.limit < 1:
+        raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     twin = _twin(card) if request.source == "mini" else None
     known = {key: hint for key, hint in arguments_of(card).items() if key not in model.model_fields} if twin else {}
     options = {key: value for key, value in request.options.items() if key not in known}

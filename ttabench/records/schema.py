@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
@@ -25,6 +25,8 @@ from ttabench.stats.varying import Varying, unit_of
 SCHEMA = 1
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
+FORMERLY = {"subtask": ["part"], "source_key": ["about"], "unconditional_logprobs": ["blank"]}
+"""Names that columns of samples and fields of rows have in records of earlier versions."""
 
 
 class Row(BaseModel):
@@ -40,7 +42,7 @@ class Row(BaseModel):
     seed: int
     step: int | None = None
     """Pieces observed before the query, or the length up to which a text was read; None for a figure over all steps."""
-    part: str | None = None
+    subtask: str | None = Field(default=None, validation_alias=AliasChoices("subtask", *FORMERLY["subtask"]))
     """Sub-task or book, or "mean" for the mean over them; None for a figure over all queries."""
     context_tokens: float | None = None
     """Mean tokens of context read before the query."""
@@ -91,7 +93,8 @@ class RunRecord(BaseModel):
 
     def value(self, metric: str) -> Row | None:
         """The row of a metric over all steps and sub-tasks."""
-        return next((row for row in self.rows if row.metric == metric and row.step is None and row.part is None), None)
+        whole = (row for row in self.rows if row.step is None and row.subtask is None)
+        return next((row for row in whole if row.metric == metric), None)
 
     @property
     def base(self) -> str:
@@ -207,9 +210,12 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
 
     path = folder / SAMPLES_FILE
     try:
-        names = set(pq.read_schema(path).names)
-        wanted = None if columns is None else [column for column in columns if column in names]
-        content: dict[str, list[Any]] = pq.read_table(path, columns=wanted).to_pydict()
+        stored = pq.read_schema(path).names
+        now = {old: name for name, former in FORMERLY.items() if name not in stored for old in former}
+        names = {now.get(name, name): name for name in stored}
+        wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
+        table = pq.read_table(path, columns=list(wanted.values()))
+        content: dict[str, list[Any]] = {name: table[old].to_pylist() for name, old in wanted.items()}
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
     except (OSError, pa.ArrowException) as error:
