@@ -139,6 +139,8 @@ def test_a_query_carries_the_smallest_length_that_holds_it(tmp_path: Path) -> No
 def test_lengths_are_written_with_k_and_m() -> None:
     assert Settings(tokens="2k, 16K,1m").tokens == (2048, 16384, 2**20)  # type: ignore[arg-type]
     assert Settings(tokens=4096, window="2k").lengths == [4096]  # type: ignore[arg-type]
+    other = load("metaicl", options={"max_tokens": "4k", "max_example_tokens": "0"}).describe()["protocol"]
+    assert (other["max_tokens"], other["max_example_tokens"]) == (4096, 0)
 
 
 def test_the_official_folder(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_rows_are_asked_after_each_step_of_one_pass() -> None:
     episodes = list(task.episodes())
     assert (len(episodes), task.n_observes, task.n_asks) == (2, 8, 12)
     for episode in episodes:
-        kinds = [getattr(step, "step", None) for step in episode.steps]
+        kinds = [step.at.count if isinstance(step, Ask) else None for step in episode.steps]
         assert kinds == [None, 1, 1, 1, None, None, None, 4, 4, 4]
         asked = episode.asks()
         assert [ask.prompt for ask in asked[:3]] == [ask.prompt for ask in asked[3:]]
@@ -258,7 +258,7 @@ def test_the_protocol_of_generative_adapter(tmp_path: Path) -> None:
     assert (told["max_tokens"], told["max_example_tokens"], told["too_long"]) == (4096, 0, "skip")
     assert task.card.main_metric == "em_lower"
     first = next(task.episodes()).asks()[0]
-    assert (first.mode, first.max_new_tokens, first.prompt) == ("generate", 10, "Input: in 7\nOutput:")
+    assert (wanted([first], Generate)[0].max_new_tokens, first.prompt) == (10, "Input: in 7\nOutput:")
     words = {"protocol": "genadapter", "layout": "genadapter_instruction", "max_new_tokens": 4}
     episode = next(load("metaicl", source=source, options=words).episodes())
     assert episode.asks()[0].prompt.startswith("## Instruction: Based on the demonstration above")
@@ -288,11 +288,11 @@ def test_the_choice_of_the_released_code() -> None:
     class Scored:
         logprobs = (-4.0, -5.0)
         tokens = (1, 2)
-        blank: tuple[float, ...] = ()
+        unconditional_logprobs: tuple[float, ...] = ()
 
     ask = Ask(prompt="?", key="q", want=Choose(options=(" a", " b c"), gold=1))
     assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_mean"]("", ask, Scored()) == 1.0
-    Scored.blank = (-4.0, -1.0)
+    Scored.unconditional_logprobs = (-4.0, -1.0)
     assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_pmi"]("", ask, Scored()) == 0.0
 
 

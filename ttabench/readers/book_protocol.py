@@ -4,42 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import tokens_in
 from ttabench.readers.book_pieces import Span, spans
 from ttabench.readers.cards import Card
-from ttabench.readers.options import ProtocolSettings
+from ttabench.readers.options import ProtocolSettings, TokenCount, TokenCounts
 from ttabench.stats.metrics import METRICS, metric
-
-
-def _count(value: object) -> object:
-    """`"16k"` as 16,384."""
-    if isinstance(value, str):
-        found = tokens_in(value)
-        if found is None:
-            raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
-        return found
-    return value
-
-
-def _counts(value: object) -> object:
-    """`"4k,16k"` as (4096, 16384); all at once, so that a fault is one fault."""
-    given = value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int) else value
-    if not given:
-        raise ValueError("no length is given")
-    return tuple(map(_count, given)) if isinstance(given, list | tuple) else given
-
-
-Count = Annotated[int, BeforeValidator(_count), Field(gt=0)]
 
 
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
     protocol: Literal["strides", "units"] = "strides"
-    tokens: Annotated[tuple[Count, ...], BeforeValidator(_counts)] = (
+    tokens: TokenCounts = (
         2**14,
         2**15,
         2**16,
@@ -47,16 +25,16 @@ class Settings(ProtocolSettings):
         2**18,
     )
     """Longest texts; k stands for 1,024."""
-    window: Count = 1024
+    window: TokenCount = 1024
     """Tokens of a book read before the first query (`strides`)."""
-    stride: Count = 512
-    unit: Count = 1024
+    stride: TokenCount = 512
+    unit: TokenCount = 1024
     """Tokens of a unit (`units`)."""
     score_first: bool = False
     """Score the first window, too (`strides`)."""
     books: Annotated[int, Field(gt=0)] | None = None
     """How many books, drawn by the seed; None for all of them."""
-    sequence_tokens: Count = 8192
+    sequence_tokens: TokenCount = 8192
     """Tokens of a training sequence."""
 
     @property

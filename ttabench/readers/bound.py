@@ -112,7 +112,7 @@ class Bound(Generic[SettingsT]):
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002  # what readers take
         """See `readers.Task`."""
-        raise UserError(f"The task {self.card.name} has no other contexts.", "Leave --state-of other out.")
+        raise UserError(f"The task {self.card.name} has no other contexts.", "Leave --swap-state out.")
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
