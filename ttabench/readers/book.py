@@ -25,7 +25,7 @@ from ttabench.core.types import Episode, Json, Observe, Step
 from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
 from ttabench.readers.book_pieces import CutText, Span, steps, up_to
 from ttabench.readers.book_protocol import Settings, check
-from ttabench.readers.bound import Bound, Lessons, shares
+from ttabench.readers.bound import Bound, Training, shares
 from ttabench.readers.cards import Card
 from ttabench.readers.description import fingerprint
 from ttabench.readers.options import resolve
@@ -123,16 +123,16 @@ class Books(Bound[Settings]):
             raise UserError(f"The book {book.name} of {self.source} is a single token.", "Leave it out.")
         return cut
 
-    def lessons(self, wanted: Lessons) -> Iterator[tuple[str, Iterator[Step]]]:
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """Sequences of `sequence_tokens` tokens, cut as the protocol says.
 
         Files are read in epochs, a book gives one sequence an epoch, from a random place; a mini source writes a new
         book for every sequence.
         """
         length = self.settings.sequence_tokens
-        for number, book in enumerate(self._drawn(wanted.draws, length)):
-            cut = self._cut(book, wanted.tokens)
-            start = wanted.draws.randint(0, max(0, len(cut) - length))
+        for number, book in enumerate(self._drawn(training.draws, length)):
+            cut = self._cut(book, training.tokens)
+            start = training.draws.randint(0, max(0, len(cut) - length))
             piece = cut.range(start, start + length)
             yield self.split, steps(piece, self.settings.spans(len(piece)), f"{number}", book.name, [length])
 

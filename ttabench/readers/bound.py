@@ -28,7 +28,7 @@ SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lessons:
+class Training:
     """What episodes are wanted for training."""
 
     draws: random.Random
@@ -50,7 +50,7 @@ class Lessons:
 class Bound(Generic[SettingsT]):
     """A card bound to its data, with what its reader resolved: what all implementations of `readers.Task` share.
 
-    A reader gives `episodes`, `counts`, `texts`, `lessons` where methods train on it, and `others` with
+    A reader gives `episodes`, `counts`, `texts`, `training_steps` where methods train on it, and `others` with
     `describe_others` where its sources have other contexts.
     """
 
@@ -134,7 +134,7 @@ class Bound(Generic[SettingsT]):
         """See `readers.Task`."""
         assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
         draws = random.Random(f"training {self.drawn_by} {seed}")
-        found = self.lessons(Lessons(draws=draws, documents=documents, questions=questions, tokens=tokens))
+        found = self.training_steps(Training(draws=draws, documents=documents, questions=questions, tokens=tokens))
         for number, (place, steps) in enumerate(found):
             yield Episode(key=f"{self.card.name}/{place}/training{seed}.{number}", steps=tuple(steps))
 
@@ -143,7 +143,7 @@ class Bound(Generic[SettingsT]):
         """What the draws of training depend on beside their seed."""
         return f"{self.card.name} {self.split}"
 
-    def lessons(self, wanted: Lessons) -> Iterator[tuple[str, Iterable[Step]]]:
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterable[Step]]]:
         """(where it is from, its steps) of each episode of `training`, endlessly."""
         raise NotImplementedError
 

@@ -24,7 +24,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
-from ttabench.readers.bound import Bound, Lessons, shares, spread
+from ttabench.readers.bound import Bound, Training, shares, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
 from ttabench.readers.choices import Item
@@ -124,15 +124,15 @@ class Demonstrations(Bound[Settings]):
             at=At(shown),
         )
 
-    def lessons(self, wanted: Lessons) -> Iterator[tuple[str, Iterator[Step]]]:
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool.
 
         A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
         are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
         """
         for number in count():
-            part = wanted.draws.choice([one.part for one in self.drawn])
-            shown, asked = self._lesson(part, wanted)
+            part = training.draws.choice([one.part for one in self.drawn])
+            shown, asked = self._drawn_rows(part, training)
             pieces = [self._observe(part.name, item) for item in shown]
             asks = [
                 self._ask(part.name, item, f"{item.id}@{number}.{i}", len(pieces), "lm_eval")
@@ -140,14 +140,14 @@ class Demonstrations(Bound[Settings]):
             ]
             yield f"{part.name}/{self.split}", blanks_in_front([*pieces, *asks])
 
-    def _lesson(self, part: Part, wanted: Lessons) -> tuple[Sequence[Item], Sequence[Item]]:
+    def _drawn_rows(self, part: Part, training: Training) -> tuple[Sequence[Item], Sequence[Item]]:
         """(demonstrations, rows to ask)."""
         if not self.mini:
-            return wanted.split(part.pool)
-        fresh = {"demonstrations": wanted.documents, "queries": wanted.questions}
-        place = (self.card.splits[self.split].twin, wanted.draws.getrandbits(48))
+            return training.split(part.pool)
+        fresh = {"demonstrations": training.documents, "queries": training.questions}
+        place = (self.card.splits[self.split].twin, training.draws.getrandbits(48))
         made = twin_part(self.card, part.name, place, {**self.arguments, **fresh}, _words(self))
-        return made.draw(min(wanted.documents, len(made.pool)), 0)
+        return made.draw(min(training.documents, len(made.pool)), 0)
 
     def counts(self) -> dict[str, Json]:
         """Queries of each sub-task, and of all."""
@@ -185,8 +185,8 @@ def read(card: Card, request: Request) -> Demonstrations:
             raise UserError(f"size={settings.size}: the miniature world has one size.", "Ask for demonstrations=N.")
         found = [twin_part(card, name, place, arguments, words) for name in names]
     else:
-        wanted = Wanted(names=names, explicit=settings.task != "all", size=settings.size)
-        found, of_source = parts(card, request, wanted, words)
+        which = Wanted(names=names, explicit=settings.task != "all", size=settings.size)
+        found, of_source = parts(card, request, which, words)
         notes += of_source
     drawn = [Drawn(part=part, shown=shown, asked=asked) for part in found
              for shown, asked in [part.draw(settings.shots, request.seed)]]  # fmt: skip

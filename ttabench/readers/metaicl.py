@@ -19,7 +19,7 @@ from itertools import count
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Generate, Json, Observe, Step, Want
-from ttabench.readers.bound import Bound, Lessons, shares, spread
+from ttabench.readers.bound import Bound, Training, shares, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
 from ttabench.readers.description import described
@@ -128,7 +128,7 @@ class MetaIcl(Bound[Settings]):
             unconditional_prompt="Output:" if bare else "",
         )
 
-    def lessons(self, wanted: Lessons) -> Iterator[tuple[str, Iterator[Step]]]:
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
         """One task each: `documents` demonstrations, then `questions` other rows of the task.
 
         Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
@@ -136,14 +136,14 @@ class MetaIcl(Bound[Settings]):
         """
         pools = [short(task.pool, self.settings, self.card.prompt.delimiter, estimate) for task in self.tasks]
         for number in count():
-            shown, asked = self._fresh(wanted) if self.mini else wanted.split(wanted.draws.choice(pools))
+            shown, asked = self._fresh(training) if self.mini else training.split(training.draws.choice(pools))
             asks = [self._ask(row, len(shown), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
             yield self.split, blanks_in_front([*map(self._observe, shown), *asks])
 
-    def _fresh(self, wanted: Lessons) -> tuple[Sequence[MetaRow], Sequence[MetaRow]]:
+    def _fresh(self, training: Training) -> tuple[Sequence[MetaRow], Sequence[MetaRow]]:
         """(demonstrations, rows to ask) of a rule of their own."""
-        size = {"tasks": 1, "demonstrations": wanted.documents, "queries": wanted.questions}
-        place = (self.card.splits[self.split].twin, wanted.draws.getrandbits(48))
+        size = {"tasks": 1, "demonstrations": training.documents, "queries": training.questions}
+        place = (self.card.splits[self.split].twin, training.draws.getrandbits(48))
         (task,) = twin_tasks(self.card, place, {**self.arguments, **size})
         return task.shown, task.asked
 

@@ -21,7 +21,7 @@ from itertools import count, pairwise
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
-from ttabench.readers.bound import Bound, Lessons, spread
+from ttabench.readers.bound import Bound, Training, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
 from ttabench.readers.description import described
@@ -157,25 +157,25 @@ class QAStream(Bound[Settings]):
         """Not on the name: tasks of one source draw alike."""
         return self.split
 
-    def lessons(self, wanted: Lessons) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """Streams of `documents` distinct texts, `questions` about each, drawn with replacement.
 
         A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
         an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
         """
         pool = [] if self.mini else documents_of(self.rows, True)
-        size = min(wanted.documents, len(pool)) if pool else wanted.documents
+        size = min(training.documents, len(pool)) if pool else training.documents
         queue: list[Document] = []
         for number in count():
             if self.mini:
-                queue = self._fresh(wanted.draws.getrandbits(48), size)
+                queue = self._fresh(training.draws.getrandbits(48), size)
             elif len(queue) < size:
-                queue = wanted.draws.sample(pool, len(pool))
+                queue = training.draws.sample(pool, len(pool))
             drawn, queue = queue[:size], queue[size:]
             asks = [
                 self._ask(row, document.key, len(drawn), key=f"{row.id}@{number}.{i}")
                 for document in drawn
-                for i, row in enumerate(wanted.draws.choices(document.rows, k=wanted.questions))
+                for i, row in enumerate(training.draws.choices(document.rows, k=training.questions))
             ]
             yield self.split, self._told(drawn, asks)
 

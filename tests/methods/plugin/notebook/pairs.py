@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ttabench.core.types import Ask, Episode, Generate, Json, Observe, Step
-from ttabench.readers.bound import Bound, Lessons
+from ttabench.readers.bound import Bound, Training
 from ttabench.readers.cards import Card
 from ttabench.readers.options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request, table
@@ -37,10 +37,10 @@ class Pairs(Bound[Settings]):
         """One, of all rows."""
         yield self._episode(f"{self.card.name}/{self.split}", self.rows[: self.limit])
 
-    def lessons(self, wanted: Lessons) -> Iterator[tuple[str, tuple[Step, ...]]]:
+    def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
         """So many rows drawn at random."""
         while True:
-            yield self.split, self._episode("", wanted.draws.choices(list(self.rows), k=wanted.documents)).steps
+            yield self.split, self._episode("", training.draws.choices(list(self.rows), k=training.documents)).steps
 
     def counts(self) -> dict[str, Json]:
         """Facts and questions."""
