@@ -92,8 +92,8 @@ class Score:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The continuation."""
-        return (self.continuation,) if self.continuation else ()
+        """The continuation, where there is one: part of a character is a token without text."""
+        return (self.continuation,) if self.continuation or self.ids else ()
 
 
 Want: TypeAlias = Generate | Choose | Score
