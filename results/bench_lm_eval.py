@@ -109,6 +109,7 @@ class Kept:
 def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluated:
     """One evaluation as `ttabench eval` makes it, from the files to the metric."""
     from ttabench.core.progress import no_tick
+    from ttabench.core.types import Choose, wanted
     from ttabench.run.runner import RunContext, run_episodes
     from ttabench.stats.aggregation import aggregate
 
@@ -124,8 +125,11 @@ def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluat
     return Evaluated(
         seconds=seconds,
         accuracy=accuracy,
-        prompts=[[(shown + ask.joiner + ask.prompt, option) for option in ask.options] for ask in asks],
-        scores=[list(kept.samples[ask.key].logprobs) for ask in asks],
+        prompts=[
+            [(shown + ask.joiner + ask.prompt, option) for option in want.options]
+            for ask, want in zip(asks, wanted(asks, Choose), strict=True)
+        ],
+        scores=[list(kept.samples[ask.key].answer.logprobs) for ask in asks],
     )
 
 

@@ -94,8 +94,8 @@ def error_of(rows: Sequence[Row], same_queries: bool) -> float | None:
 def by_book(lines: Mapping[str, Sequence[RunRecord]], base: str = "window") -> str:
     """Differences from a method book by book, which is what books leave to compare; empty for other tasks."""
     books = {
-        line: {row.part: log(row.value) for run in runs for row in run.rows
-               if row.metric == "ppl" and row.step is None and row.part not in (None, "mean")}
+        line: {row.subtask: log(row.value) for run in runs for row in run.rows
+               if row.metric == "ppl" and row.step is None and row.subtask not in (None, "mean")}
         for line, runs in lines.items()
     }  # fmt: skip
     if not books.get(base):
@@ -113,9 +113,9 @@ def by_book(lines: Mapping[str, Sequence[RunRecord]], base: str = "window") -> s
 
 def value(run: RunRecord, metric: str, step: int | None = None) -> Row | None:
     """The row of a metric: of the mean over sub-tasks where there are several, of all books together."""
-    rows = [row for row in run.rows if row.metric == metric and row.step == step and row.part in (None, "mean")]
+    rows = [row for row in run.rows if row.metric == metric and row.step == step and row.subtask in (None, "mean")]
     wanted = None if metric == "ppl" else "mean"
-    return max(rows, key=lambda row: row.part == wanted, default=None)
+    return max(rows, key=lambda row: row.subtask == wanted, default=None)
 
 
 def room(runs: Mapping[tuple[str, str], Sequence[RunRecord]], columns: Sequence[str], same_queries: bool) -> str:

@@ -80,10 +80,10 @@ def _parts(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[Row]]]:
     names = _names(runs)
     for run in _ordered(runs):
         rows = [row for row in run.rows if row.metric == run.main_metric and row.step is None]
-        parts = [row for row in rows if row.part not in (None, "mean")]
+        parts = [row for row in rows if row.subtask not in (None, "mean")]
         for row in parts or rows:
             line = cells.setdefault(names[run.id], {})
-            line.setdefault(row.part or str(run.config["task"]), []).append(row)
+            line.setdefault(row.subtask or str(run.config["task"]), []).append(row)
     return cells
 
 
@@ -97,7 +97,7 @@ def by_length(runs: Sequence[RunRecord]) -> str:
     names = _names(runs)
     for run in _ordered(runs):
         for row in run.rows:
-            if row.metric == run.main_metric and row.part is None and row.step is not None:
+            if row.metric == run.main_metric and row.subtask is None and row.step is not None:
                 cells.setdefault(names[run.id], {}).setdefault(row.step, []).append(row)
     columns = sorted({length for line in cells.values() for length in line})
     shown = [

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ttabench.contract.case import PROMPTS, TEXTS, asks, observes
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.mac.method import Mac
@@ -62,5 +62,8 @@ def episode(key: str = "e", documents: int = 3) -> Episode:
     """Documents that say where somebody lives, then a question about each."""
     people = [f"{key}{index}" for index in range(documents)]
     read = [Observe(text=f"{who} lives in {who}ville.", key=who) for who in people]
-    asked = [Ask(prompt=f"Where does {who} live?", key=who, answers=(f"{who}ville",), about=who) for who in people]
+    asked = [
+        Ask(prompt=f"Where does {who} live?", key=who, want=Generate(answers=(f"{who}ville",)), source_key=who)
+        for who in people
+    ]
     return Episode(key=key, steps=(*read, *asked))

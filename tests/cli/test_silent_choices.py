@@ -128,7 +128,7 @@ def test_long_and_broken_cells_of_book_titles(tmp_path: Path, monkeypatch: pytes
     metadata.write_text(f"3,{'T' * 131_073},1900,u\n")
     options = {"tokens": "40", "window": 20, "stride": 8}
     (episode,) = load("pg19", source=str(tmp_path), options=options).episodes()
-    assert len(episode.asks()[0].part) == 2 + 131_073
+    assert len(episode.asks()[0].subtask) == 2 + 131_073
     monkeypatch.setattr("ttabench.readers.book_files.MAX_CELL", 1000)
     assert "metadata.csv line 1: not valid csv (field larger" in refusal("pg19", source=str(tmp_path), options=options)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.choice_files import TRICKY, shared_rows
-from ttabench.core.types import Ask
+from ttabench.core.types import Ask, Choose, wanted
 from ttabench.mini.demonstrations import superglue, unseen
 from ttabench.readers import choices
 from ttabench.readers.cards import SubTask, load_card
@@ -60,8 +60,9 @@ def ours(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
 
 
 def pairs(shown: str, ask: Ask) -> list[tuple[str, str]]:
-    heads = ask.heads or ("",) * len(ask.options)
-    return [(shown + ask.prompt + head, option) for head, option in zip(heads, ask.options, strict=True)]
+    (want,) = wanted([ask], Choose)
+    prefixes = want.option_prefixes or ("",) * len(want.options)
+    return [(shown + ask.prompt + prefix, option) for prefix, option in zip(prefixes, want.options, strict=True)]
 
 
 @pytest.mark.parametrize("name", FILES)

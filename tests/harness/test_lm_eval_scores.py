@@ -181,7 +181,7 @@ def check(lm: LM, held: Files, scratch: Path, shots: int, chat: bool) -> None:
     assert len(mine) == len(documents) == len(held.asked)
     for sample, document in zip(mine, documents, strict=True):
         expected = [logprob for logprob, _ in document["filtered_resps"]]
-        assert sample.logprobs == pytest.approx(expected, abs=1e-4)
+        assert list(sample.answer.logprobs) == pytest.approx(expected, abs=1e-4)
     metrics = [metric for metric in ("acc", "acc_norm") if f"{metric},none" in means]
     assert metrics == [metric for metric in ("acc", "acc_norm") if metric in load_card(held.card).metrics]
     for metric in metrics:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.lm.test_patching import IDS, MODELS, full_patch
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Choose, Generate, Observe, Score
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch
 from ttabench.lm.patching import encoded, forward, read, select_rows, text_start
@@ -212,15 +212,15 @@ def test_pieces_prompts_and_targets() -> None:
     piece = Observe(text="abcdef", joiner="\n\n")
     assert lm.decode(piece_ids(lm, piece, first=True)) == "abcdef"
     assert lm.decode(piece_ids(lm, piece, first=False)) == "\n\nabcdef"
-    ask = Ask(prompt="Where? ", key="q", mode="choose", options=(" here", " there"), joiner="\n")
+    ask = Ask(prompt="Where? ", key="q", want=Choose(options=(" here", " there")), joiner="\n")
     assert lm.decode(prompt_ids(lm, ask, follows=False)) == "Where? "
     assert lm.decode(prompt_ids(lm, ask, follows=True)) == "\nWhere? "
     (((prompt, options),),) = choice_ids(lm, [ask], follows=True)
     assert lm.decode(prompt) == "\nWhere?", "blanks that end a prompt go to the option"
     assert [lm.decode(ids) for ids in options] == ["  here", "  there"]
-    written = Ask(prompt="Where?", key="q", answers=("x",))
+    written = Ask(prompt="Where?", key="q", want=Generate(answers=("x",)))
     assert gold_ids(lm, written) == [*lm.encode(" x"), lm.eos_id]
-    assert gold_ids(lm, replace(written, mode="score")) == lm.encode(" x")
+    assert gold_ids(lm, replace(written, want=Score(continuation=" x"))) == lm.encode(" x")
 
 
 def test_rows_of_unlike_length_go_in_batches_of_their_own() -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Choose, Generate, Observe
 from ttabench.lm.answering import answer
 from ttabench.lm.chat import has_template
 from ttabench.lm.model import LM, load
@@ -87,7 +87,7 @@ def test_the_tokens_of_pieces_are_those_of_the_whole_text(nano: LM, pieces: list
 @given(prompt=WORDS, option=WORDS)
 def test_prompt_and_option_are_the_tokens_of_both_together(nano: LM, prompt: list[str], option: list[str]) -> None:
     question, end = "Q" + "".join(prompt), " o" + "".join(option)
-    ask = Ask(prompt=question, key="q", mode="choose", options=(end,))
+    ask = Ask(prompt=question, key="q", want=Choose(options=(end,)))
     (((ids, (found,)),),) = choice_ids(nano, [ask], follows=False)
     assert ids + found == nano.encode(question + end)
     assert ids == nano.encode(question.rstrip())
@@ -137,7 +137,7 @@ def test_a_chat_template_stands_around_context_and_question() -> None:
     pieces = [Observe(text="Ada lives in Hull."), Observe(text="Bo sails <|eos|>.")]
     method = InContext(lm, InContextSettings())
     (rows,) = new_ids(lm, method.begin(1), [[piece] for piece in pieces])
-    ask = Ask(prompt="Who sails?", key="q", answers=("Bo",))
+    ask = Ask(prompt="Who sails?", key="q", want=Generate(answers=("Bo",)))
     ids = [*lm.start_ids, *(token for row in rows for token in row), *prompt_ids(lm, ask, follows=True)]
     turn = [{"role": "user", "content": "Ada lives in Hull.\n\nBo sails @.\n\nWho sails?"}]
     rendered = lm.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
@@ -148,7 +148,7 @@ def test_a_chat_template_stands_around_context_and_question() -> None:
 
 def test_an_option_begins_the_turn_of_the_assistant() -> None:
     lm = chatting()
-    ask = Ask(prompt="Who sails?", key="q", mode="choose", options=(" Bo", " Ada"), gold=0)
+    ask = Ask(prompt="Who sails?", key="q", want=Choose(options=(" Bo", " Ada"), gold=0))
     (((prompt, options),),) = choice_ids(lm, [ask], follows=False)
     assert prompt == lm.encode_template("Who sails?<|eos|>\n<|bos|>assistant")
     assert options == [lm.encode("\nBo"), lm.encode("\nAda")]
@@ -175,7 +175,8 @@ class _Writing:
 
 def _answers(lm: LM, monkeypatch: pytest.MonkeyPatch, texts: list[list[int]], **more: Any) -> list[Any]:
     monkeypatch.setattr("ttabench.lm.generation.greedy_tokens", _Writing(texts))
-    asks = [Ask(prompt="Q", key=str(i), answers=("x",), max_new_tokens=16, **more) for i in range(len(texts))]
+    want = Generate(answers=("x",), max_new_tokens=16, **more)
+    asks = [Ask(prompt="Q", key=str(i), want=want) for i in range(len(texts))]
     return answer(lm, Patch(), asks)
 
 

@@ -235,6 +235,11 @@ def test_settings_are_checked() -> None:
         SlidingWindow(lm, WindowSettings(recent=512))
 
 
+def test_a_number_of_tokens_may_be_written_as_a_size() -> None:
+    assert [parse_value("4k", hint, "budget") for hint in (int, int | float, int | None, str)] == [4096] * 3 + ["4k"]
+    assert parse_value("3", tuple[int, ...], "layers") == (3,)
+
+
 def test_a_share_of_all_is_not_one_token() -> None:
     assert parse_value("1.0", int | float, "budget") == 1.0
     assert isinstance(parse_value("1.0", int | float, "budget"), float)

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from tests.places import fixture_file
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.generation import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -150,7 +150,7 @@ class Reference:
         for row, (ids, targets) in enumerate(zip(self["qa_ids"], self["qa_target_ids"], strict=True)):
             words = [f"w{token}" for token, target in zip(ids, targets, strict=True) if target >= 0]
             read = " ".join(f"w{token}" for token in ids[: int((targets >= 0).nonzero()[0])])
-            asks.append(Ask(prompt=str(row), key=read, mode="score", answers=(" ".join(words),)))
+            asks.append(Ask(prompt=str(row), key=read, want=Score(continuation=f" {' '.join(words)}")))
         observes = [Observe(text=str(row)) for row in range(len(asks))]
         return Episode(key="fixture", steps=(*observes, *asks))
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import teach
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.model import LM
 from ttabench.lm.patching import deltas_applied
 from ttabench.lm.window import Window
@@ -45,7 +45,8 @@ def book(tokens: int, seed: int = 0) -> Episode:
     ids = text(tokens, seed)
     pieces = [Observe(text="", joiner="", ids=ids[begin : begin + 10]) for begin in range(0, tokens - 20, 10)]
     read = sum(len(piece.ids) for piece in pieces)
-    asked = Ask(prompt="", prompt_ids=ids[read : read + 1], key="q", mode="score", answers=("",), ids=ids[read + 1 :])
+    want = Score(continuation="", prompt_ids=ids[read : read + 1], ids=ids[read + 1 :])
+    asked = Ask(prompt="", key="q", want=want)
     return Episode(key=f"book{seed}", steps=(*pieces, asked))
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests import archives
 from tests.archives import BUILD
 from tests.qa_files import refusal, shared, write_csv, write_jsonl
+from ttabench.core.types import Choose, wanted
 from ttabench.readers import Task, load
 from ttabench.readers.cards import load_card
 
@@ -65,7 +66,7 @@ def test_every_level_of_an_archive_shows_training_rows_and_asks_those_that_paper
     expected = {"superglue": ["boolq", "cb", "copa", "rte"], "sst2": ["sst2"]}.get(archive, [name])
     if "/" in level and archive == "superglue":
         expected = [level.rpartition("/")[2].lower()]
-    assert [episode.asks()[0].part for episode in task.episodes()] == expected
+    assert [episode.asks()[0].subtask for episode in task.episodes()] == expected
     assert task.source == f"folder:{tmp_path / level}"
 
 
@@ -74,7 +75,7 @@ def test_super_glue_under_the_names_people_have(tmp_path: Path, top: str) -> Non
     archives.superglue(tmp_path, top)
     archives.sst2(tmp_path, "glue_data")
     task = load("superglue", source=str(tmp_path), options=SHOTS)
-    assert [episode.asks()[0].part for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
+    assert [episode.asks()[0].subtask for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
     assert not task.notes
 
 
@@ -82,12 +83,12 @@ def test_archives_unpacked_into_folders_named_after_what_they_hold(tmp_path: Pat
     archives.superglue(tmp_path, "superglue")
     archives.sst2(tmp_path, "sst2")
     task = load("superglue", source=str(tmp_path), options=SHOTS)
-    assert [episode.asks()[0].part for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
+    assert [episode.asks()[0].subtask for episode in task.episodes()] == ["boolq", "cb", "copa", "rte", "sst2"]
 
 
 def test_a_relative_folder_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(unpacked(tmp_path, "superglue") / "SuperGLUE" / "RTE")
-    assert [episode.asks()[0].part for episode in load("superglue", source=".", options=SHOTS).episodes()] == ["rte"]
+    assert [episode.asks()[0].subtask for episode in load("superglue", source=".", options=SHOTS).episodes()] == ["rte"]
 
 
 def test_the_folder_of_another_sub_task_is_refused(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_pg19(tmp_path: Path, split: str) -> None:
         task = load("pg19", source=str(base / level), split=split, options=BOOKS)
         (episode,) = task.episodes()
         assert episode.steps[0].text.startswith(f"{split} words")  # type: ignore[union-attr]
-        assert episode.asks()[0].part.split()[1] in ("One", "Two", "Three"), "titles are in metadata.csv above"
+        assert episode.asks()[0].subtask.split()[1] in ("One", "Two", "Three"), "titles are in metadata.csv above"
         assert len(task.notes) == 1, "only that all books are scored"
 
 
@@ -171,7 +172,7 @@ def test_labels_of_winogrande_may_stand_beside_the_rows(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (base / "dev.jsonl").read_text().splitlines()]
     write_jsonl(base / "dev.jsonl", [{key: row[key] for key in row if key != "answer"} for row in rows])
     (episode,) = load("winogrande", source=str(base), options=SHOTS).episodes()
-    assert [ask.gold for ask in episode.asks()] == [1] * 4
+    assert [want.gold for want in wanted(episode.asks(), Choose)] == [1] * 4
     (base / "dev-labels.lst").write_text("0\n" * 4)
     assert "dev-labels.lst line 1: label '0' is neither 1 nor 2" in refusal("winogrande", source=str(base))
 

@@ -158,7 +158,7 @@ def test_articles_without_their_columns(tmp_path: Path) -> None:
 def observed(name: str, path: Path) -> list[tuple[str, str, tuple[str, ...]]]:
     (episode,) = load(name, source=str(path), options={"order": "file", "capitalise": "false"}).episodes()
     texts = {o.key: o.text for o in episode.observes()}
-    return sorted((texts[a.about], a.prompt, tuple(sorted(a.answers))) for a in episode.asks())
+    return sorted((texts[a.source_key], a.prompt, tuple(sorted(a.answers))) for a in episode.asks())
 
 
 samples = st.lists(st.tuples(filled, filled, st.lists(filled, min_size=1, max_size=3)), min_size=1, max_size=5)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.places import ROOT
 from tests.qa_files import refusal, shared, write_csv, write_jsonl, write_parquet
 from tests.tiny import tiny_llama
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, At, Episode, Observe, Score, Step, wanted
 from ttabench.lm.model import load as load_lm
 from ttabench.readers import load
 from ttabench.readers.book_pieces import CutText, spans, steps, up_to
@@ -29,9 +29,18 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 def pieces(episode: Episode) -> list[tuple[str, int, int]]:
     """(kind, first token, tokens) of every step."""
     return [
-        ("read" if isinstance(step, Observe) else "ask", int(step.key.rpartition("@")[2]), len(step.ids))
+        ("read" if isinstance(step, Observe) else "ask", int(step.key.rpartition("@")[2]), len(ids_of(step)))
         for step in episode.steps
     ]
+
+
+def ids_of(step: Step) -> tuple[int, ...]:
+    return step.ids if isinstance(step, Observe) else score(step).ids
+
+
+def score(ask: Ask) -> Score:
+    (want,) = wanted([ask], Score)
+    return want
 
 
 def only(**options: Any) -> Episode:
@@ -76,15 +85,15 @@ def assert_pieces_are_the_text(lm: Any, text: str, first: int, stride: int) -> N
     found = list(steps(cut, spans(len(cut), first, stride, score_first=True), "b", "", [10_000]))
     asks = [step for step in found if isinstance(step, Ask)]
     assert "".join(ask.answers[0] for ask in asks) == text
-    assert [token for ask in asks for token in ask.ids] == list(cut.ids)
-    assert sum(ask.words for ask in asks) == len(text.split())
+    assert [token for ask in asks for token in score(ask).ids] == list(cut.ids)
+    assert sum(score(ask).words for ask in asks) == len(text.split())
     read: tuple[int, ...] = ()
     seen = ""
     for step in found:
         if isinstance(step, Observe):
             read, seen = read + step.ids, seen + step.text
         else:
-            assert read + step.prompt_ids == cut.ids[: step.position], "all that stands before it, once"
+            assert read + score(step).prompt_ids == cut.ids[: score(step).position], "all that stands before it, once"
             assert text.startswith(seen + step.prompt + step.answers[0])
 
 
@@ -107,8 +116,8 @@ def test_strides_are_scored_before_they_are_read(tmp_path: Path) -> None:
         ("read", 35, 8), ("ask", 44, 1),
     ]  # fmt: skip
     assert found.asks()[0].prompt == "t", "a stride is predicted from the token before it, which is read after it"
-    assert [ask.position for ask in found.asks()] == [20, 28, 36, 44]
-    assert {(ask.mode, len(ask.prompt_ids), ask.delimiter, ask.step) for ask in found.asks()} == {("score", 1, "", 100)}
+    assert [score(ask).position for ask in found.asks()] == [20, 28, 36, 44]
+    assert {(len(score(ask).prompt_ids), ask.at) for ask in found.asks()} == {(1, At(100, "tokens"))}
     assert pieces(only(source=path, score_first=True))[:2] == [("ask", 0, 20), ("read", 0, 19)]
     units = pieces(only(source=path, protocol="units", unit=16))
     assert units == [("ask", 0, 16), ("read", 0, 15), ("ask", 16, 16), ("read", 15, 16), ("ask", 32, 13)]
@@ -122,12 +131,16 @@ def test_a_book_no_longer_than_a_window_is_scored_whole(length: int, tmp_path: P
 
 def test_a_query_carries_the_smallest_length_that_holds_it(tmp_path: Path) -> None:
     found = only(source=put(tmp_path, "a.txt", "x" * 70), tokens="28,36,60")
-    assert [(ask.position, ask.step) for ask in found.asks()] == [(20, 28), (28, 36), (36, 60), (44, 60), (52, 60)]
+    assert [(score(ask).position, ask.at.count) for ask in found.asks()] == [
+        (20, 28), (28, 36), (36, 60), (44, 60), (52, 60)
+    ]  # fmt: skip
 
 
 def test_lengths_are_written_with_k_and_m() -> None:
     assert Settings(tokens="2k, 16K,1m").tokens == (2048, 16384, 2**20)  # type: ignore[arg-type]
     assert Settings(tokens=4096, window="2k").lengths == [4096]  # type: ignore[arg-type]
+    other = load("metaicl", options={"max_tokens": "4k", "max_example_tokens": "0"}).describe()["protocol"]
+    assert (other["max_tokens"], other["max_example_tokens"]) == (4096, 0)
 
 
 def test_the_official_folder(tmp_path: Path) -> None:
@@ -139,7 +152,7 @@ def test_the_official_folder(tmp_path: Path) -> None:
     task = load("pg19", source=str(tmp_path), options=SMALL)
     episodes = list(task.episodes(LM))
     assert [episode.key for episode in episodes] == ["pg19/test/7", "pg19/test/9"]
-    assert [episode.asks()[0].part for episode in episodes] == ["7 A Book, with a comma", "9 Other"]
+    assert [episode.asks()[0].subtask for episode in episodes] == ["7 A Book, with a comma", "9 Other"]
     assert episodes[0].asks()[0].answers == ("seven\r\n\r\nlines ",), "line ends are part of the text"
     assert task.dropped == {"no text": 1}
     assert "every seed gives the same" in task.notes[0]
@@ -158,7 +171,7 @@ def test_rows_of_tables(tmp_path: Path) -> None:
     }
     write_parquet(tmp_path / "test-00000-of-00001.parquet", [row, {**row, "text": ""}, {**row, "text": "y" * 30}])
     task = load("pg19", source=str(tmp_path), options=SMALL)
-    assert [episode.asks()[0].part for episode in task.episodes()] == ["28 T", "28#2 T"]
+    assert [episode.asks()[0].subtask for episode in task.episodes()] == ["28 T", "28#2 T"]
     assert task.dropped == {"no text": 1}
     lines = write_jsonl(tmp_path / "mine.jsonl", [{"text": "x" * 30}, {"text": "y" * 30}])
     assert [e.key for e in load("pg19", source=str(lines), options=SMALL).episodes()] == ["pg19/test/0", "pg19/test/1"]
@@ -200,8 +213,8 @@ def test_mini_books_are_as_long_as_asked_for() -> None:
     one, two = task.episodes(lm)
     for episode in (one, two):
         last = episode.asks()[-1]
-        assert last.position + len(last.ids) == 4096
-        assert {ask.step for ask in episode.asks()} == {2048, 4096}
+        assert score(last).position + len(score(last).ids) == 4096
+        assert {ask.at.count for ask in episode.asks()} == {2048, 4096}
     assert list(task.episodes(lm)) == list(load("pg19", options=task.describe()["protocol"]).episodes(lm))
     assert task.n_asks == pytest.approx(12, rel=0.3), "an estimate of 4 characters a token"
     assert task.n_observes == task.n_asks
@@ -229,7 +242,7 @@ def test_training_sequences_are_cut_like_books(tmp_path: Path) -> None:
     mini = load("pg19", split="train", options=options)
     first, second = islice(mini.training(0, 1, tokens=LM), 2)
     assert first.observes()[0].text != second.observes()[0].text
-    assert sum(len(ask.ids) for ask in first.asks()) == 30
+    assert sum(len(score(ask).ids) for ask in first.asks()) == 30
 
 
 @pytest.mark.parametrize(
@@ -283,6 +296,6 @@ def test_a_real_book() -> None:
     (episode,) = task.episodes(load_lm("nano"))
     asks = episode.asks()
     assert len(asks) == 30
-    assert asks[-1].position + len(asks[-1].ids) == 16384
-    assert 0 < sum(ask.words for ask in asks) < 30 * 512
-    assert asks[0].part.split()[1:], "titles are in metadata.csv"
+    assert score(asks[-1]).position + len(score(asks[-1]).ids) == 16384
+    assert 0 < sum(score(ask).words for ask in asks) < 30 * 512
+    assert asks[0].subtask.split()[1:], "titles are in metadata.csv"

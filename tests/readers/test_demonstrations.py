@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.qa_files import refusal, shared, write_jsonl, write_parquet
 from ttabench.core.errors import UserError
+from ttabench.core.types import At, Choose, wanted
 from ttabench.readers import choices, load
 from ttabench.readers.cards import load_card
 from ttabench.readers.formats import RawRow, rows
@@ -46,11 +47,11 @@ def test_every_sub_task_shows_k_rows_and_asks_the_others(name: str) -> None:
         assert len(episode.observes()) == 3
         assert len(episode.asks()) == 4
         for ask in episode.asks():
-            assert (ask.mode, ask.step, ask.part) == ("choose", 3, part)
-            assert ask.gold is not None
-            assert ask.options[ask.gold].strip() == ask.answers[0]
-            head = ask.heads[ask.gold] if ask.heads else ""
-            assert all(ask.prompt + head + ask.options[ask.gold] != piece.text for piece in episode.observes())
+            assert (ask.mode, ask.at, ask.subtask) == ("choose", At(3), part)
+            (want,) = wanted([ask], Choose)
+            assert want.gold is not None
+            prefix = want.option_prefixes[want.gold] if want.option_prefixes else ""
+            assert all(ask.prompt + prefix + want.options[want.gold] != piece.text for piece in episode.observes())
 
 
 def test_seeds_draw_other_demonstrations_and_more_shots_begin_with_fewer(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_seeds_draw_other_demonstrations_and_more_shots_begin_with_fewer(tmp_pat
 
 def test_sub_tasks_are_chosen_by_a_comma_list_and_share_the_limit() -> None:
     task = load("superglue", limit=7, options={**SMALL, "queries": 64, "task": "rte, cb"})
-    counts = {episode.asks()[0].part: len(episode.asks()) for episode in task.episodes()}
+    counts = {episode.asks()[0].subtask: len(episode.asks()) for episode in task.episodes()}
     assert counts == {"rte": 3, "cb": 4}
     assert task.n_asks == 7
     assert task.describe()["parts"] == {"rte": 3, "cb": 4}
@@ -89,8 +90,9 @@ def test_copa_has_two_blanks_unless_one_is_wanted() -> None:
         next(load("superglue", options={**SMALL, "task": "copa", "copa_single_blank": flag}).episodes())
         for flag in (False, True)
     )
-    assert all(option.startswith("  ") for option in two.asks()[0].options)
-    assert [option[1:] for option in two.asks()[0].options] == list(one.asks()[0].options)
+    double, single = (wanted(episode.asks(), Choose)[0].options for episode in (two, one))
+    assert all(option.startswith("  ") for option in double)
+    assert [option[1:] for option in double] == list(single)
     assert two.observes()[0].text.replace("  ", " ") == one.observes()[0].text
 
 
@@ -101,7 +103,7 @@ def test_ratio_splits_the_demonstrations(ratio: float, kept: int) -> None:
     split = next(load("superglue", options={**options, "ratio": ratio}).episodes())
     assert [*split.observes(), *split.asks()[0].window] == whole.observes()
     assert len(split.asks()[0].window) == kept
-    assert {ask.step for ask in split.asks()} == {5}
+    assert {ask.at for ask in split.asks()} == {At(5)}
 
 
 def test_training_episodes_show_other_rows_than_they_ask() -> None:
@@ -111,7 +113,7 @@ def test_training_episodes_show_other_rows_than_they_ask() -> None:
     assert len({episode.observes()[0].text for episode in episodes}) == 6
     for episode in episodes:
         assert (len(episode.observes()), len(episode.asks())) == (5, 2)
-        assert all(ask.gold is not None for ask in episode.asks())
+        assert all(want.gold is not None for want in wanted(episode.asks(), Choose))
 
 
 def test_training_from_files_uses_training_rows_only(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_hub_data_go_through_the_datasets_library(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(datasets, "load_dataset", local)
     task = load("superglue", source="hub", options={"task": "rte", "shots": 2})
     (episode,) = task.episodes()
-    assert [ask.gold for ask in episode.asks()] == [0, 1]
+    assert [want.gold for want in wanted(episode.asks(), Choose)] == [0, 1]
     assert task.source == "hub:aps/super_glue@unpinned"
     assert "not pinned" in task.notes[0]
 
@@ -181,7 +183,7 @@ def test_piqa_labels_stand_beside_the_rows(tmp_path: Path) -> None:
         write_jsonl(tmp_path / f"{name}.jsonl", [{"goal": f"g{name}{i}", "sol1": "a", "sol2": "b"} for i in range(3)])
         (tmp_path / f"{name}-labels.lst").write_text("0\n1\n1\n")
     (episode,) = load("piqa", source=str(tmp_path), options={"shots": 1}).episodes()
-    assert [ask.gold for ask in episode.asks()] == [0, 1, 1]
+    assert [want.gold for want in wanted(episode.asks(), Choose)] == [0, 1, 1]
     (tmp_path / "valid-labels.lst").write_text("0\n1\n")
     assert "has 2 labels for 3 rows of valid.jsonl" in refusal("piqa", source=str(tmp_path), options={"shots": 1})
     (tmp_path / "valid-labels.lst").write_text("0\nx\n1\n")
@@ -199,7 +201,7 @@ def test_piqa_labels_stand_beside_the_rows(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_published_files(name: str, source: str, asks: dict[str, int]) -> None:
     task = load(name, source=shared(source))
-    assert {episode.asks()[0].part: len(episode.asks()) for episode in task.episodes()} == asks
+    assert {episode.asks()[0].subtask: len(episode.asks()) for episode in task.episodes()} == asks
     assert task.n_observes == 10 * len(asks)
 
 

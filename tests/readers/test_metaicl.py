@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.qa_files import refusal, shared, write_jsonl
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
 from ttabench.readers import load
 from ttabench.readers.formats import RawRow
 from ttabench.readers.metaicl_files import DRAWS, parse
@@ -59,7 +59,7 @@ def test_rows_are_asked_after_each_step_of_one_pass() -> None:
     episodes = list(task.episodes())
     assert (len(episodes), task.n_observes, task.n_asks) == (2, 8, 12)
     for episode in episodes:
-        kinds = [getattr(step, "step", None) for step in episode.steps]
+        kinds = [step.at.count if isinstance(step, Ask) else None for step in episode.steps]
         assert kinds == [None, 1, 1, 1, None, None, None, 4, 4, 4]
         asked = episode.asks()
         assert [ask.prompt for ask in asked[:3]] == [ask.prompt for ask in asked[3:]]
@@ -69,8 +69,9 @@ def test_rows_are_asked_after_each_step_of_one_pass() -> None:
             assert piece.joiner == " "
             assert not any(piece.text.startswith(ask.prompt) for ask in asked)
         for ask in asked:
-            assert ask.gold is not None
-            assert ask.options[ask.gold] == f" {ask.answers[0]}"
+            (want,) = wanted([ask], Choose)
+            assert want.gold is not None
+            assert want.options[want.gold] == f" {ask.answers[0]}"
 
 
 def test_layouts_and_ways_to_answer() -> None:
@@ -82,7 +83,7 @@ def test_layouts_and_ways_to_answer() -> None:
     assert task.card.metrics == ("em_lower", "em", "em_prefix")
     with_pmi = load("metaicl", options={**SMALL, "pmi": "true"})
     assert "acc_pmi" in with_pmi.card.metrics
-    assert next(with_pmi.episodes()).asks()[0].blank == "Output:"
+    assert wanted(next(with_pmi.episodes()).asks(), Choose)[0].unconditional_prompt == "Output:"
     assert load("metaicl", limit=5, options=SMALL).n_asks == 4
 
 
@@ -102,14 +103,14 @@ def test_the_official_folder(tmp_path: Path) -> None:
     assert [piece.text for piece in episode.observes()] == [f"Input: in {1300 + i} Output: yes" for i in range(16)]
     assert {ask.prompt for ask in episode.asks()} == {"Input: in 7 Output:", "Input: in 8 Output:"}
     assert task.dropped == {"quarel: query equal to a demonstration": 1}
-    assert {ask.step for ask in episode.asks()} == {1, 2, 4, 8, 16}
+    assert {ask.at.count for ask in episode.asks()} == {1, 2, 4, 8, 16}
     assert next(load("metaicl", source=str(base), seed=0).episodes()).asks()[1].prompt == "Input: in 1300 Output:"
 
 
 def test_training_from_the_official_folder_uses_its_training_tasks(tmp_path: Path) -> None:
     task = load("metaicl", source=str(official(tmp_path / "MetaICL")), split="train")
     for episode in islice(task.training(0, 8, 2), 5):
-        assert {ask.part for ask in episode.asks()} == {"piqa"}
+        assert {ask.subtask for ask in episode.asks()} == {"piqa"}
         assert len({piece.text for piece in episode.observes()}) == 8
 
 
@@ -157,10 +158,10 @@ def test_free_answers_are_generated_not_chosen(tmp_path: Path) -> None:
 
 def test_published_files() -> None:
     task = load("metaicl", source=shared("metaicl"), seed=2, options={"steps": "1,16"})
-    names = {episode.asks()[0].part for episode in task.episodes()}
+    names = {episode.asks()[0].subtask for episode in task.episodes()}
     assert names == set(task.describe()["parts"])
     assert {"commonsense_qa", "superglue-cb", "ai2_arc"} <= names
-    counts = {episode.asks()[0].part: len(episode.observes()) for episode in task.episodes()}
+    counts = {episode.asks()[0].subtask: len(episode.observes()) for episode in task.episodes()}
     assert counts["commonsense_qa"] == counts["ai2_arc"] == 16
     assert counts["superglue-cb"] < 16  # whose rows are long
     assert task.dropped["superglue-cb: query too long"] == 2
@@ -257,11 +258,11 @@ def test_the_protocol_of_generative_adapter(tmp_path: Path) -> None:
     assert (told["max_tokens"], told["max_example_tokens"], told["too_long"]) == (4096, 0, "skip")
     assert task.card.main_metric == "em_lower"
     first = next(task.episodes()).asks()[0]
-    assert (first.mode, first.max_new_tokens, first.prompt) == ("generate", 10, "Input: in 7\nOutput:")
+    assert (wanted([first], Generate)[0].max_new_tokens, first.prompt) == (10, "Input: in 7\nOutput:")
     words = {"protocol": "genadapter", "layout": "genadapter_instruction", "max_new_tokens": 4}
     episode = next(load("metaicl", source=source, options=words).episodes())
     assert episode.asks()[0].prompt.startswith("## Instruction: Based on the demonstration above")
-    assert episode.asks()[0].max_new_tokens == 4
+    assert wanted(episode.asks(), Generate)[0].max_new_tokens == 4
     assert not any("Instruction" in piece.text for piece in episode.observes())
 
 
@@ -276,21 +277,22 @@ def test_quirks_of_the_released_code(tmp_path: Path) -> None:
     quirky = load("metaicl", source=str(base), options={"steps": "1", "paper_quirks": "true"})
     assert [task.card.main_metric for task in (plain, quirky)] == ["acc_mean", "acc_ccm"]
     assert any("paper_quirks" in note for note in quirky.notes)
-    counts = [{e.asks()[0].part: len(e.asks()) for e in task.episodes()} for task in (plain, quirky)]
+    counts = [{e.asks()[0].subtask: len(e.asks()) for e in task.episodes()} for task in (plain, quirky)]
     assert counts == [{"quarel": 3, "glue-mrpc": 4, "poem_sentiment": 4}, {"quarel": 2, "poem_sentiment": 3}]
-    blanks = {ask.part: ask.blank for episode in quirky.episodes() for ask in episode.asks()}
-    assert blanks == {"quarel": "", "poem_sentiment": "Output:"}
+    asked = [ask for episode in quirky.episodes() for ask in episode.asks()]
+    bare = {ask.subtask: want.unconditional_prompt for ask, want in zip(asked, wanted(asked, Choose), strict=True)}
+    assert bare == {"quarel": "", "poem_sentiment": "Output:"}
 
 
 def test_the_choice_of_the_released_code() -> None:
     class Scored:
         logprobs = (-4.0, -5.0)
         tokens = (1, 2)
-        blank: tuple[float, ...] = ()
+        unconditional_logprobs: tuple[float, ...] = ()
 
-    ask = Ask(prompt="?", key="q", mode="choose", options=(" a", " b c"), gold=1)
+    ask = Ask(prompt="?", key="q", want=Choose(options=(" a", " b c"), gold=1))
     assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_mean"]("", ask, Scored()) == 1.0
-    Scored.blank = (-4.0, -1.0)
+    Scored.unconditional_logprobs = (-4.0, -1.0)
     assert METRICS["acc_ccm"]("", ask, Scored()) == METRICS["acc_pmi"]("", ask, Scored()) == 0.0
 
 
@@ -312,6 +314,7 @@ def test_no_window_is_longer_than_the_limit(source: str, limit: int) -> None:
                 assert len(step.text) <= 150
                 read, shown = read + len(step.joiner + step.text), shown + 1
             else:
-                assert read + len(step.prompt) + max(map(len, step.options)) <= limit
-                cut += shown < step.step
+                (want,) = wanted([step], Choose)
+                assert read + len(step.prompt) + max(map(len, want.options)) <= limit
+                cut += shown < step.at.count
     assert cut

@@ -70,7 +70,7 @@ def test_queries_stay_and_observations_are_others(name: str, options: dict[str, 
 )
 def test_a_twins_other_rule_has_no_category_of_the_own(name: str, options: dict[str, Any]) -> None:
     for own, other in words(load(name, options={"queries": 8, **options})):
-        asked = [text for ask in own.asks() for text in (ask.prompt, *ask.options)]
+        asked = [text for ask in own.asks() for text in (ask.prompt, *getattr(ask.want, "options", ()))]
         assert categories_in(texts(own))
         assert not categories_in([*texts(own), *asked]) & categories_in(texts(other))
 

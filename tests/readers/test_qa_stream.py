@@ -66,7 +66,7 @@ def test_undeduped_documents_have_their_own_keys(stream: Callable[..., Task]) ->
     (episode,) = stream(dedupe=False).episodes()
     keys = [o.key for o in episode.observes()]
     assert len(set(keys)) == 10
-    assert sorted(a.about for a in episode.asks()) == sorted(keys)
+    assert sorted(a.source_key for a in episode.asks()) == sorted(keys)
 
 
 def test_limit_spreads_over_the_stream(stream: Callable[..., Task]) -> None:
@@ -96,10 +96,10 @@ def test_grouped_protocol(stream: Callable[..., Task]) -> None:
 def test_retention_protocol(stream: Callable[..., Task]) -> None:
     task = stream(kind="retention", probe=1, every=2, order="file")
     (episode,) = task.episodes()
-    assert [(a.step, a.key) for a in episode.asks()] == [
+    assert [(a.at.count, a.key) for a in episode.asks()] == [
         (1, "q0@1"), (1, "q1@1"), (3, "q0@3"), (3, "q1@3"), (5, "q0@5"), (5, "q1@5")
     ]  # fmt: skip
-    assert {a.about for a in episode.asks()} == {episode.observes()[0].key}
+    assert {a.source_key for a in episode.asks()} == {episode.observes()[0].key}
     assert (task.n_observes, task.n_asks) == (5, 6)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.qa_files import CAMELS, SQUAD, nested, refusal, steps, write_csv, write_jsonl, write_parquet
+from ttabench.core.types import At, Generate, wanted
 from ttabench.readers import load
 from ttabench.readers.cards import cards_folder, load_card, names
 
@@ -122,9 +123,9 @@ def test_asks_name_the_document_that_holds_the_answer(name: str) -> None:
     texts = {o.key: o.text for o in episode.observes()}
     assert len({a.key for a in episode.asks()}) == 15
     for ask in episode.asks():
-        assert ask.answers[0] in texts[ask.about]
-        assert ask.step == 5
-        assert ask.max_new_tokens == 16
+        assert ask.answers[0] in texts[ask.source_key]
+        assert ask.at == At(5)
+        assert wanted([ask], Generate)[0].max_new_tokens == 16
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_training_on_mini_draws_new_documents(questions: int) -> None:
     assert len({o.text for e in episodes for o in e.observes()}) == 20
     for episode in episodes:
         assert len(episode.observes()) == 4
-        assert [a.about for a in episode.asks()] == [o.key for o in episode.observes() for _ in range(questions)]
+        assert [a.source_key for a in episode.asks()] == [o.key for o in episode.observes() for _ in range(questions)]
 
 
 def test_training_on_files_runs_in_epochs(tmp_path: Path) -> None:

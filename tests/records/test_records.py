@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ import pytest
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import write_atomically
+from ttabench.core.types import Answer, Ask, At, Generate, Observe, Score
+from ttabench.records.samples import kept
 from ttabench.records.schema import (
-    RENAMED,
+    FORMERLY,
     Row,
     RunRecord,
     load_record,
     read_samples,
-    renamed,
     save_record,
     write_samples,
 )
@@ -39,10 +41,9 @@ def record(run: str = "0123456789ab", **changes: object) -> RunRecord:
 
 
 def sample(key: str, episode: str = "e", value: float = 1.0) -> Sample:
-    return Sample(
-        episode=episode, key=key, mode="generate", step=1, context_tokens=5, about="d", prompt="Who?", prediction="Ada",
-        answers=["Ada"], metrics={"f1": value}, ask_ms=2.0, logprobs=[-1.5], tokens=[2],
-    )  # fmt: skip
+    ask = Ask(prompt="Who?", key=key, want=Generate(answers=("Ada",)), source_key="d", at=At(1))
+    answer = Answer(prediction="Ada", logprobs=(-1.5,), tokens=(2,))
+    return Sample(episode=episode, ask=ask, answer=answer, metrics={"f1": value}, context_tokens=5, ask_ms=2.0)
 
 
 def episode_cost(episode: str = "e") -> EpisodeCost:
@@ -77,38 +78,17 @@ def test_a_field_of_another_type_is_named(tmp_path: Path) -> None:
         load_record(tmp_path)
 
 
-def test_names_of_other_versions_are_read(tmp_path: Path) -> None:
-    (known,) = {"part", "subtask"} & Row.model_fields.keys()
-    (other,) = {"part", "subtask"} - {known}
+def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
     content = record().model_dump(mode="json")
-    content["rows"][0] = {other if key == known else key: value for key, value in content["rows"][0].items()}
-    content["rows"][0][other] = "cb"
-    (tmp_path / "run.json").write_text(json.dumps(content))
-    assert getattr(load_record(tmp_path).rows[0], known) == "cb"
-    flat = {RENAMED.get(key, key): value for key, value in sample("a").flat().items()}
-    for columns in (flat, sample("a").flat()):
-        write_samples(tmp_path / "samples.parquet", [columns])
-        assert read_samples(tmp_path) == {key: [value] for key, value in sample("a").flat().items()}
-        for asked in ("part", "subtask"):
-            assert read_samples(tmp_path, [asked, "key"]) == {asked: [""], "key": ["a"]}
-
-
-def test_a_name_gives_way_only_where_the_other_is_missing() -> None:
-    assert renamed({"part": 1, "x": 2}, ["subtask"]) == {"subtask": 1, "x": 2}
-    assert renamed({"subtask": 1}, ["part"]) == {"part": 1}
-    assert renamed({"part": 1, "subtask": 2}, ["subtask"]) == {"part": 1, "subtask": 2}
-    assert renamed({"part": 1}, ["part", "subtask"]) == {"part": 1}
-
-
-def test_a_partial_result_under_other_names_counts(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "r")
-    folder.append([sample("a")])
-    (line,) = folder.journal.read()[0]
-    names = RENAMED | {new: old for old, new in RENAMED.items()}
-    folder.journal.replace([{**line, "value": {names.get(key, key): value for key, value in line["value"].items()}}])
-    again = RunFolder(tmp_path, "r")
-    assert again.resume() == 1
-    assert again.samples == [sample("a")]
+    content["rows"][0]["part"] = "cb"
+    del content["rows"][0]["subtask"]
+    (tmp_path / "run.json").write_text(json.dumps({**content, "schema_version": 1}))
+    assert load_record(tmp_path).rows[0].subtask == "cb"
+    before = {name: former for name, (former,) in FORMERLY.items()}
+    flat = sample("a").flat()
+    write_samples(tmp_path / "samples.parquet", [{before.get(key, key): value for key, value in flat.items()}])
+    assert read_samples(tmp_path) == {key: [value] for key, value in flat.items()}
+    assert read_samples(tmp_path, ["subtask", "key"]) == {"subtask": [flat["subtask"]], "key": ["a"]}
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,6 +165,32 @@ def test_finishing_writes_samples_and_drops_the_partial(tmp_path: Path) -> None:
     columns = read_samples(folder.path, ["key", "f1", "missing"])
     assert columns == {"key": ["a", "b"], "f1": [0.25, 1.0]}
     assert read_samples(folder.path)["answers"] == [["Ada"], ["Ada"]]
+
+
+def test_records_of_earlier_versions_have_other_names(tmp_path: Path) -> None:
+    content = record().model_dump(mode="json")
+    content["rows"][0]["part"] = "boolq"
+    del content["rows"][0]["subtask"]
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert load_record(tmp_path).rows[0].subtask == "boolq"
+    write_samples(tmp_path / "samples.parquet", [{"key": "a", "about": "d", "part": "boolq", "blank": [-1.0]}])
+    assert read_samples(tmp_path, ["subtask", "key", "position"]) == {"subtask": ["boolq"], "key": ["a"]}
+    assert [*read_samples(tmp_path)] == ["key", "source_key", "subtask", "unconditional_logprobs"]
+
+
+def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
+    """No text of a window or of a book is copied into the samples."""
+    piece, want = Observe(text="Ada."), Score(continuation="abc", ids=(7, 8), prompt_ids=(9,), position=3, words=1)
+    one = Ask(prompt="x", key="k", want=want, window=(piece,), subtask="a book", at=At(16, "tokens"))
+    answer = Answer(prediction="", logprobs=(-2.0,), tokens=(2,))
+    found = replace(sample("k"), ask=kept(one), answer=answer).flat()
+    assert found == {
+        "episode": "e", "key": "k", "mode": "score", "step": 16, "context_tokens": 5, "source_key": "", "prompt": "x",
+        "prediction": "", "answers": [], "ask_ms": 2.0, "ask_cpu_ms": None, "logprobs": [-2.0], "tokens": [2],
+        "unconditional_logprobs": [], "subtask": "a book", "position": 3, "words": 1, "ended": True, "f1": 1.0,
+    }  # fmt: skip
+    assert "abc" not in repr(kept(one))
+    assert piece.text not in repr(kept(one))
 
 
 def test_damaged_samples_are_refused(tmp_path: Path) -> None:

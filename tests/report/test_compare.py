@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.records.test_records import record, sample
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import as_markdown
+from ttabench.core.types import Answer, Generate, Score
+from ttabench.records.samples import Sample
 from ttabench.records.schema import SAMPLES_FILE, Row, load_record, save_record, write_samples
 from ttabench.report.compare import compare
 from ttabench.report.tables import comparison_tables, run_table, shown
@@ -94,8 +97,8 @@ def test_one_key_of_two_questions_is_not_paired(tmp_path: Path) -> None:
     short = stored(tmp_path, "short", {"q1": 1.0, "q2": 0.0})
     long = stored(tmp_path, "long", {"q1": 1.0}, method="none")
     own = [
-        replace(sample("q1", value=0.0), answers=["Tern Island"]),
-        replace(sample("q2", value=1.0), prompt="Who else?"),
+        asked(sample("q1", value=0.0), want=Generate(answers=("Tern Island",))),
+        asked(sample("q2", value=1.0), prompt="Who else?"),
     ]
     write_samples(long / SAMPLES_FILE, [each.flat() for each in own])
     assert compare([short, long]).differences == ()
@@ -111,7 +114,7 @@ def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) ->
             path = stored(tmp_path, f"{method}{seed}", values, seed=seed, method=method)
             found = load_record(path)
             save_record(found.model_copy(update={"task": {**found.task, "reader": reader}}), path)
-            own = [replace(sample(key, value=value), about="d", part=f"t{index % 2}" * (units == 4))
+            own = [asked(sample(key, value=value), source_key="d", subtask=f"t{index % 2}" * (units == 4))
                    for index, (key, value) in enumerate(values.items())]  # fmt: skip
             write_samples(path / SAMPLES_FILE, [each.flat() for each in own])
             folders.append(path)
@@ -129,6 +132,11 @@ def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) ->
     assert whole[2] == shown(alone.metric, alone.value, alone.stderr), "`eval` and `compare` say the same"
 
 
+def asked(answered: Sample, **changes: Any) -> Sample:
+    """The same answer to another query."""
+    return replace(answered, ask=replace(answered.ask, **changes))
+
+
 Stretches = dict[tuple[str, int], tuple[int, int, float]]
 """(tokens, words, mean NLL) by (text, first token)."""
 
@@ -138,11 +146,12 @@ def scored(folder: Path, run: str, stretches: Stretches, metric: str = "ppl", **
     base = {"name": "nano", "fingerprint": "f", "tokenizer": "nano"} | model
     row = Row(run=run, method=run, task="t", source="mini", model=str(base["name"]), seed=0, metric=metric, value=9.0,
               n=len(stretches), weight=100.0)  # fmt: skip
-    samples = [
-        replace(sample(f"{text}@{start}", text), mode="score", metrics={}, logprobs=[-tokens * mean], tokens=[tokens],
-                words=words, position=start)
-        for (text, start), (tokens, words, mean) in stretches.items()
-    ]  # fmt: skip
+    samples = []
+    for (text, start), (tokens, words, mean) in stretches.items():
+        want = Score(continuation="", words=words, position=start)
+        answer = Answer(prediction="", logprobs=(-tokens * mean,), tokens=(tokens,))
+        one = asked(sample(f"{text}@{start}", text), want=want)
+        samples.append(replace(one, answer=answer, metrics={}))
     path = folder / run
     path.mkdir(parents=True)
     config = {"method": run, "task": "t", "model": base["name"], "seed": 0}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Command, one_line
 from tests.records.test_records import sample
-from tests.report.test_compare import stored
+from tests.report.test_compare import asked, stored
+from ttabench.core.types import At
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record, write_samples
 from ttabench.report.compare import compare
 from ttabench.report.plots import curves, plot
@@ -25,12 +25,12 @@ def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **m
         for step, (value, stderr) in by_step.items()
     ]
     save_record(found.model_copy(update={"rows": (*found.rows, *rows)}), path)
-    asked = [
-        replace(sample(f"{step} {sign}", value=value + sign * stderr), step=step)
+    samples = [
+        asked(sample(f"{step} {sign}", value=value + sign * stderr), at=At(count=step))
         for step, (value, stderr) in by_step.items()
         for sign in (-1, 1)
     ]
-    write_samples(path / SAMPLES_FILE, [each.flat() for each in asked])
+    write_samples(path / SAMPLES_FILE, [each.flat() for each in samples])
     return path
 
 

@@ -76,7 +76,7 @@ def test_a_grid_by_state_holds_differences_by_seed(
     ran = ttabench("eval", "--method", "icl", "--task", "pg19", "--source", "mini", "--model", tiny_base,
                    "--swap-state", *chosen, "--out", tmp_path, "--json")  # fmt: skip
     own, other, none = (row["value"] for run in ran.json()["runs"] for row in run["rows"]
-                        if (row["metric"], row["part"]) == ("ppl", None))  # fmt: skip
+                        if (row["metric"], row["subtask"]) == ("ppl", None))  # fmt: skip
     assert len({own, other, none}) == 3
     _, _, *lines = grids.by_state(grids.records(tmp_path)).splitlines()
     shown = [cells(line) for line in lines]
@@ -98,5 +98,5 @@ def test_a_grid_by_length_holds_the_perplexity_of_every_length(
     runs = grids.records(tmp_path)
     head, _, line = grids.by_length(runs).splitlines()
     assert cells(head) == ["method", "40", "72"]
-    found = [row.value for run in runs for row in run.rows if (row.metric, row.part, row.step) == ("ppl", None, 72)]
+    found = [row.value for run in runs for row in run.rows if (row.metric, row.subtask, row.step) == ("ppl", None, 72)]
     assert cells(line)[2].startswith(f"{sum(found) / 2:.3f} ±")

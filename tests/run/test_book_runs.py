@@ -14,7 +14,7 @@ from tests.readers.test_book import SMALL, put
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes, tiny_method
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Episode, Observe, Score, wanted
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.patching import encoded, forward
@@ -64,6 +64,11 @@ def run(lm: LM, method: BaseMethod[Any], path: Path, out: Path, **options: Any) 
     return folder.samples
 
 
+def end(sample: Sample) -> int:
+    (want,) = wanted([sample.ask], Score)
+    return want.position + sample.answer.tokens[0]
+
+
 @pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
 def test_the_sliding_window_is_a_rolling_score(lm: LM, tmp_path: Path) -> None:
     text = TEXT[:84]  # whole strides: at the end a rolling score fills its window with more context
@@ -72,9 +77,11 @@ def test_the_sliding_window_is_a_rolling_score(lm: LM, tmp_path: Path) -> None:
     torch.testing.assert_close(logprobs(sliding(lm), book(lm, path)), expected, **NOISE)
     samples = run(lm, sliding(lm), path, tmp_path)
     sums = [float(part.sum()) for part in expected.split(STRIDE)]
-    assert [sample.logprobs[0] for sample in samples] == pytest.approx(sums, abs=1e-4)
-    assert [sample.tokens[0] for sample in samples] == [8] * 8
-    assert [sample.context_tokens for sample in samples] == [sample.position - 1 for sample in samples]
+    assert [sample.answer.logprobs[0] for sample in samples] == pytest.approx(sums, abs=1e-4)
+    assert [sample.answer.tokens[0] for sample in samples] == [8] * 8
+    assert [sample.context_tokens for sample in samples] == [
+        end(sample) - sample.answer.tokens[0] - 1 for sample in samples
+    ]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +97,8 @@ def test_an_edit_changes_no_stride_before_it(make: Any, options: dict[str, Any],
     before = run(lm, make(lm), put(tmp_path, "a.txt", TEXT), tmp_path / "one", **options)
     edited = TEXT[:46] + "#" + TEXT[47:]
     after = run(lm, make(lm), put(tmp_path, "a.txt", edited), tmp_path / "two", **options)
-    same = [one.logprobs == other.logprobs for one, other in zip(before, after, strict=True)]
-    first = next(i for i, sample in enumerate(before) if sample.position + sample.tokens[0] > 46)
+    same = [one.answer.logprobs == other.answer.logprobs for one, other in zip(before, after, strict=True)]
+    first = next(i for i, sample in enumerate(before) if end(sample) > 46)
     assert all(same[:first])
     assert first > 0
     assert not any(same[first : first + 2]), "the stride itself, and the next one, which sees it"
@@ -123,7 +130,7 @@ def test_ids_are_taken_as_they_are() -> None:
     joined = Observe(text="abc", ids=(1, 2, 3), joiner="x")
     assert piece_ids(lm, joined, first=True) == [1, 2, 3]
     assert piece_ids(lm, joined, first=False) == [*lm.encode("x"), 1, 2, 3]
-    ask = Ask(prompt="x", prompt_ids=(9,), key="k", mode="score", answers=("abc",), delimiter="", ids=(7, 8))
+    ask = Ask(prompt="x", key="k", want=Score(continuation="abc", ids=(7, 8), prompt_ids=(9,)))
     assert gold_ids(lm, ask) == [7, 8]
     assert training_item(lm, ask) == ([9], [7, 8])
 
@@ -172,11 +179,11 @@ def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base
               "--set", "mode=stride", "--set", "recent=12",
               "--method", "window", "--json"]  # fmt: skip
     record = ttabench(*common, "--task-set", "tokens=36,60,84").json()["runs"][0]
-    rows = {(row["metric"], row["step"], row["part"]): row for row in record["rows"]}
+    rows = {(row["metric"], row["step"], row["subtask"]): row for row in record["rows"]}
     for length in (36, 60, 84):
         alone = ttabench(*common, "--task-set", f"tokens={length}").json()["runs"][0]
         for row in alone["rows"]:
-            if row["part"] is None:
+            if row["subtask"] is None:
                 assert row["step"] is None
                 together = rows[row["metric"], length, None]
                 assert together["value"] == pytest.approx(row["value"], rel=1e-5)
@@ -185,7 +192,7 @@ def test_one_pass_gives_the_figures_of_every_length(ttabench: Command, tiny_base
     books = [rows["ppl", None, part]["value"] for part in ("1", "2")]
     assert rows["ppl_book_mean", None, None]["value"] == pytest.approx(sum(books) / 2)
     assert rows["ppl", None, "mean"]["value"] == pytest.approx(sum(books) / 2)
-    assert not any(row["part"] and row["step"] for row in record["rows"])
+    assert not any(row["subtask"] and row["step"] for row in record["rows"])
     assert "1 of 2 texts end before 60 tokens and count there at their own length" in record["notes"]
     assert record["task"]["chance"] is None
     assert rows["ppl", 84, None]["value"] == pytest.approx(rows["ppl", None, None]["value"])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import MAC, Command, Ran, one_line
 from tests.records.test_records import sample
-from ttabench.core.types import Ask, Episode
+from ttabench.core.types import Episode
 from ttabench.records.schema import read_samples
 from ttabench.records.store import EpisodeCost, RunFolder
 
@@ -57,6 +57,13 @@ def write(partial: Path, found: list[Any]) -> None:
     partial.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in found))
 
 
+def merged(line: Any, change: Any) -> Any:
+    """A JSON value with some of its values changed, at any depth."""
+    if not isinstance(line, dict) or not isinstance(change, dict):
+        return change
+    return {**line, **{key: merged(line.get(key), value) for key, value in change.items()}}
+
+
 def assert_same(ran: Ran, whole: dict[str, Any], folder: Path) -> None:
     record = ran.json()["runs"][0]
     assert record["n"] == whole["n"] == 6
@@ -72,7 +79,7 @@ def assert_same(ran: Ran, whole: dict[str, Any], folder: Path) -> None:
 def test_doubled_and_foreign_lines_do_not_count(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:
     partial, whole = killed
     found = lines(partial)
-    foreign = {**found[0], "value": {**found[0]["value"], "key": "nobody asked"}}
+    foreign = merged(found[0], {"value": {"ask": {"key": "nobody asked"}}})
     elsewhere = {**found[1], "value": {**found[1]["value"], "episode": "another"}}
     of_another_run = {**found[2], "run": "0123456789ab"}
     write(partial, [*found[:4], *found[:4], foreign, elsewhere, of_another_run])
@@ -101,7 +108,7 @@ def test_costs_of_episodes_are_checked_too(evaluate: Evaluate, killed: tuple[Pat
 
 
 def asks() -> Episode:
-    return Episode(key="e", steps=tuple(Ask(prompt="Who?", key=key, answers=("Ada",), step=1) for key in "abc"))
+    return Episode(key="e", steps=tuple(sample(key).ask for key in "abc"))
 
 
 def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder:
@@ -120,16 +127,17 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
 @pytest.mark.parametrize(
     "change",
     [
-        {"prediction": 3}, {"metrics": {"f1": "high"}}, {"metrics": {}}, {"metrics": None}, {"step": "one"},
-        {"ask_ms": "1"}, {"answers": "Ada"}, {"tokens": [10**400]}, {"tokens": [10**30]}, {"prompt": "\ud800"},
-        {"logprobs": {}}, {"extra": 1}, {"mode": "score"}, {"asked": {"group": 3}}, {"key": ["a"]}, {"step": 2},
+        {"answer": {"prediction": 3}}, {"metrics": {"f1": "high"}}, {"metrics": {"other": 1.0}}, {"metrics": None},
+        {"ask_ms": "1"}, {"answer": {"tokens": [10**400]}}, {"answer": {"tokens": [10**30]}},
+        {"answer": {"logprobs": {}}}, {"answer": {"logprobs": []}}, {"extra": 1}, {"asked": {"group": 3}},
+        {"ask": {"want": {"answers": "Ada"}}}, {"ask": {"want": {"mode": "score"}}}, {"ask": {"prompt": "\ud800"}},
+        {"ask": {"prompt": "Whose?"}}, {"ask": {"key": ["a"]}}, {"ask": {"at": {"count": "one"}}},
+        {"ask": {"at": {"count": 2}}}, {"ask": None},
     ],
     ids=str,
 )  # fmt: skip
 def test_a_sample_of_wrong_types_does_not_count(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = resumed(
-        tmp_path, lambda found: [found[0], {**found[1], "value": {**found[1]["value"], **change}}, found[2]]
-    )
+    folder = resumed(tmp_path, lambda found: [found[0], merged(found[1], {"value": change}), found[2]])
     assert [kept.key for kept in folder.samples] == ["a", "c"]
     assert folder.left_out == 1
 

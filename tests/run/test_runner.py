@@ -14,7 +14,7 @@ from tests.conftest import Command
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Answer, Ask, At, Choose, Episode, Generate, Observe, Score
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
@@ -39,8 +39,8 @@ def lm() -> LM:
 
 
 def ask(number: int, step: int = 0, **changes: Any) -> Ask:
-    return Ask(**{"prompt": f"Where is {'x' * number}?", "key": f"q{number}", "answers": ("here",), "step": step,
-                  "max_new_tokens": 4, **changes})  # fmt: skip
+    want = Generate(answers=("here",), max_new_tokens=4)
+    return Ask(**{"prompt": f"Where is {'x' * number}?", "key": f"q{number}", "want": want, "at": At(step), **changes})
 
 
 class FakeTask:
@@ -123,9 +123,7 @@ def test_samples_hold_what_was_asked_and_answered(lm: LM, tmp_path: Path) -> Non
     folder = RunFolder(tmp_path, "r")
     run(RunContext(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(stream(asks=2)), folder)
     found = {sample.key: sample for sample in folder.samples}["q1"]
-    assert found.prompt == "Where is x?"
-    assert found.answers == ["here"]
-    assert found.step == 3
+    assert found.ask == ask(1, 3)
     assert set(found.metrics) == set(METRICS)
     assert found.ask_ms > 0
 
@@ -135,7 +133,7 @@ def icl(lm: LM) -> InContext:
 
 
 def answers(folder: RunFolder) -> dict[str, tuple[str, dict[str, float]]]:
-    return {sample.key: (sample.prediction, sample.metrics) for sample in folder.samples}
+    return {sample.key: (sample.answer.prediction, sample.metrics) for sample in folder.samples}
 
 
 def test_a_run_out_of_memory_goes_on_with_smaller_batches(
@@ -201,19 +199,19 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(lm: LM, tmp_path: P
 
 def test_options_and_continuations_are_scored(lm: LM, tmp_path: Path) -> None:
     steps = (
-        ask(1, mode="choose", options=(" yes", " no", " maybe"), gold=1, answers=("no",)),
-        ask(2, mode="score", answers=("on the hill",)),
-        ask(3, mode="choose", options=(" red", " blue"), gold=0, answers=("red",)),
+        ask(1, want=Choose(options=(" yes", " no", " maybe"), gold=1)),
+        ask(2, want=Score(continuation=" on the hill")),
+        ask(3, want=Choose(options=(" red", " blue"), gold=0)),
     )
     folder = RunFolder(tmp_path, "r")
     run(RunContext(lm=lm, method=Spy(lm, False), metrics=METRICS), FakeTask(Episode(key="e", steps=steps)), folder)
     found = {sample.key: sample for sample in folder.samples}
-    assert len(found["q1"].logprobs) == 3
-    assert len(found["q3"].logprobs) == 2
-    assert len(found["q2"].logprobs) == 1
-    best = max(range(3), key=lambda i: found["q1"].logprobs[i])
-    assert found["q1"].prediction == ("yes", "no", "maybe")[best]
-    assert all(value < 0 for sample in folder.samples for value in sample.logprobs)
+    assert len(found["q1"].answer.logprobs) == 3
+    assert len(found["q3"].answer.logprobs) == 2
+    assert len(found["q2"].answer.logprobs) == 1
+    best = max(range(3), key=lambda i: found["q1"].answer.logprobs[i])
+    assert found["q1"].answer.prediction == ("yes", "no", "maybe")[best]
+    assert all(value < 0 for sample in folder.samples for value in sample.answer.logprobs)
 
 
 def test_a_given_state_and_no_context(lm: LM, tmp_path: Path) -> None:
@@ -278,12 +276,12 @@ def test_a_context_that_is_read_again_counts_as_reading_and_as_memory(
 def test_a_note_says_when_most_answers_are_empty_or_cut(lm: LM, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, "r")
     run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), folder)
-    answered = [replace(sample, prediction="x", ended=True) for sample in folder.samples]
+    answered = [replace(sample, answer=Answer(prediction="x")) for sample in folder.samples]
     assert answer_notes(answered) == []
-    empty = [replace(sample, prediction="") for sample in answered]
+    empty = [replace(sample, answer=Answer(prediction="")) for sample in answered]
     (note,) = answer_notes(empty)
     assert note == f"{len(empty)} of {len(empty)} answers are empty: the prompt may not suit the base model"
-    cut = [replace(sample, ended=False) for sample in answered]
+    cut = [replace(sample, answer=Answer(prediction="x", ended=False)) for sample in answered]
     assert "were cut at max_new_tokens" in answer_notes(cut)[0]
 
 
@@ -296,5 +294,5 @@ def test_the_likelihood_of_the_target_stands_beside_what_was_written(lm: LM, tmp
     patch = method.patch(method.adapt(method.begin(1), [[piece] for piece in pieces]), [ask])
     item = (prompt_ids(lm, ask, follows=True), gold_ids(lm, ask))
     (expected,) = token_logprobs(lm, patch, [item])
-    assert sample.logprobs == pytest.approx([float(expected.sum())], abs=1e-4)
-    assert sample.tokens == [len(item[1])]
+    assert sample.answer.logprobs == pytest.approx([float(expected.sum())], abs=1e-4)
+    assert sample.answer.tokens == (len(item[1]),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.conftest import Command, one_line
 from tests.run.test_runner import FakeTask, run
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes, tiny_method
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Answer, Ask, At, Episode, Generate, Observe, Score
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, State
 from ttabench.methods.base import BaseMethod
@@ -57,12 +58,13 @@ def method(request: pytest.FixtureRequest, lm: LM, monkeypatch: pytest.MonkeyPat
 
 
 def scored(key: str, step: int = 0) -> Ask:
-    return Ask(prompt=PROMPTS[0], key=key, mode="score", answers=(" Port Ansel",), step=step)
+    return Ask(prompt=PROMPTS[0], key=key, want=Score(continuation=" Port Ansel"), at=At(step))
 
 
 def once(texts: tuple[str, ...]) -> Episode:
     """Everything is read, then two queries are asked."""
-    return Episode(key="e", steps=(*observes(*texts), scored("a"), Ask(prompt=PROMPTS[1], key="b", answers=("x",))))
+    written = Ask(prompt=PROMPTS[1], key="b", want=Generate(answers=("x",)))
+    return Episode(key="e", steps=(*observes(*texts), scored("a"), written))
 
 
 class WithOthers(FakeTask):
@@ -83,8 +85,8 @@ def ran(method: BaseMethod[Any], task: FakeTask, where: Path, state_of: str = "o
     return folder
 
 
-def answers(folder: RunFolder) -> dict[str, tuple[str, list[float]]]:
-    return {sample.key: (sample.prediction, sample.logprobs) for sample in folder.samples}
+def answers(folder: RunFolder) -> dict[str, Answer]:
+    return {sample.key: sample.answer for sample in folder.samples}
 
 
 def without_times(cost: EpisodeCost) -> tuple[object, ...]:
@@ -170,7 +172,7 @@ def test_the_other_text_is_read_group_by_group(lm: LM, tmp_path: Path) -> None:
 def test_pieces_in_the_window_of_a_query_stay_its_own(lm: LM, tmp_path: Path) -> None:
     method = InContext(lm, InContextSettings())
     window = tuple(observes("Ada Voss lives in Port Ansel."))
-    asking = Ask(prompt=PROMPTS[0], key="a", mode="score", answers=(" Port Ansel",), window=window)
+    asking = replace(scored("a"), window=window)
     own, other = (Episode(key="e", steps=(*observes(*texts), asking)) for texts in (TEXTS[1:], OTHERS))
     swapped = ran(method, WithOthers((own, other)), tmp_path / "a", "other")
     assert answers(swapped) == answers(ran(method, FakeTask(other), tmp_path / "b"))

@@ -18,7 +18,7 @@ from torch import Tensor
 from tests.tiny import tiny_llama
 from tests.tiny_methods import asks, episode, observes, tiny_mac, tiny_method
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode
+from ttabench.core.types import Ask, Choose, Episode
 from ttabench.lm.model import LM
 from ttabench.lm.scoring import token_logprobs
 from ttabench.methods import checkpoints
@@ -134,7 +134,7 @@ def test_default_loss_asks_after_what_stands_before(lm: LM) -> None:
     assert isinstance(method, InContext)
     first, second = observes("Ada lives in Port Ansel.", "Bo lives in Tern.")
     one, two = asks("Where does Ada live?", "Where does Bo live?")
-    choose = Ask(prompt="Ada?", key="c", mode="choose", options=(" yes", " no"), gold=1)
+    choose = Ask(prompt="Ada?", key="c", want=Choose(options=(" yes", " no"), gold=1))
     mixed = Episode(key="m", steps=(one, first, two, second, choose))
     prompts = [one.prompt, f"\n\n{two.prompt}"]
     items = [(lm.encode(prompt), [*lm.encode(" Port Ansel"), lm.eos_id]) for prompt in prompts]

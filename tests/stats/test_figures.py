@@ -11,7 +11,7 @@ from sacrebleu.metrics import BLEU
 from sklearn.metrics import f1_score
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask
+from ttabench.core.types import Ask, Generate
 from ttabench.stats.aggregation import estimated, paired_difference
 from ttabench.stats.estimate import Observed, estimate
 from ttabench.stats.figures import MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, numeric
@@ -146,7 +146,7 @@ def _leave_out(pairs: Sequence[tuple[str, str]], place: int, bleu: BLEU) -> floa
 
 @pytest.mark.parametrize("name", ["rouge1", "rougeL"])
 def test_rouge_is_that_of_its_authors_package(name: str) -> None:
-    ask = Ask(prompt="", key="q", answers=("the cat sat on the mat",))
+    ask = Ask(prompt="", key="q", want=Generate(answers=("the cat sat on the mat",)))
     assert METRICS[name]("the cat lay on a mat", ask) == pytest.approx(2 / 3)
     assert METRICS[name]("", ask) == 0.0
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask
+from ttabench.core.types import Ask, Generate
 from ttabench.stats.aggregation import aggregate
 from ttabench.stats.estimate import student
 from ttabench.stats.metrics import METRICS, as_evaluate, empty_golds, exact, metric, normalise, prefix_exact, token_f1
@@ -20,7 +20,7 @@ OF_TEXT = sorted(name for name, each in METRICS.items() if each.function)
 
 
 def ask(*answers: str) -> Ask:
-    return Ask(prompt="?", key="q", answers=answers)
+    return Ask(prompt="?", key="q", want=Generate(answers=answers))
 
 
 @pytest.mark.parametrize(

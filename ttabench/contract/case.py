@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Generate, Observe
 from ttabench.lm.generation import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
@@ -64,7 +64,8 @@ def observes(*texts: str) -> list[Observe]:
 
 def asks(*prompts: str, answer: str = "Port Ansel") -> list[Ask]:
     """Queries that are answered in a few tokens."""
-    return [Ask(prompt=prompt, key=prompt, answers=(answer,), max_new_tokens=4) for prompt in prompts]
+    want = Generate(answers=(answer,), max_new_tokens=4)
+    return [Ask(prompt=prompt, key=prompt, want=want) for prompt in prompts]
 
 
 def read(method: BaseMethod[Any], *texts: str) -> State:

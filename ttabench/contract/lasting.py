@@ -14,7 +14,7 @@ from torch import nn
 
 from ttabench.contract.case import PROMPTS, TEXTS, Case, asks, logits, observes, read, tensors_of
 from ttabench.contract.keeping import Broken, equal
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Episode, Generate, Observe
 from ttabench.methods import checkpoints
 from ttabench.methods.settings import restored
 from ttabench.methods.states import load_state, save_state
@@ -102,7 +102,10 @@ def _episode(key: str, documents: int) -> Episode:
     """Documents that say where somebody lives, then a question about each."""
     people = [f"{key}{index}" for index in range(documents)]
     texts = [Observe(text=f"{who} lives in {who}ville.", key=who) for who in people]
-    asked = [Ask(prompt=f"Where does {who} live?", key=who, answers=(f"{who}ville",), about=who) for who in people]
+    asked = [
+        Ask(prompt=f"Where does {who} live?", key=who, want=Generate(answers=(f"{who}ville",)), source_key=who)
+        for who in people
+    ]
     return Episode(key=key, steps=(*texts, *asked))
 
 

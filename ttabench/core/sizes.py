@@ -1,4 +1,4 @@
-"""Sizes as people write them: `16k` tokens, `4GiB` of memory, and back.
+"""Sizes as people write them: `16k` tokens, `4GiB` of memory, and back. Options, tasks and methods all read them here.
 
 lengths("1k,4k,1m")  ->  (1024, 4096, 1048576)          memory("1.5GiB")  ->  1610612736
 """

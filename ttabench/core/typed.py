@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ttabench.core.errors import UserError
+from ttabench.core.sizes import tokens_in
 from ttabench.core.types import Json
 
 
@@ -31,6 +32,8 @@ def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
 def parse_value(text: str, hint: Any, where: str) -> Json:
     """A text as a value of an annotated type: numbers, booleans, literals, optional values, comma-separated tuples.
 
+    Whole numbers may be written as sizes: `16k` is 16,384.
+
     Raises:
         UserError: the text is no such value; names the place, the type and the text.
     """
@@ -39,6 +42,8 @@ def parse_value(text: str, hint: Any, where: str) -> Json:
     raw: Json = None if text.lower() in ("none", "null") and _takes_none(hint) else text
     if isinstance(raw, str) and getattr(hint, "__origin__", None) in (tuple, list):
         raw = [part for part in raw.split(",") if part]
+    if isinstance(raw, str) and int in (hint, *getattr(hint, "__args__", ())) and (size := tokens_in(text)) is not None:
+        raw = size
     if {int, float} <= set(getattr(hint, "__args__", ())) and "." in text:
         hint = float  # pydantic reads "1.0" as the integer 1, but a share of all and one token are not the same
     try:

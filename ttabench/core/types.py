@@ -2,13 +2,16 @@
 
 A task yields `Episode`s of `Observe` and `Ask` steps. What a method makes of them stands in `lm/patch.py`.
 
-    Observe("Ada Voss lives in Port Ansel."), Ask("Where does Ada Voss live?", answers=("Port Ansel",))
+    Observe("Ada Voss lives in Port Ansel."), Ask("Where does Ada Voss live?", Generate(answers=("Port Ansel",)))
+
+What a query wants says how it is answered: `Generate`, `Choose` or `Score`. What came of it is an `Answer`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 Growth: TypeAlias = Literal["none", "constant", "linear"]
 Mode: TypeAlias = Literal["choose", "generate", "score"]
@@ -34,58 +37,145 @@ class Observe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Generate:
+    """The model writes an answer."""
+
+    answers: tuple[str, ...] = ()
+    """Gold answers, the target first."""
+    delimiter: str = " "
+    """Stands between prompt and answer: the training target is `delimiter + answers[0]`."""
+    max_new_tokens: int = 16
+    stops: tuple[str, ...] = ()
+    """Texts that end a generated answer; blanks in front of the answer do not count."""
+    leads: tuple[str, ...] = ()
+    """Words that are taken off the front of a generated answer, whatever their case ("Answer:")."""
+    mode: Literal["generate"] = "generate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choose:
+    """The model chooses the likeliest of given options."""
+
+    options: tuple[str, ...]
+    """Continuations of the prompt, each with its leading delimiter."""
+    gold: int | None = None
+    """Index of the right one."""
+    delimiter: str = " "
+    """What the options begin with; under a chat template it is taken off."""
+    option_prefixes: tuple[str, ...] = ()
+    """What is read, unscored, between prompt and option, one an option, where options differ in it (WinoGrande)."""
+    unconditional_prompt: str = ""
+    """The prompt without its question: with one, options are also scored after it alone (`acc_pmi`)."""
+    mode: Literal["choose"] = "choose"
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The right option without surrounding blanks, where one is known."""
+        return () if self.gold is None else (self.options[self.gold].strip(),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """The model scores one given continuation of the prompt."""
+
+    continuation: str
+    """With all that stands between prompt and continuation."""
+    ids: tuple[int, ...] = ()
+    """Its token ids, where the reader cut one text by tokens."""
+    prompt_ids: tuple[int, ...] = ()
+    """Token ids of the prompt, likewise."""
+    position: int = 0
+    """Tokens of that text in front of the continuation."""
+    words: int = 0
+    """Words that begin in the continuation, where the task counts them (`ppl_word`)."""
+    mode: Literal["score"] = "score"
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """The continuation, where there is one: part of a character is a token without text."""
+        return (self.continuation,) if self.continuation or self.ids else ()
+
+
+Want: TypeAlias = Generate | Choose | Score
+WantT = TypeVar("WantT", Generate, Choose, Score)
+
+
+@dataclass(frozen=True)
+class At:
+    """A place in a stream: how much of it stands before a query."""
+
+    count: int = 0
+    unit: Literal["pieces", "tokens"] = "pieces"
+    """pieces: that were observed, or were to be where not all fit; tokens: the smallest of the task's `lengths` that
+    holds all of the continuation."""
+
+    def counts_at(self, count: int) -> bool:
+        """Whether a query at this place counts in the figure at `count`: one of a length counts at greater ones too."""
+        return self.count == count or (self.unit == "tokens" and self.count < count)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ask:
     """One query. Asking never changes a state."""
 
     prompt: str
     key: str
     """Stable identity of the query; samples of two runs are paired by it."""
+    want: Want = Generate()
+    """What the model is to do with the prompt."""
+    question: str = ""
+    """The question alone, where `prompt` has a template around it: what retrieval and MAC look at."""
     joiner: str = JOINER
     """What stands in front of the prompt where other text stands before it in one window."""
     after_turns: bool = False
     """Whether what stands before the prompt in the window is demonstrations, which are turns in a chat template."""
-    question: str = ""
-    """The question alone, where `prompt` has a template around it: what retrieval and MAC look at."""
-    mode: Mode = "generate"
-    answers: tuple[str, ...] = ()
-    """Gold answers (`generate`), or the one gold continuation (`score`)."""
-    options: tuple[str, ...] = ()
-    """Continuations to choose from (`choose`), each with its leading delimiter."""
-    gold: int | None = None
-    """Index of the right option (`choose`)."""
-    heads: tuple[str, ...] = ()
-    """What is read, unscored, between prompt and option, one an option, where options differ in it (WinoGrande)."""
-    blank: str = ""
-    """The prompt without its question: with one, options are also scored after it alone (`acc_pmi`)."""
     window: tuple[Observe, ...] = ()
     """Pieces that stand in the window in front of the prompt whatever the method is: no method adapts to them."""
-    part: str = ""
-    """Sub-task of a task that has several (column `part` of the results)."""
-    delimiter: str = " "
-    """Stands between prompt and answer: the training target is `delimiter + answer`."""
-    max_new_tokens: int = 16
-    stops: tuple[str, ...] = ()
-    """Texts that end a generated answer; blanks in front of the answer do not count."""
-    leads: tuple[str, ...] = ()
-    """Words that are taken off the front of a generated answer, whatever their case ("Answer:")."""
-    step: int = 0
-    """How many pieces were observed before this query, or were to be where not all fit; in a task of `lengths`, the
-    smallest of them that holds all of the target (column `step` of the results)."""
-    about: str = ""
+    source_key: str = ""
     """Key of the `Observe` that holds the answer, where the source says so (retention, training pairs)."""
-    ids: tuple[int, ...] = ()
-    """Token ids of `delimiter + answers[0]`, where the reader cut one text by tokens (`score`)."""
-    prompt_ids: tuple[int, ...] = ()
-    """Token ids of `prompt`, likewise."""
-    position: int = 0
-    """Tokens of that text in front of the target."""
-    words: int = 0
-    """Words that begin in the target (`score`), where the task counts them (`ppl_word`)."""
+    subtask: str = ""
+    """Sub-task or book, of a task that has several (column `subtask` of the results)."""
+    at: At = At()
+    """Where in the stream it is asked (column `step` of the results)."""
+
+    @property
+    def mode(self) -> Mode:
+        """How it is answered."""
+        return self.want.mode
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Gold answers as texts, the target first; none where none is known."""
+        return self.want.answers
 
     @property
     def bare(self) -> str:
         """The question without a template."""
         return self.question or self.prompt
+
+
+def wanted(asks: Sequence[Ask], kind: type[WantT]) -> list[WantT]:
+    """What queries of one kind want."""
+    found = [ask.want for ask in asks if isinstance(ask.want, kind)]
+    assert len(found) == len(asks), f"a batch of {kind.__name__} mixes modes {sorted({ask.mode for ask in asks})}"
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the model made of one query."""
+
+    prediction: str
+    """The generated text or the chosen option, without surrounding blanks; nothing where a given text was scored."""
+    logprobs: tuple[float, ...] = ()
+    """Summed log-probability (natural log) of each option (`Choose`), of the continuation (`Score`) or, where it was
+    measured, of the target answer (`Generate`)."""
+    tokens: tuple[int, ...] = ()
+    """Number of tokens of each of them."""
+    ended: bool = True
+    """Whether a generated answer came to an end of its own, within the tokens it may have."""
+    unconditional_logprobs: tuple[float, ...] = ()
+    """Summed log-probability of each option after `Choose.unconditional_prompt` alone, where the query has one."""
 
 
 Step: TypeAlias = Observe | Ask

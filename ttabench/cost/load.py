@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.core.types import Ask, Episode
+from ttabench.core.types import Ask, Episode, Generate, Score
 from ttabench.cost.shape import Shape
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
@@ -54,8 +54,10 @@ def workload(episode: Episode, dtype: str) -> Workload:
 
 
 def _answer_tokens(ask: Ask) -> int:
-    """What is written or, of a given continuation, scored."""
-    return _tokens([ask.answers[0]]) if ask.mode == "score" else ask.max_new_tokens
+    """What is written or, of a given continuation or the options, scored."""
+    if isinstance(ask.want, Generate):
+        return ask.want.max_new_tokens
+    return _tokens([ask.want.continuation] if isinstance(ask.want, Score) else ask.want.options)
 
 
 def _tokens(texts: Sequence[str]) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ttabench.core.types import Ask
+from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
 from ttabench.lm.generation import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -14,49 +14,29 @@ from ttabench.lm.scoring import choose, token_logprobs
 from ttabench.lm.tokens import Pair, choice_ids, gold_ids, prompt_ids
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What the model made of one query."""
-
-    prediction: str
-    """The generated text or the chosen option, without surrounding blanks; nothing where a given text was scored."""
-    logprobs: tuple[float, ...] = ()
-    """Summed log-probability (natural log) of each option (`choose`), or of the continuation (`score`)."""
-    tokens: tuple[int, ...] = ()
-    """Number of tokens of each of them."""
-    ended: bool = True
-    """Whether a generated answer came to an end of its own, within the tokens it may have."""
-    blank: tuple[float, ...] = ()
-    """Summed log-probability of each option after `Ask.blank` alone, where the query has one."""
-
-
 def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> list[Answer]:
     """Answer queries of one mode in one batch.
 
     Args:
         lm: the base model.
         patch: of one row, shared, or one row a query.
-        asks: queries of one mode; generated answers are cut to each query's own `max_new_tokens`.
+        asks: queries that want one kind of answer; generated ones are cut to each query's own `max_new_tokens`.
         num_beams: beams of generation, 1 is greedy.
 
     Raises:
         UserError: a query does not fit the model's positions.
     """
-    modes = {ask.mode for ask in asks}
-    assert len(modes) == 1, f"a batch mixes modes {modes}"
-    if modes == {"generate"}:
-        return _generated(lm, patch, asks, num_beams)
-    return (_chosen if modes == {"choose"} else _scored)(lm, patch, asks)
+    return _ANSWERING[type(asks[0].want)](lm, patch, asks, num_beams)
 
 
 def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> list[Answer]:
-    follows = follows_text(patch)
+    wants, follows = wanted(asks, Generate), follows_text(patch)
     prompts = [prompt_ids(lm, ask, follows=follows) for ask in asks]
-    longest = max(ask.max_new_tokens for ask in asks)
-    assert num_beams == 1 or all(ask.max_new_tokens == longest for ask in asks), "a beam search cannot be cut short"
+    longest = max(want.max_new_tokens for want in wants)
+    assert num_beams == 1 or all(want.max_new_tokens == longest for want in wants), "a beam search cannot be cut short"
 
     def stopped(row: int, ids: list[int]) -> bool:
-        return len(ids) >= asks[row].max_new_tokens or _stop(lm.decode(ids), asks[row].stops) is not None
+        return len(ids) >= wants[row].max_new_tokens or _stop(lm.decode(ids), wants[row].stops) is not None
 
     rows = generate(
         lm,
@@ -65,19 +45,19 @@ def _generated(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int) -> lis
         max_new_tokens=longest,
         num_beams=num_beams,
         batch_size=len(asks),
-        stopped=stopped if any(ask.stops for ask in asks) else None,
+        stopped=stopped if any(want.stops for want in wants) else None,
     )
-    written = [_written(lm, ask, ids) for ask, ids in zip(asks, rows, strict=True)]
+    written = [_written(lm, want, ids) for want, ids in zip(wants, rows, strict=True)]
     return [Answer(prediction=text, ended=ended) for text, ended in written]
 
 
-def _written(lm: LM, ask: Ask, ids: list[int]) -> tuple[str, bool]:
+def _written(lm: LM, want: Generate, ids: list[int]) -> tuple[str, bool]:
     """The answer in these tokens, and whether it came to an end of its own."""
-    text = lm.decode(ids[: ask.max_new_tokens])
-    end = _stop(text, ask.stops)
-    ended = end is not None or len(ids) < ask.max_new_tokens
+    text = lm.decode(ids[: want.max_new_tokens])
+    end = _stop(text, want.stops)
+    ended = end is not None or len(ids) < want.max_new_tokens
     answer = text[:end].strip()
-    for lead in ask.leads:
+    for lead in want.leads:
         if answer.lower().startswith(lead.lower()):
             answer = answer[len(lead) :].strip()
     return answer, ended
@@ -90,20 +70,20 @@ def _stop(text: str, stops: Sequence[str]) -> int | None:
     return min(places, default=None)
 
 
-def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
-    assert all(len(ask.heads) in (0, len(ask.options)) for ask in asks), "one head an option, or none"
+def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask], _: int) -> list[Answer]:
+    wants = wanted(asks, Choose)
     pairs = choice_ids(lm, asks, follows=follows_text(patch))
     found = _choose(lm, patch, pairs)
     ids = [[option for _, options in each for option in options] for each in pairs]
-    blanks = _blanks(lm, patch, asks)
+    unconditional = _unconditional(lm, patch, asks)
     return [
         Answer(
-            prediction=ask.options[max(range(len(each)), key=each.__getitem__)].strip(),
+            prediction=want.options[max(range(len(each)), key=each.__getitem__)].strip(),
             logprobs=tuple(each),
             tokens=tuple(map(len, lengths)),
-            blank=blank,
+            unconditional_logprobs=bare,
         )
-        for ask, each, lengths, blank in zip(asks, found, ids, blanks, strict=True)
+        for want, each, lengths, bare in zip(wants, found, ids, unconditional, strict=True)
     ]
 
 
@@ -117,15 +97,19 @@ def _choose(lm: LM, patch: Patch, pairs: Sequence[Sequence[Pair]]) -> list[list[
     return sums
 
 
-def _blanks(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]]:
+def _unconditional(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]]:
     """What the options are worth without the question: adapted weights, but nothing else in the window."""
-    rows = [row for row, ask in enumerate(asks) if ask.blank]
+    wants = wanted(asks, Choose)
+    rows = [row for row, want in enumerate(wants) if want.unconditional_prompt]
     if not rows:
         return [() for _ in asks]
-    bare = select_rows(Patch(deltas=patch.deltas), rows)
-    pairs = choice_ids(lm, [replace(asks[row], prompt=asks[row].blank, heads=()) for row in rows], follows=False)
-    values = iter(_choose(lm, bare, pairs))
-    return [tuple(next(values)) if ask.blank else () for ask in asks]
+    bare = [
+        replace(asks[row], prompt=wants[row].unconditional_prompt, want=replace(wants[row], option_prefixes=()))
+        for row in rows
+    ]
+    patch = select_rows(Patch(deltas=patch.deltas), rows)
+    values = iter(_choose(lm, patch, choice_ids(lm, bare, follows=False)))
+    return [tuple(next(values)) if want.unconditional_prompt else () for want in wants]
 
 
 def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, int]]:
@@ -141,8 +125,11 @@ def gold_likelihoods(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[fl
     return [(answer.logprobs[0], answer.tokens[0]) for answer in _scored(lm, patch, asks)]
 
 
-def _scored(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[Answer]:
+def _scored(lm: LM, patch: Patch, asks: Sequence[Ask], _: int = 1) -> list[Answer]:
     follows = follows_text(patch)
     items = [(prompt_ids(lm, ask, follows=follows), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
     return [Answer(prediction="", logprobs=(float(each.sum()),), tokens=(len(each),)) for each in values]
+
+
+_ANSWERING = {Generate: _generated, Choose: _chosen, Score: _scored}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from ttabench.core.errors import UserError
+from ttabench.core.types import Choose, Generate
 from ttabench.lm.memory import out_of_memory
 
 if TYPE_CHECKING:
@@ -81,8 +82,14 @@ def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:
 
     What does not fit the model fails at once, and a run that was killed goes on with the batches it would have had.
     """
-    texts = [ask.prompt + "".join(ask.options) for ask in asks]  # a prompt is read in one row with its options
+    # a prompt is read in one row with its options
+    texts = [ask.prompt + ("".join(ask.want.options) if isinstance(ask.want, Choose) else "") for ask in asks]
     lengths = {ask.key: len(ids) for ask, ids in zip(asks, lm.encode_many(texts), strict=True)}
-    ordered = sorted(asks, key=lambda ask: (ask.mode, ask.max_new_tokens, -lengths[ask.key], ask.key))
-    for _, together in groupby(ordered, key=lambda ask: (ask.mode, ask.max_new_tokens)):
+    ordered = sorted(asks, key=lambda ask: (_kind(ask), -lengths[ask.key], ask.key))
+    for _, together in groupby(ordered, key=_kind):
         yield list(together)
+
+
+def _kind(ask: Ask) -> tuple[str, int]:
+    """Queries of one kind may go together: they are answered in one way, with as many new tokens."""
+    return ask.mode, ask.want.max_new_tokens if isinstance(ask.want, Generate) else 0

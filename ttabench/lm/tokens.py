@@ -15,12 +15,12 @@ A text that a reader cut by tokens (a book) was tokenised once, as a whole: its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Choose, Generate, Observe, Score, wanted
 from ttabench.lm.chat import Chat
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
@@ -61,8 +61,8 @@ def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
         ask: the query.
         follows: whether other text stands before it in the window.
     """
-    if ask.prompt_ids:
-        return list(ask.prompt_ids)
+    if isinstance(ask.want, Score) and ask.want.prompt_ids:
+        return list(ask.want.prompt_ids)
     if lm.chat is None:
         return lm.encode((ask.joiner if follows else "") + ask.prompt, follows=follows)
     opening, text = _opened(lm.chat, ask, follows)
@@ -77,17 +77,27 @@ def _opened(chat: Chat, ask: Ask, follows: bool) -> tuple[tuple[int, ...], str]:
 
 
 def gold_ids(lm: LM, ask: Ask) -> list[int]:
-    """Ids of the first gold answer of a query: what is scored, or trained on. A continuation (`score`) has no EOS."""
-    if ask.ids:
-        return list(ask.ids)
-    delimiter = ask.delimiter if lm.chat is None else ""
-    return lm.encode(delimiter + ask.answers[0], follows=True) + ([lm.eos_id] if ask.mode == "generate" else [])
+    """Ids of the first gold answer of a query: what is scored, or trained on. A continuation (`Score`) has no EOS."""
+    want = ask.want
+    if isinstance(want, Score):
+        return list(want.ids) or lm.encode(want.continuation, follows=True)
+    delimiter = want.delimiter if lm.chat is None else ""
+    ends = [lm.eos_id] if isinstance(want, Generate) else []
+    return lm.encode(delimiter + want.answers[0], follows=True) + ends
 
 
 Pair: TypeAlias = tuple[list[int], list[list[int]]]
 """Ids of a prompt, and of the options behind it."""
-Row: TypeAlias = tuple[Ask, str, tuple[str, ...]]
-"""A query, what stands between its prompt and the options, and these options."""
+
+
+class _Row(NamedTuple):
+    """Options that stand behind one text."""
+
+    ask: Ask
+    delimiter: str
+    prefix: str
+    """Between the prompt and the options."""
+    options: tuple[str, ...]
 
 
 def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]]:
@@ -98,42 +108,41 @@ def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]
     without the delimiter.
 
     Returns:
-        for each query one pair with all options; or, where options differ in their head, one pair an option.
+        for each query one pair with all options; or, where options differ in their prefix, one pair an option.
     """
-    rows = [(ask, *each) for ask in asks for each in _heads(ask)]
-    pairs = _plain_pairs(lm, rows, follows) if lm.chat is None else _turn_pairs(lm, lm.chat, rows, follows)
-    found = iter(pairs)
-    return [[next(found) for _ in _heads(ask)] for ask in asks]
+    rows = [_rows(ask, want) for ask, want in zip(asks, wanted(asks, Choose), strict=True)]
+    flat = [row for own in rows for row in own]
+    found = iter(_plain_pairs(lm, flat, follows) if lm.chat is None else _turn_pairs(lm, lm.chat, flat, follows))
+    return [[next(found) for _ in own] for own in rows]
 
 
-def _plain_pairs(lm: LM, rows: Sequence[Row], follows: bool) -> list[Pair]:
-    texts = [(ask.joiner if follows else "") + ask.prompt + head for ask, head, _ in rows]
+def _rows(ask: Ask, want: Choose) -> list[_Row]:
+    if not want.option_prefixes:
+        return [_Row(ask, want.delimiter, "", want.options)]
+    pairs = zip(want.option_prefixes, want.options, strict=True)
+    return [_Row(ask, want.delimiter, prefix, (option,)) for prefix, option in pairs]
+
+
+def _plain_pairs(lm: LM, rows: Sequence[_Row], follows: bool) -> list[Pair]:
+    texts = [(row.ask.joiner if follows else "") + row.ask.prompt + row.prefix for row in rows]
     prompts = lm.encode_many([text.rstrip() for text in texts], follows=follows)
-    both = [text + option for text, (*_, options) in zip(texts, rows, strict=True) for option in options]
+    both = [text + option for text, row in zip(texts, rows, strict=True) for option in row.options]
     wholes = iter(lm.encode_many(both, follows=follows))
     return [
-        (prompt, [next(wholes)[len(prompt) :] for _ in options])
-        for prompt, (*_, options) in zip(prompts, rows, strict=True)
+        (prompt, [next(wholes)[len(prompt) :] for _ in row.options]) for prompt, row in zip(prompts, rows, strict=True)
     ]
 
 
-def _turn_pairs(lm: LM, chat: Chat, rows: Sequence[Row], follows: bool) -> list[Pair]:
+def _turn_pairs(lm: LM, chat: Chat, rows: Sequence[_Row], follows: bool) -> list[Pair]:
     close = chat.end.rstrip()
     end_ids, blanks = lm.encode_template(close), chat.end[len(close) :]
     pairs = []
-    for ask, head, options in rows:
-        opening, text = _opened(chat, ask, follows)
-        body = lm.encode(text + head, follows=follows and not opening)
-        answers = lm.encode_many([blanks + option.removeprefix(ask.delimiter) for option in options], follows=True)
-        pairs.append(([*opening, *body, *end_ids], answers))
+    for row in rows:
+        opening, text = _opened(chat, row.ask, follows)
+        body = lm.encode(text + row.prefix, follows=follows and not opening)
+        words = [blanks + option.removeprefix(row.delimiter) for option in row.options]
+        pairs.append(([*opening, *body, *end_ids], lm.encode_many(words, follows=True)))
     return pairs
-
-
-def _heads(ask: Ask) -> list[tuple[str, tuple[str, ...]]]:
-    """What stands between prompt and options, with the options behind it."""
-    if not ask.heads:
-        return [("", ask.options)]
-    return [(head, (option,)) for head, option in zip(ask.heads, ask.options, strict=True)]
 
 
 def windows(ids: Sequence[int], length: int, stride: int) -> list[tuple[list[int], list[int]]]:

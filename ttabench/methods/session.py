@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from ttabench.core.types import Ask, Observe
-from ttabench.lm.answering import Answer, answer, gold_likelihoods
+from ttabench.core.types import Answer, Ask, Observe
+from ttabench.lm.answering import answer, gold_likelihoods
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import encoded, follows_text

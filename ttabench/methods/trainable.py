@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Ask, Episode, Observe
+from ttabench.core.types import Ask, Choose, Episode, Observe, Score
 from ttabench.lm.model import LM
 from ttabench.lm.patching import follows_text
 from ttabench.lm.scoring import nll
@@ -113,10 +113,11 @@ def training_item(
     prompt = prompt_ids(lm, ask, follows=follows)
     if max_prompt is not None:
         prompt = prompt[max(0, len(prompt) - max_prompt) :]
-    if ask.mode == "choose":
-        assert ask.gold is not None, f"query {ask.key} has options but no right one"
+    want = ask.want
+    if isinstance(want, Choose):
+        assert want.gold is not None, f"query {ask.key} has options but no right one"
         (pairs,) = choice_ids(lm, [ask], follows=follows)
-        prompt, options = pairs[ask.gold] if ask.heads else pairs[0]
-        return prompt[len(prompt) - (max_prompt or len(prompt)) :], options[0 if ask.heads else ask.gold]
-    assert ask.answers, f"query {ask.key} has no answer to train on"
+        prompt, options = pairs[want.gold] if want.option_prefixes else pairs[0]
+        return prompt[len(prompt) - (max_prompt or len(prompt)) :], options[0 if want.option_prefixes else want.gold]
+    assert isinstance(want, Score) or want.answers, f"query {ask.key} has no answer to train on"
     return prompt, gold_ids(lm, ask)

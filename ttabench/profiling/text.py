@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask, Generate, Observe
 from ttabench.lm.model import LM
 
 ROOM = 100_000
@@ -31,7 +31,7 @@ def pieces(lm: LM, tokens: int, piece_tokens: int, reader: int = 0) -> list[Obse
 def question(lm: LM, prompt_tokens: int, new_tokens: int, number: int = 0) -> Ask:
     """A query with a prompt of so many tokens, and an answer for training."""
     prompt = lm.decode(lm.encode(_sentences(prompt_tokens, number), prompt_tokens))
-    return Ask(prompt=prompt, key=f"q{number}", answers=("nothing happened",), max_new_tokens=new_tokens)
+    return Ask(prompt=prompt, key=f"q{number}", want=Generate(answers=("nothing happened",), max_new_tokens=new_tokens))
 
 
 def _sentences(tokens: int, start: int = 0) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
@@ -95,5 +96,5 @@ def _episodes(lm: LM, tokens: int, load: Load) -> Iterator[list[Episode]]:
             (piece,) = pieces(lm, tokens, tokens, reader=number)
             query = question(lm, load.prompt_tokens, load.generate, number)
             read.append(Observe(text=piece.text, key=f"document{number}"))
-            asked.append(Ask(prompt=query.prompt, key=query.key, answers=query.answers, about=f"document{number}"))
+            asked.append(replace(query, source_key=f"document{number}"))
         yield [Episode(key=f"episode{step}", steps=(*read, *asked))]

@@ -113,7 +113,7 @@ class Task(Protocol):
     def describe(self) -> dict[str, Json]:
         """All of the above as JSON, with the resolved protocol and a digest of the rows, for a record.
 
-        Where one pass over a text gives the figures of several lengths, they stand under `lengths` (see `Ask.step`).
+        Where one pass over a text gives the figures of several lengths, they stand under `lengths` (see `types.At`).
         """
         ...
 

@@ -15,18 +15,19 @@ holds it, and a book that ends before counts at its own length. A book no longer
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.core.types import Episode, Json, Observe
+from ttabench.core.types import Episode, Json, Observe, Step
 from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
 from ttabench.readers.book_pieces import CutText, Span, steps, up_to
 from ttabench.readers.book_protocol import Settings, check
+from ttabench.readers.bound import Bound, Training, shares
 from ttabench.readers.cards import Card
-from ttabench.readers.description import Bound, describe, fingerprint
+from ttabench.readers.description import fingerprint
 from ttabench.readers.options import resolve
 from ttabench.readers.others import with_pieces
 from ttabench.readers.sources import Request, twin_table
@@ -42,11 +43,6 @@ class Books(Bound[Settings]):
     """A `readers.Task` over long texts, one episode a book."""
 
     shelf: Shelf
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Books without text."""
-        return self.shelf.dropped
 
     @cached_property
     def n_observes(self) -> int:
@@ -66,23 +62,16 @@ class Books(Bound[Settings]):
     def _shared_out(self) -> list[tuple[Book, int | None]]:
         """Every book with the most queries about it: `limit` is shared out evenly, and ends a book early."""
         books = self.shelf.books
-        if self.limit is None:
-            return [(book, None) for book in books]
-        shares = [self.limit * (i + 1) // len(books) - self.limit * i // len(books) for i in range(len(books))]
-        return [(book, share) for book, share in zip(books, shares, strict=True) if share]
+        found = zip(books, shares(self.limit, len(books)), strict=True)
+        return [(book, share) for book, share in found if share != 0]
 
     def _pieces(self, tokens: int, share: int | None) -> list[Span]:
         return up_to(self.settings.spans(min(tokens, self.settings.lengths[-1])), share)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences for the record."""
-        found = list(self.shelf.notes)
-        if self.source != "mini" and self.shelf.whole:
-            found.append("all books of the source are scored: every seed gives the same figures")
-        if self.source.endswith("@unpinned"):
-            found.append("the hub data set is not pinned to a revision")
-        return tuple(found)
+    def remarks(self) -> list[str]:
+        """Notes of this reader."""
+        same = "all books of the source are scored: every seed gives the same figures"
+        return [same] if self.shelf.whole and not self.mini else []
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a book (see `readers.Task`).
@@ -97,7 +86,7 @@ class Books(Bound[Settings]):
             cut = self._cut(book, tokens)
             pieces = self._pieces(len(cut), share)
             key = f"{self.card.name}/{self.split}/{book.id}"
-            key += f"/seed{self.seed}" if self.source == "mini" else ""
+            key += f"/seed{self.seed}" if self.mini else ""
             yield Episode(key=key, steps=tuple(steps(cut, pieces, book.id, book.name, self.settings.lengths)))
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
@@ -115,7 +104,7 @@ class Books(Bound[Settings]):
             UserError: there is none.
         """
         books, place = self.shelf.books, self.shelf.books.index(book)
-        if self.source == "mini" and len(books) == 1:
+        if self.mini and len(books) == 1:
             books = _written((self.card, self.split, self.seed), 2, self.settings.lengths[-1])
         for other in (*books[place + 1 :], *books[:place]):
             if other.digest != book.digest:
@@ -134,40 +123,32 @@ class Books(Bound[Settings]):
             raise UserError(f"The book {book.name} of {self.source} is a single token.", "Leave it out.")
         return cut
 
-    def training(
-        self,
-        seed: int,
-        documents: int,  # noqa: ARG002
-        questions: int = 1,  # noqa: ARG002
-        tokens: Tokens | None = None,
-    ) -> Iterator[Episode]:
-        """Endless sequences of `sequence_tokens` tokens, cut as the protocol says, one episode each.
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
+        """Sequences of `sequence_tokens` tokens, cut as the protocol says.
 
         Files are read in epochs, a book gives one sequence an epoch, from a random place; a mini source writes a new
         book for every sequence.
         """
-        source = random.Random(f"training {self.card.name} {self.split} {seed}")
         length = self.settings.sequence_tokens
-        number = 0
-        while True:
-            mini = self.source == "mini"
-            place = (self.card, self.split, source.getrandbits(48))
-            books = _written(place, 1, length) if mini else source.sample(self.shelf.books, len(self.shelf.books))
-            for book in books:
-                cut = self._cut(book, tokens)
-                start = source.randint(0, max(0, len(cut) - length))
-                piece = cut.range(start, start + length)
-                name = f"{self.card.name}/{self.split}/training{seed}.{number}"
-                found = steps(piece, self.settings.spans(len(piece)), f"{number}", book.name, [length])
-                yield Episode(key=name, steps=tuple(found))
-                number += 1
+        for number, book in enumerate(self._drawn(training.draws, length)):
+            cut = self._cut(book, training.tokens)
+            start = training.draws.randint(0, max(0, len(cut) - length))
+            piece = cut.range(start, start + length)
+            yield self.split, steps(piece, self.settings.spans(len(piece)), f"{number}", book.name, [length])
 
-    def describe(self) -> dict[str, Json]:
-        """The task as JSON for a record; `digest` changes with any text."""
-        books = self.shelf.books
-        characters = sum(book.characters for book in books)
-        counts = {"books": len(books), "characters": characters, "lengths": self.settings.lengths}
-        return describe(self, counts, [part for book in books for part in (book.id, book.digest)])
+    def _drawn(self, draws: random.Random, length: int) -> Iterator[Book]:
+        while True:
+            place, books = (self.card, self.split, draws.getrandbits(48)), self.shelf.books
+            yield from _written(place, 1, length) if self.mini else draws.sample(books, len(books))
+
+    def counts(self) -> dict[str, Json]:
+        """Books and their characters; `lengths`: one pass gives the figures of all these."""
+        characters = sum(book.characters for book in self.shelf.books)
+        return {"books": len(self.shelf.books), "characters": characters, "lengths": self.settings.lengths}
+
+    def texts(self) -> Iterator[str]:
+        """A digest stands for the text of a book."""
+        return (text for book in self.shelf.books for text in (book.id, book.digest))
 
 
 def _written(place: tuple[Card, str, int], books: int, tokens: int) -> tuple[Book, ...]:
@@ -179,7 +160,7 @@ def _written(place: tuple[Card, str, int], books: int, tokens: int) -> tuple[Boo
 def read(card: Card, request: Request) -> Books:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    check(card, request, settings)
+    check(card, settings)
     if request.source == "mini":
         place = (card, request.split, request.seed)
         made = _written(place, settings.books or _BOOKS_OF_A_TWIN, settings.lengths[-1])
@@ -188,11 +169,11 @@ def read(card: Card, request: Request) -> Books:
         found = shelf(card, request, settings.books)
     return Books(
         card=card,
-        source=found.label,
-        split=request.split,
-        seed=request.seed,
-        limit=request.limit,
+        request=request,
         settings=settings,
-        shelf=found,
         arguments=arguments,
+        source=found.label,
+        data_notes=tuple(found.notes),
+        unused=found.dropped,
+        shelf=found,
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from ttabench.core.types import Ask, Observe, Step
+from ttabench.core.types import Ask, At, Observe, Score, Step
 from ttabench.readers.tokens import Tokens, cut_by
 
 _WORD = re.compile(r"\S+")
@@ -86,15 +86,15 @@ class CutText:
         return self.starts[token] if token < len(self.starts) else len(self.text)
 
 
-def steps(text: CutText, pieces: Sequence[Span], key: str, part: str, lengths: Sequence[int]) -> Iterator[Step]:
+def steps(text: CutText, pieces: Sequence[Span], key: str, book: str, lengths: Sequence[int]) -> Iterator[Step]:
     """The query about every piece that is asked, and what is read before it.
 
     Args:
         text: with its tokens.
         pieces: of it, in order.
         key: of the text; a piece's key is this and its first token.
-        part: of the queries.
-        lengths: ascending; each query carries the smallest that holds it as its `step`.
+        book: name of the text.
+        lengths: ascending; each query carries the smallest that holds it as its place.
     """
     read = 0
     for start, end, asked in pieces:
@@ -108,15 +108,15 @@ def steps(text: CutText, pieces: Sequence[Span], key: str, part: str, lengths: S
         prompt, target = text.range(before, start), text.range(start, end)
         yield Ask(
             prompt=prompt.text,
-            prompt_ids=prompt.ids,
             joiner="",
             key=f"{key}@{start}",
-            mode="score",
-            answers=(target.text,),
-            ids=target.ids,
-            delimiter="",
-            step=lengths[bisect_left(lengths, end)],
-            part=part,
-            position=start,
-            words=len(target.words),
+            want=Score(
+                continuation=target.text,
+                ids=target.ids,
+                prompt_ids=prompt.ids,
+                position=start,
+                words=len(target.words),
+            ),
+            at=At(lengths[bisect_left(lengths, end)], "tokens"),
+            subtask=book,
         )

@@ -4,43 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from ttabench.core.errors import UserError
-from ttabench.core.sizes import tokens_in
 from ttabench.readers.book_pieces import Span, spans
 from ttabench.readers.cards import Card
-from ttabench.readers.options import ProtocolSettings
-from ttabench.readers.sources import Request
+from ttabench.readers.options import ProtocolSettings, TokenCount, TokenCounts
 from ttabench.stats.metrics import METRICS, metric
-
-
-def _count(value: object) -> object:
-    """`"16k"` as 16,384."""
-    if isinstance(value, str):
-        found = tokens_in(value)
-        if found is None:
-            raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
-        return found
-    return value
-
-
-def _counts(value: object) -> object:
-    """`"4k,16k"` as (4096, 16384); all at once, so that a fault is one fault."""
-    given = value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int) else value
-    if not given:
-        raise ValueError("no length is given")
-    return tuple(map(_count, given)) if isinstance(given, list | tuple) else given
-
-
-Count = Annotated[int, BeforeValidator(_count), Field(gt=0)]
 
 
 class Settings(ProtocolSettings):
     """The protocol part of a card of this reader, and what `--task-set` may change."""
 
     protocol: Literal["strides", "units"] = "strides"
-    tokens: Annotated[tuple[Count, ...], BeforeValidator(_counts)] = (
+    tokens: TokenCounts = (
         2**14,
         2**15,
         2**16,
@@ -48,16 +25,16 @@ class Settings(ProtocolSettings):
         2**18,
     )
     """Longest texts; k stands for 1,024."""
-    window: Count = 1024
+    window: TokenCount = 1024
     """Tokens of a book read before the first query (`strides`)."""
-    stride: Count = 512
-    unit: Count = 1024
+    stride: TokenCount = 512
+    unit: TokenCount = 1024
     """Tokens of a unit (`units`)."""
     score_first: bool = False
     """Score the first window, too (`strides`)."""
     books: Annotated[int, Field(gt=0)] | None = None
     """How many books, drawn by the seed; None for all of them."""
-    sequence_tokens: Count = 8192
+    sequence_tokens: TokenCount = 8192
     """Tokens of a training sequence."""
 
     @property
@@ -80,8 +57,8 @@ class Settings(ProtocolSettings):
         return spans(total, self.first, self.next, score_first=self.score_first or self.protocol == "units")
 
 
-def check(card: Card, request: Request, settings: Settings) -> None:
-    """Whether settings, card and request go together.
+def check(card: Card, settings: Settings) -> None:
+    """Whether settings and card go together.
 
     Raises:
         UserError: they do not; one line that says what.
@@ -90,8 +67,6 @@ def check(card: Card, request: Request, settings: Settings) -> None:
         if metric(name).ratio is None:
             known = ", ".join(known for known, each in METRICS.items() if each.ratio)
             raise UserError(f"The task card {card.name}: {name} is no metric of scored texts.", f"Give {known}.")
-    if request.limit is not None and request.limit < 1:
-        raise UserError(f"A limit of {request.limit} queries leaves nothing to score.", "Give --limit 1 or more.")
     if settings.protocol == "strides" and settings.window <= settings.stride:
         what = f"window={settings.window} is not larger than stride={settings.stride}"
         raise UserError(f"{what}: no context would stay.", "Give --task-set window=N above the stride.")

@@ -1,12 +1,14 @@
-"""Names that a task card may hold: of tasks, and of files and folders, which never lead out of what the user gives."""
+"""What every part of a task card may hold: literal values, and names that never lead out of what the user gives."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
 from typing import Annotated
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, ConfigDict, StringConstraints
 
+STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+"""Of the models that a card is made of: values are of their type, and none is unknown."""
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
 """Of a task or sub-task."""
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.readers.card_file import parsed
-from ttabench.readers.card_names import Below, Slug
+from ttabench.readers.card_names import STRICT, Below, Slug
+from ttabench.readers.card_prompt import Prompt
 from ttabench.readers.faults import first_fault
 from ttabench.stats.metrics import metric
 from ttabench.stats.varying import Varying
@@ -25,7 +26,7 @@ Scalar = str | int | float | bool | None
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = STRICT
 
 
 class Hub(_Part):
@@ -80,58 +81,6 @@ class Split(_Part):
     def _range_exists(self) -> Split:
         if self.rows is not None and not 0 <= self.rows[0] < self.rows[1] <= (self.of or 0):
             raise ValueError(f"rows {list(self.rows)} is no range within `of` = {self.of} rows")
-        return self
-
-
-class Manner(_Part):
-    """How questions are asked."""
-
-    prompt: str
-    """Name of a template."""
-    examples: Annotated[int, Field(ge=0)] = 0
-    """Worked examples in front of every question."""
-    turns: bool = True
-    """Context and question are a turn of the chat template."""
-
-    def options(self) -> dict[str, str]:
-        """As options of a task."""
-        return {"prompt": self.prompt, "examples": str(self.examples)}
-
-
-class Prompt(_Part):
-    """Literal texts around the data."""
-
-    templates: dict[str, str] = {}
-    """Question templates by name; `{question}` is replaced, nothing else is. Sub-tasks have templates of their own."""
-    delimiter: str = " "
-    joiner: str = "\n\n"
-    examples: tuple[tuple[str, str], ...] = ()
-    """Questions with their answers that a prompt may show in front of its own (`examples=2`): no rows of the data."""
-    chat: Manner | None = None
-    """How models with a chat template are asked where nothing is said; none: like any other."""
-    stops: tuple[str, ...] = ()
-    """Texts that end a generated answer."""
-    leads: tuple[str, ...] = ()
-    """Words that are taken off the front of a generated answer."""
-
-    def asked(self, question: str, template: str, examples: int = 0) -> str:
-        """A question in the words of a template, behind so many worked examples."""
-
-        def worded(text: str) -> str:
-            return self.templates[template].replace("{question}", text)
-
-        shown = (f"{worded(text)}{self.delimiter}{answer}{self.joiner}" for text, answer in self.examples[:examples])
-        return "".join(shown) + worded(question)
-
-    @model_validator(mode="after")
-    def _has_question(self) -> Prompt:
-        for name, template in self.templates.items():
-            if template.count("{question}") != 1:
-                raise ValueError(f"template {name!r} must hold {{question}} once, received {template!r}")
-        if self.chat and self.chat.prompt not in self.templates:
-            raise ValueError(f"chat must name one of the templates {list(self.templates)}: {self.chat.prompt!r}")
-        if self.chat and self.chat.examples > len(self.examples):
-            raise ValueError(f"chat shows {self.chat.examples} examples, there are {len(self.examples)}")
         return self
 
 

@@ -29,13 +29,13 @@ class Shaped:
     fields: Mapping[str, str]
     options: tuple[str, ...]
     gold: int | None
-    heads: tuple[str, ...] = ()
+    option_prefixes: tuple[str, ...] = ()
 
     @property
     def empty(self) -> str:
         """The first field, or "option", that holds no text; "" where all do. Nothing stands before some blanks."""
         blank = next((name for name, text in self.fields.items() if name != "before" and not text.strip()), "")
-        texts = (*self.options, *self.heads)
+        texts = (*self.options, *self.option_prefixes)
         return blank or ("option" if any(not text.strip() for text in texts) else "")
 
 
@@ -149,11 +149,11 @@ def _blank(part: SubTask, raw: RawRow) -> Shaped:
     before, blank, after = sentence.partition("_")
     if not blank:
         raise malformed(raw.place, f"the sentence has no blank (_): {brief(sentence)}")
-    heads = (_text(part, raw, "option1"), _text(part, raw, "option2"))
+    prefixes = (_text(part, raw, "option1"), _text(part, raw, "option2"))
     answer = _label(part, raw, "answer")
     if answer not in (None, 1, 2):
         raise malformed(raw.place, f"answer {answer} is neither 1 nor 2")
-    return Shaped({"before": before}, (after.strip(),) * 2, None if answer is None else answer - 1, heads)
+    return Shaped({"before": before}, (after.strip(),) * 2, None if answer is None else answer - 1, prefixes)
 
 
 SHAPES: Mapping[str, Callable[[SubTask, RawRow], Shaped]] = {

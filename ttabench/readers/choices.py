@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask
+from ttabench.core.types import Choose
 from ttabench.readers.cards import SubTask
 from ttabench.readers.choice_shapes import SHAPES
 from ttabench.readers.raw import RawRow, malformed, proper
@@ -39,32 +39,26 @@ class Item:
     options: tuple[str, ...]
     """Each with its leading delimiter."""
     gold: int
-    heads: tuple[str, ...] = ()
-    """See `types.Ask.heads`."""
+    option_prefixes: tuple[str, ...] = ()
+    """See `types.Choose`."""
 
     @property
     def shown(self) -> str:
         """The row as a demonstration: prompt and right option."""
-        head = self.heads[self.gold] if self.heads else ""
-        return self.prompts["lm_eval"] + head + self.options[self.gold]
+        return self._asked + self.options[self.gold]
 
     def turns(self, delimiter: str) -> tuple[str, str]:
         """The row as a demonstration in a chat template: what the user says, and the right option."""
-        head = self.heads[self.gold] if self.heads else ""
-        return self.prompts["lm_eval"] + head, self.options[self.gold].removeprefix(delimiter)
+        return self._asked, self.options[self.gold].removeprefix(delimiter)
 
-    def ask(self, key: str, template: str, delimiter: str) -> Ask:
-        """The row as a query."""
-        return Ask(
-            prompt=self.prompts[template],
-            key=key,
-            mode="choose",
-            answers=(self.options[self.gold].strip(),),
-            options=self.options,
-            gold=self.gold,
-            heads=self.heads,
-            delimiter=delimiter,
-        )
+    @property
+    def _asked(self) -> str:
+        """What stands before the right option."""
+        return self.prompts["lm_eval"] + (self.option_prefixes[self.gold] if self.option_prefixes else "")
+
+    def choose(self, delimiter: str) -> Choose:
+        """What a query about the row wants."""
+        return Choose(options=self.options, gold=self.gold, option_prefixes=self.option_prefixes, delimiter=delimiter)
 
 
 def parse(
@@ -101,7 +95,7 @@ def parse(
                 prompts={key: _filled(template, row.fields, raw) for key, template in part.templates.items()},
                 options=tuple(delimiter + (option.lstrip() if one_blank else option) for option in row.options),
                 gold=row.gold,
-                heads=row.heads,
+                option_prefixes=row.option_prefixes,
             )
         )
     if not items:

@@ -14,25 +14,26 @@ front of the next (see `stream`).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from typing import Annotated
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, Episode, Json, Observe
+from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
+from ttabench.readers.bound import Bound, Training, shares, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
 from ttabench.readers.choices import Item
-from ttabench.readers.description import Bound, describe
+from ttabench.readers.description import described
 from ttabench.readers.options import ProtocolSettings, resolve
 from ttabench.readers.other_demonstrations import next_items, notes_of
-from ttabench.readers.others import described, with_pieces
+from ttabench.readers.others import with_pieces
 from ttabench.readers.sources import Request
-from ttabench.readers.subtasks import Drawn, Wanted, Words, chosen, parts, twin_part
+from ttabench.readers.subtasks import Drawn, Part, Wanted, Words, chosen, parts, twin_part
 from ttabench.readers.tokens import Tokens
 
 
@@ -82,7 +83,7 @@ class Demonstrations(Bound[Settings]):
             name = one.part.name
             pieces = [self._observe(name, item) for item in one.shown]
             border = len(pieces) - self.settings.kept
-            asks = [replace(self._ask(name, item, item.id), step=len(pieces)) for item in one.asked]
+            asks = [self._ask(name, item, item.id, len(pieces)) for item in one.asked]
             text = list(blanks_in_front([*pieces, *asks]))
             window = tuple(step for step in text[border : len(pieces)] if isinstance(step, Observe))
             asked = [replace(step, window=window) for step in text[len(pieces) :] if isinstance(step, Ask)]
@@ -104,68 +105,69 @@ class Demonstrations(Bound[Settings]):
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
         found = {name: (self.settings.shots, *rows) for name, rows in self._next.items()}
-        return described(self.others(), notes_of(found, mini=self.source == "mini"))
+        return described(self.others(), notes_of(found, mini=self.mini))
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt
         turns = item.turns(prompt.delimiter)
         return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=prompt.joiner, turns=turns)
 
-    def _ask(self, part: str, item: Item, key: str, template: str = "") -> Ask:
+    def _ask(self, part: str, item: Item, key: str, shown: int, template: str = "") -> Ask:
         prompt = self.card.prompt
-        asked = item.ask(key, template or self.settings.template, prompt.delimiter)
-        return replace(asked, part=part, joiner=prompt.joiner, after_turns=True)
+        return Ask(
+            prompt=item.prompts[template or self.settings.template],
+            key=key,
+            want=item.choose(prompt.delimiter),
+            joiner=prompt.joiner,
+            after_turns=True,
+            subtask=part,
+            at=At(shown),
+        )
 
-    def training(
-        self,
-        seed: int,
-        documents: int,
-        questions: int = 1,
-        tokens: Tokens | None = None,  # noqa: ARG002
-    ) -> Iterator[Episode]:
-        """Endless episodes of one sub-task each: `documents` demonstrations, then `questions` other rows of its pool.
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
+        """One sub-task each: `documents` demonstrations, then `questions` other rows of its pool.
 
         A mini source draws a new rule for every episode; of files only the training rows are used. All demonstrations
         are adapted to, and queries have the words of the demonstrations. A smaller pool gives smaller episodes.
         """
-        assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
-        source = random.Random(f"training {self.card.name} {self.split} {seed}")
-        number = 0
-        while True:
-            part = source.choice([one.part for one in self.drawn])
-            if self.source == "mini":
-                fresh = {"demonstrations": documents, "queries": questions}
-                place = (self.card.splits[self.split].twin, source.getrandbits(48))
-                made = twin_part(self.card, part.name, place, {**self.arguments, **fresh}, _words(self))
-                shown, asked = made.draw(min(documents, len(made.pool)), 0)
-            else:
-                rows = source.sample(part.pool, min(len(part.pool), documents + questions))
-                border = max(0, len(rows) - questions)
-                shown, asked = tuple(rows[:border]), tuple(rows[border:])
+        for number in count():
+            part = training.draws.choice([one.part for one in self.drawn])
+            shown, asked = self._drawn_rows(part, training)
             pieces = [self._observe(part.name, item) for item in shown]
             asks = [
-                replace(self._ask(part.name, item, f"{item.id}@{number}.{i}", "lm_eval"), step=len(pieces))
+                self._ask(part.name, item, f"{item.id}@{number}.{i}", len(pieces), "lm_eval")
                 for i, item in enumerate(asked)
             ]
-            name = f"{self.card.name}/{part.name}/{self.split}/training{seed}.{number}"
-            yield Episode(key=name, steps=tuple(blanks_in_front([*pieces, *asks])))
-            number += 1
+            yield f"{part.name}/{self.split}", blanks_in_front([*pieces, *asks])
 
-    def describe(self) -> dict[str, Json]:
-        """The task as JSON for a record; `digest` changes with any text shown or asked, or their order."""
-        texts = [text for episode in self.episodes() for step in episode.steps for text in _texts(step)]
-        counts = {
+    def _drawn_rows(self, part: Part, training: Training) -> tuple[Sequence[Item], Sequence[Item]]:
+        """(demonstrations, rows to ask)."""
+        if not self.mini:
+            return training.split(part.pool)
+        fresh = {"demonstrations": training.documents, "queries": training.questions}
+        place = (self.card.splits[self.split].twin, training.draws.getrandbits(48))
+        made = twin_part(self.card, part.name, place, {**self.arguments, **fresh}, _words(self))
+        return made.draw(min(training.documents, len(made.pool)), 0)
+
+    def counts(self) -> dict[str, Json]:
+        """Queries of each sub-task, and of all."""
+        return {
             "parts": {one.part.name: len(one.asked) for one in self.drawn},
             "observed": self.n_observes,
             "questions": self.n_asks,
         }
-        return describe(self, counts, texts)
+
+    def texts(self) -> Iterator[str]:
+        """Every text shown or asked."""
+        return (text for episode in self.episodes() for step in episode.steps for text in _texts(step))
 
 
 def _texts(step: Observe | Ask) -> list[str]:
     if isinstance(step, Observe):
         return [step.text]
-    return [step.key, *(piece.text for piece in step.window), step.prompt, *step.heads, *step.options, str(step.gold)]
+    (want,) = wanted([step], Choose)
+    window = (piece.text for piece in step.window)
+    return [step.key, *window, step.prompt, *want.option_prefixes, *want.options, str(want.gold)]
 
 
 def _words(task: Demonstrations) -> Words:
@@ -175,8 +177,6 @@ def _words(task: Demonstrations) -> Words:
 def read(card: Card, request: Request) -> Demonstrations:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    if request.limit is not None and request.limit < 1:
-        raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     names, notes = _with_template(card, settings)
     words = Words(delimiter=card.prompt.delimiter, single_blank=settings.copa_single_blank)
     if request.source == "mini":
@@ -185,21 +185,17 @@ def read(card: Card, request: Request) -> Demonstrations:
             raise UserError(f"size={settings.size}: the miniature world has one size.", "Ask for demonstrations=N.")
         found = [twin_part(card, name, place, arguments, words) for name in names]
     else:
-        wanted = Wanted(names=names, explicit=settings.task != "all", size=settings.size)
-        found, of_source = parts(card, request, wanted, words)
+        which = Wanted(names=names, explicit=settings.task != "all", size=settings.size)
+        found, of_source = parts(card, request, which, words)
         notes += of_source
-    unpinned = any(part.label.endswith("@unpinned") for part in found)
-    notes += ["the hub data set is not pinned to a revision"] * unpinned
     drawn = [Drawn(part=part, shown=shown, asked=asked) for part in found
              for shown, asked in [part.draw(settings.shots, request.seed)]]  # fmt: skip
     return Demonstrations(
         card=card,
-        source=_label(request, [part.label for part in found]),
-        split=request.split,
-        seed=request.seed,
-        limit=request.limit,
+        request=request,
         settings=settings,
         arguments=arguments,
+        source=_label(request, [part.label for part in found]),
         drawn=_limited(drawn, request.limit),
         data_notes=tuple(notes),
     )
@@ -228,12 +224,5 @@ def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]
 
 def _limited(drawn: Sequence[Drawn], limit: int | None) -> list[Drawn]:
     """At most `limit` queries, shared out evenly over the sub-tasks, evenly spaced over the rows of each."""
-    if limit is None:
-        return list(drawn)
-    shares = [limit * (i + 1) // len(drawn) - limit * i // len(drawn) for i in range(len(drawn))]
-    return [
-        replace(one, asked=tuple(one.asked[i * len(one.asked) // share] for i in range(share)))
-        if share < len(one.asked)
-        else one
-        for one, share in zip(drawn, shares, strict=True)
-    ]
+    found = zip(drawn, shares(limit, len(drawn)), strict=True)
+    return [replace(one, asked=tuple(spread(one.asked, share))) for one, share in found]

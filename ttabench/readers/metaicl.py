@@ -13,21 +13,22 @@ and the other protocol (`protocol=genadapter`), are in `readers.metaicl_protocol
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Episode, Json, Observe, Step
+from ttabench.core.types import Ask, At, Choose, Episode, Generate, Json, Observe, Step, Want
+from ttabench.readers.bound import Bound, Training, shares, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
-from ttabench.readers.description import Bound, describe
+from ttabench.readers.description import described
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.metaicl_lengths import Count, Fitted, estimate, fitted, short
 from ttabench.readers.metaicl_protocol import LAYOUTS, Settings, names, with_metrics, with_protocol
 from ttabench.readers.options import resolve
 from ttabench.readers.other_demonstrations import next_rows, notes_of
-from ttabench.readers.others import described, with_pieces
+from ttabench.readers.others import with_pieces
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Tokens
 
@@ -61,7 +62,7 @@ class MetaIcl(Bound[Settings]):
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a task (see `readers.Task`)."""
         for task, fits, share in zip(self.tasks, self._fits(tokens), self._shares(), strict=True):
-            steps = tuple(blanks_in_front(self._steps(fits, _spread(fits.asked, share))))
+            steps = tuple(blanks_in_front(self._steps(fits, spread(fits.asked, share))))
             if any(isinstance(step, Ask) for step in steps):
                 yield Episode(key=self._key(task), steps=steps)
 
@@ -76,17 +77,15 @@ class MetaIcl(Bound[Settings]):
         """See `readers.Task`."""
         pairs = zip(self.tasks, self._fits(None), strict=True)
         found = {task.name: (len(fits.shown), *next_rows(self, task, fits)) for task, fits in pairs}
-        return described(self.others(), notes_of(found, mini=self.source == "mini"))
+        return described(self.others(), notes_of(found, mini=self.mini))
 
     def _key(self, task: MetaTask) -> str:
         return f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"
 
     def _shares(self) -> list[int | None]:
         """How many rows of each task are asked: `limit` counts every step of every row."""
-        if self.limit is None:
-            return [None] * len(self.tasks)
-        rows, tasks = self.limit // len(set(self.settings.steps)), len(self.tasks)
-        return [rows * (i + 1) // tasks - rows * i // tasks for i in range(tasks)]
+        rows = None if self.limit is None else self.limit // len(set(self.settings.steps))
+        return shares(rows, len(self.tasks))
 
     def _steps(self, fits: Fitted, rows: Sequence[MetaRow]) -> Iterator[Step]:
         """Demonstrations, and queries after each `step` of them, or as many as fit beside the query."""
@@ -107,94 +106,76 @@ class MetaIcl(Bound[Settings]):
         return Observe(text=text, key=f"{row.task}/{row.id}", joiner=layout.joiner, turns=(question, row.output))
 
     def _ask(self, row: MetaRow, step: int, key: str) -> Ask:
-        delimiter = self.card.prompt.delimiter
-        choosing = self.settings.answer == "choose"
-        bare = self.settings.pmi or row.task in names(self.settings.pmi_tasks)
         return Ask(
             prompt=LAYOUTS[self.settings.layout].asked.replace("{input}", row.input),
             key=key,
+            want=self._want(row),
             joiner=LAYOUTS[self.settings.layout].joiner,
             after_turns=True,
-            mode="choose" if choosing else "generate",
-            answers=(row.output,),
-            options=tuple(delimiter + option for option in row.options) if choosing else (),
-            gold=row.options.index(row.output) if choosing else None,
-            delimiter=delimiter,
-            max_new_tokens=self.settings.max_new_tokens,
-            step=step,
-            blank="Output:" if choosing and bare else "",
-            part=row.task,
+            subtask=row.task,
+            at=At(step),
         )
 
-    def training(
-        self,
-        seed: int,
-        documents: int,
-        questions: int = 1,
-        tokens: Tokens | None = None,  # noqa: ARG002
-    ) -> Iterator[Episode]:
-        """Endless episodes of one task each: `documents` demonstrations, then `questions` other rows of the task.
+    def _want(self, row: MetaRow) -> Want:
+        delimiter = self.card.prompt.delimiter
+        if self.settings.answer == "generate":
+            return Generate(answers=(row.output,), delimiter=delimiter, max_new_tokens=self.settings.max_new_tokens)
+        bare = self.settings.pmi or row.task in names(self.settings.pmi_tasks)
+        return Choose(
+            options=tuple(delimiter + option for option in row.options),
+            gold=row.options.index(row.output),
+            delimiter=delimiter,
+            unconditional_prompt="Output:" if bare else "",
+        )
+
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
+        """One task each: `documents` demonstrations, then `questions` other rows of the task.
 
         Files give the training rows of all published draws of the configuration's training tasks (`split=train`); a
         mini source draws a new rule for every episode.
         """
-        assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
-        source = random.Random(f"training {self.card.name} {self.split} {seed}")
         pools = [short(task.pool, self.settings, self.card.prompt.delimiter, estimate) for task in self.tasks]
-        number = 0
-        while True:
-            if self.source == "mini":
-                fresh = {**self.arguments, "tasks": 1, "demonstrations": documents, "queries": questions}
-                place = (self.card.splits[self.split].twin, source.getrandbits(48))
-                (task,) = twin_tasks(self.card, place, fresh)
-                shown, asked = task.shown, task.asked
-            else:
-                rows = source.choice(pools)
-                drawn = tuple(source.sample(rows, min(len(rows), documents + questions)))
-                border = max(0, len(drawn) - questions)
-                shown, asked = drawn[:border], drawn[border:]
+        for number in count():
+            shown, asked = self._fresh(training) if self.mini else training.split(training.draws.choice(pools))
             asks = [self._ask(row, len(shown), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
-            name = f"{self.card.name}/{self.split}/training{seed}.{number}"
-            yield Episode(key=name, steps=tuple(blanks_in_front([*map(self._observe, shown), *asks])))
-            number += 1
+            yield self.split, blanks_in_front([*map(self._observe, shown), *asks])
 
-    def describe(self) -> dict[str, Json]:
-        """The task as JSON for a record; `digest` changes with any text that may be shown or asked."""
-        texts = [text for task in self.tasks for row in (*task.shown, *task.spare, *task.asked) for text in _texts(row)]
-        counts = {
+    def _fresh(self, training: Training) -> tuple[Sequence[MetaRow], Sequence[MetaRow]]:
+        """(demonstrations, rows to ask) of a rule of their own."""
+        size = {"tasks": 1, "demonstrations": training.documents, "queries": training.questions}
+        place = (self.card.splits[self.split].twin, training.draws.getrandbits(48))
+        (task,) = twin_tasks(self.card, place, {**self.arguments, **size})
+        return task.shown, task.asked
+
+    def counts(self) -> dict[str, Json]:
+        """Rows that may be asked of each task; what is read and asked of all."""
+        return {
             "parts": {task.name: len(task.asked) for task in self.tasks},
             "observed": self.n_observes,
             "questions": self.n_asks,
         }
-        return describe(self, counts, texts)
 
-
-def _texts(row: MetaRow) -> list[str]:
-    return [row.id, row.task, row.input, row.output, *row.options]
-
-
-def _spread(rows: Sequence[MetaRow], share: int | None) -> Sequence[MetaRow]:
-    """`share` of the rows, evenly spaced; all of them for None."""
-    if share is None or share >= len(rows):
-        return rows
-    return [rows[i * len(rows) // share] for i in range(share)]
+    def texts(self) -> Iterator[str]:
+        """Every text that may be shown or asked."""
+        for task in self.tasks:
+            for row in (*task.shown, *task.spare, *task.asked):
+                yield from (row.id, row.task, row.input, row.output, *row.options)
 
 
 def read(card: Card, request: Request) -> MetaIcl:
     """Bind a card of this reader to its data; see `readers.load`."""
     request = with_protocol(card, request)
     settings, arguments = resolve(card, request, Settings)
-    count = len(set(settings.steps))
-    if request.limit is not None and request.limit < count:
-        what = f"A limit of {request.limit} questions is less than one row at each of {count} steps."
-        raise UserError(what, f"Give --limit {count} or more.")
-    notes = [f"paper_quirks: {dict(card.quirks)}"] if settings.paper_quirks else []
+    least = len(set(settings.steps))
+    if request.limit is not None and request.limit < least:
+        what = f"A limit of {request.limit} questions is less than one row at each of {least} steps."
+        raise UserError(what, f"Give --limit {least} or more.")
+    lacking: Sequence[str] = ()
     if request.source == "mini":
         tasks = twin_tasks(card, (card.splits[request.split].twin, request.seed), arguments, settings.task)
         source = "mini"
     else:
         tasks, lacking = wanted_tasks(card, request, settings.task, choosing=settings.answer == "choose")
-        notes += lacking
         source = f"folder:{request.source}"
     kept = [task for task in tasks if task.name not in names(settings.omit)]
     if not kept:
@@ -206,14 +187,12 @@ def read(card: Card, request: Request) -> MetaIcl:
             raise UserError(what, f"Give --task-set steps=N,M up to {given}.")
     made = MetaIcl(
         card=with_metrics(card, settings),
-        source=source,
-        split=request.split,
-        seed=request.seed,
-        limit=request.limit,
+        request=request,
         settings=settings,
         arguments=arguments,
+        source=source,
         tasks=kept,
-        data_notes=tuple(notes),
+        data_notes=tuple(lacking),
     )
     if not made.n_asks:
         raise UserError(f"The limits on length leave nothing to ask of {card.name}.", "Raise max_tokens.")

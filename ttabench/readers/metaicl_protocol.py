@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from ttabench.readers.cards import Card
-from ttabench.readers.options import ProtocolSettings
+from ttabench.readers.options import ProtocolSettings, TokenCount, TokenLimit
 from ttabench.readers.sources import Request
 
 
@@ -71,10 +71,10 @@ class Settings(ProtocolSettings):
     answer: Literal["choose", "generate"] = "choose"
     pmi: bool = False
     """Also score options after the prompt without its input (doubles the queries' cost)."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 10
-    max_example_tokens: Annotated[int, Field(ge=0)] = 256
+    max_new_tokens: TokenCount = 10
+    max_example_tokens: TokenLimit = 256
     """Demonstrations and queries that are longer, with their answer, are left out; 0 for no limit."""
-    max_tokens: Annotated[int, Field(ge=0)] = 1024
+    max_tokens: TokenLimit = 1024
     """Most tokens of the demonstrations with a query and its longest answer; 0 for no limit."""
     too_long: Literal["cut", "skip"] = "cut"
     """Past `max_tokens`: ask after as many demonstrations as fit, or do not ask."""

@@ -9,15 +9,42 @@ Options that a mini generator takes as arguments (here `questions`) are told fro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.sizes import tokens_in
 from ttabench.readers.cards import Card, Scalar, Twin
 from ttabench.readers.faults import brief, first_fault
 from ttabench.readers.generators import arguments_of
 from ttabench.readers.sources import Request
+
+
+def _count(value: object) -> object:
+    """`"16k"` as 16,384."""
+    if isinstance(value, str):
+        found = tokens_in(value)
+        if found is None:
+            raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
+        return found
+    return value
+
+
+def _counts(value: object) -> object:
+    """`"4k,16k"` as (4096, 16384); all at once, so that a fault is one fault."""
+    given = value.split(",") if isinstance(value, str) else (value,) if isinstance(value, int) else value
+    if not given:
+        raise ValueError("no length is given")
+    return tuple(map(_count, given)) if isinstance(given, list | tuple) else given
+
+
+TokenCount = Annotated[int, BeforeValidator(_count), Field(gt=0)]
+"""A number of tokens in the settings of a protocol, also as `16k`."""
+TokenLimit = Annotated[int, BeforeValidator(_count), Field(ge=0)]
+"""The same, where 0 means no limit."""
+TokenCounts = Annotated[tuple[TokenCount, ...], BeforeValidator(_counts)]
+"""Several, also as `4k,16k`."""
 
 
 class ProtocolSettings(BaseModel):
@@ -36,8 +63,11 @@ def resolve(card: Card, request: Request, model: type[S]) -> tuple[S, dict[str, 
     """(protocol settings, arguments of the mini generator).
 
     Raises:
-        UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader.
+        UserError: an option means nothing here or has the wrong type; the card's protocol does not fit its reader; the
+            limit leaves nothing to ask.
     """
+    if request.limit is not None and request.limit < 1:
+        raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     twin = _twin(card) if request.source == "mini" else None
     known = {key: hint for key, hint in arguments_of(card).items() if key not in model.model_fields} if twin else {}
     options = {key: value for key, value in request.options.items() if key not in known}

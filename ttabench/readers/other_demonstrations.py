@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from ttabench.core.errors import UserError
 from ttabench.mini.world import categories_in
+from ttabench.readers.bound import Bound
 from ttabench.readers.choices import Item
-from ttabench.readers.description import Bound
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks
 from ttabench.readers.metaicl_lengths import Fitted, estimate, short
 from ttabench.readers.others import other_seeds
@@ -31,7 +31,7 @@ def next_items(task: Bound[Any], one: Drawn) -> tuple[tuple[Item, ...], bool]:
         UserError: there are none.
     """
     shots, part = len(one.shown), one.part
-    if task.source == "mini":
+    if task.mini:
         words = Words(delimiter=task.card.prompt.delimiter, single_blank=task.settings.copa_single_blank)
         split, arguments = task.card.splits[task.split].twin, {**task.arguments, "queries": 1}
         taken = {item.shown for item in (*one.shown, *one.asked)}
@@ -57,7 +57,7 @@ def next_rows(task: Bound[Any], meta: MetaTask, fits: Fitted) -> tuple[Sequence[
     Raises:
         UserError: there are none.
     """
-    if task.source == "mini":
+    if task.mini:
         split, options = task.card.splits[task.split].twin, len(meta.shown[0].options)
         made = (
             each for seed in other_seeds(task.seed) for each in twin_tasks(task.card, (split, seed), task.arguments)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.mini.world import names_in
-from ttabench.readers.description import Bound
+from ttabench.readers.bound import Bound
 from ttabench.readers.others import other_seeds
 from ttabench.readers.qa_documents import Document, arrange
 from ttabench.readers.qa_rows import QARow, parse
@@ -48,7 +48,7 @@ def titles_of(documents: Iterable[Document]) -> set[str]:
 def unread(task: Bound[Any], rows: Sequence[QARow], documents: Sequence[Document]) -> list[Document]:
     """What is not read, in the same order; of a mini source another draw, about other entities."""
     everything = task.settings.model_copy(update={"documents": None})
-    if task.source != "mini":
+    if not task.mini:
         own = {document.text for document in documents}
         rest = arrange(rows, everything, task.seed)
         return [document for document in rest if document.text not in own]

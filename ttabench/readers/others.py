@@ -9,11 +9,10 @@ order. A miniature twin draws them from another seed, and of another rule where 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from ttabench.core.types import Episode, Json, Observe
+from ttabench.core.types import Episode, Observe
 from ttabench.readers.breaks import blanks_in_front
-from ttabench.readers.description import fingerprint
 
 DRAWS = 50
 """Most seeds that are tried for a rule of other categories."""
@@ -24,12 +23,6 @@ def with_pieces(episode: Episode, pieces: Sequence[Observe]) -> Episode:
     fresh = (step for step in blanks_in_front(pieces) if isinstance(step, Observe))
     steps = [next(fresh, None) if isinstance(step, Observe) else step for step in episode.steps]
     return Episode(key=episode.key, steps=tuple(step for step in steps if step is not None))
-
-
-def described(episodes: Iterable[Episode], notes: Sequence[str]) -> dict[str, Json]:
-    """Notes, and a digest of the texts of these episodes' observations."""
-    texts = [piece.text for episode in episodes for piece in episode.observes()]
-    return {"notes": list(notes), "digest": fingerprint(*texts)}
 
 
 def other_seeds(seed: int) -> Iterator[int]:

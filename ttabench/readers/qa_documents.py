@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from ttabench.core.errors import UserError
 from ttabench.readers.description import fingerprint
-from ttabench.readers.options import ProtocolSettings
+from ttabench.readers.options import ProtocolSettings, TokenCount
 from ttabench.readers.qa_rows import QARow
 
 
@@ -44,19 +44,19 @@ class Settings(ProtocolSettings):
     """Name of a question template of the card."""
     examples: Annotated[int, Field(ge=0)] = 0
     """Worked examples of the card in front of every question, in the words of its template."""
-    max_new_tokens: Annotated[int, Field(gt=0)] = 16
+    max_new_tokens: TokenCount = 16
     window: bool = False
     """The documents stand in the window in front of every question, whatever the method is: none adapts to them."""
-    group_tokens: Annotated[int, Field(gt=0)] = 1024
+    group_tokens: TokenCount = 1024
     """Grouped: tokens a group holds, on average."""
     probe: Annotated[int, Field(gt=0)] = 200
     """Retention: the first documents, whose questions are asked again and again."""
     every: Annotated[int, Field(gt=0)] = 200
     """Retention: documents between two passes over the questions."""
-    document_tokens: Annotated[int, Field(gt=0)] = 512
+    document_tokens: TokenCount = 512
     """The papers' limit for whoever reads a document; texts are passed on whole."""
-    question_tokens: Annotated[int, Field(gt=0)] = 128
-    answer_tokens: Annotated[int, Field(gt=0)] = 24
+    question_tokens: TokenCount = 128
+    answer_tokens: TokenCount = 24
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,21 +13,21 @@ Protocols (`kind`):
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import count, pairwise
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.core.types import Ask, Episode, Json, Observe, Step
+from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
+from ttabench.readers.bound import Bound, Training, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
-from ttabench.readers.description import Bound, describe
+from ttabench.readers.description import described
 from ttabench.readers.options import resolve
 from ttabench.readers.other_documents import next_documents, titles_of, unread
-from ttabench.readers.others import described, with_pieces
+from ttabench.readers.others import with_pieces
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of, of_articles
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table
@@ -43,12 +43,6 @@ class QAStream(Bound[Settings]):
     """A `readers.Task` over question-answering rows."""
 
     rows: Sequence[QARow]
-    unused: Mapping[str, int]
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Rows of the source that were not used, by reason."""
-        return self.unused
 
     @cached_property
     def documents(self) -> list[Document]:
@@ -56,29 +50,22 @@ class QAStream(Bound[Settings]):
         return arrange(self.rows, self.settings, self.seed)
 
     @cached_property
-    def asked(self) -> list[QARow]:
+    def asked(self) -> Sequence[QARow]:
         """The questions asked, in order, after `limit`; retention asks only about the probe documents."""
         probed = self.settings.probe if self.settings.kind == "retention" else None
         rows = [row for document in self.documents[:probed] for row in document.rows]
-        if self.limit is None or self.limit >= len(rows):
-            return rows
-        return [rows[number * len(rows) // self.limit] for number in range(self.limit)]
+        return spread(rows, self.limit)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences for the record: what differs from what a reader of the figures would assume."""
-        found = list(self.data_notes)
+    def remarks(self) -> list[str]:
+        """Notes of this reader."""
+        found = []
         empty = empty_golds(self._ask(row, "", 0) for row in self.asked)
         if empty:
             found.append(f"{empty} target answers are empty after normalisation: em_prefix counts them right always")
         wanted, read_ = self.settings.documents, len(self.documents)
         if wanted is not None and read_ < wanted and self.settings.downsample == "contexts":
             found.append(f"{wanted} documents were asked for, the source has {read_}")
-        if self.settings.paper_quirks:
-            found.append(f"paper_quirks: {dict(self.card.quirks)}")
-        if self.source.endswith("@unpinned"):
-            found.append("the hub data set is not pinned to a revision")
-        return tuple(found)
+        return found
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes of the protocol; the groups of `kind=grouped` depend on `tokens` (see `readers.Task`)."""
@@ -94,7 +81,7 @@ class QAStream(Bound[Settings]):
         groups = [self.documents] if self.settings.kind == "stream" else self._groups(tokens)
         for number, group in enumerate(groups):
             pairs = [(document.key, row) for document in group for row in document.rows if row.id in wanted]
-            asks = [self._ask(row, about, len(group)) for about, row in pairs]
+            asks = [self._ask(row, source_key, len(group)) for source_key, row in pairs]
             if asks:
                 key = name if self.settings.kind == "stream" else f"{name}/group{number}of{len(groups)}"
                 yield Episode(key=key, steps=self._told(group, asks)), group
@@ -127,19 +114,19 @@ class QAStream(Bound[Settings]):
         texts = (document.text for document in self.documents)
         length = sum(len(tokens.encode(text)) if tokens else len(text) / CHARACTERS_A_TOKEN for text in texts)
         total = len(self.documents)
-        count = min(total, max(1, math.ceil(length / self.settings.group_tokens)))
-        bounds = [number * total // count for number in range(count + 1)]
+        groups = min(total, max(1, math.ceil(length / self.settings.group_tokens)))
+        bounds = [number * total // groups for number in range(groups + 1)]
         return [self.documents[first:last] for first, last in pairwise(bounds)]
 
     def _retention(self) -> Iterator[Step]:
         probe, every = self.settings.probe, self.settings.every
-        about = {row.id: document.key for document in self.documents[:probe] for row in document.rows}
+        source = {row.id: document.key for document in self.documents[:probe] for row in document.rows}
         first = min(probe, len(self.documents))
         for number, document in enumerate(self.documents, start=1):
             yield self._observe(document)
             if number >= first and (number - first) % every == 0:
                 for row in self.asked:
-                    yield self._ask(row, about[row.id], number, key=f"{row.id}@{number}")
+                    yield self._ask(row, source[row.id], number, key=f"{row.id}@{number}")
 
     def _told(self, documents: Sequence[Document], asks: Sequence[Ask]) -> tuple[Step, ...]:
         """Documents and the questions about them; with `window` the documents stand in front of every question."""
@@ -152,67 +139,60 @@ class QAStream(Bound[Settings]):
     def _observe(self, document: Document) -> Observe:
         return Observe(text=document.text, key=document.key, joiner=self.card.prompt.joiner)
 
-    def _ask(self, row: QARow, about: str, step: int, key: str = "") -> Ask:
+    def _ask(self, row: QARow, source_key: str, read_: int, key: str = "") -> Ask:
         golds = dict.fromkeys((row.target, *row.answers, *row.answers_additional))
         prompt = self.card.prompt
         return Ask(
             prompt=prompt.asked(row.question, self.settings.prompt, self.settings.examples),
             question=row.question,
             key=key or row.id,
+            want=prompt.generated(tuple(golds), self.settings.max_new_tokens),
             joiner=prompt.joiner,
-            answers=tuple(golds),
-            delimiter=prompt.delimiter,
-            max_new_tokens=self.settings.max_new_tokens,
-            stops=prompt.stops,
-            leads=prompt.leads,
-            step=step,
-            about=about,
+            source_key=source_key,
+            at=At(read_),
         )
 
-    def training(
-        self,
-        seed: int,
-        documents: int,
-        questions: int = 1,
-        tokens: Tokens | None = None,  # noqa: ARG002
-    ) -> Iterator[Episode]:
-        """Endless stream episodes of `documents` distinct texts, `questions` about each, drawn with replacement.
+    @property
+    def drawn_by(self) -> str:
+        """Not on the name: tasks of one source draw alike."""
+        return self.split
+
+    def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
+        """Streams of `documents` distinct texts, `questions` about each, drawn with replacement.
 
         A mini source draws new texts for every episode; files are read in epochs, each in a new order, and the rest of
         an epoch that fills no episode is left out. A source of fewer texts gives episodes of all it has.
         """
-        assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
-        source = random.Random(f"training {self.split} {seed}")
-        pool = [] if self.source == "mini" else documents_of(self.rows, True)
-        count = min(documents, len(pool)) if pool else documents
-        number = 0
+        pool = [] if self.mini else documents_of(self.rows, True)
+        size = min(training.documents, len(pool)) if pool else training.documents
         queue: list[Document] = []
-        while True:
-            if self.source == "mini":
-                queue = self._fresh(source.getrandbits(48), count)
-            elif len(queue) < count:
-                queue = source.sample(pool, len(pool))
-            drawn, queue = queue[:count], queue[count:]
+        for number in count():
+            if self.mini:
+                queue = self._fresh(training.draws.getrandbits(48), size)
+            elif len(queue) < size:
+                queue = training.draws.sample(pool, len(pool))
+            drawn, queue = queue[:size], queue[size:]
             asks = [
                 self._ask(row, document.key, len(drawn), key=f"{row.id}@{number}.{i}")
                 for document in drawn
-                for i, row in enumerate(source.choices(document.rows, k=questions))
+                for i, row in enumerate(training.draws.choices(document.rows, k=training.questions))
             ]
-            name = f"{self.card.name}/{self.split}/training{seed}.{number}"
-            yield Episode(key=name, steps=self._told(drawn, asks))
-            number += 1
+            yield self.split, self._told(drawn, asks)
 
     def _fresh(self, seed: int, documents: int) -> list[Document]:
         data = twin_table(self.card, self.split, seed, documents, self.arguments)
         rows, _ = parse(self.card, data, self.settings.capitalise)
         return documents_of(rows, True)
 
-    def describe(self) -> dict[str, Json]:
-        """The task as JSON for a record; `digest` changes with any text, question or answer used, or their order."""
-        parts = [document.text for document in self.documents]
-        parts += [part for row in self.asked for part in (row.id, row.question, *row.answers, *row.answers_additional)]
-        counts = {"rows": len(self.rows), "documents": len(self.documents), "questions": len(self.asked)}
-        return describe(self, counts, parts)
+    def counts(self) -> dict[str, Json]:
+        """Of the source, of what is read, and of what is asked."""
+        return {"rows": len(self.rows), "documents": len(self.documents), "questions": len(self.asked)}
+
+    def texts(self) -> Iterator[str]:
+        """Every text, question and answer used."""
+        yield from (document.text for document in self.documents)
+        for row in self.asked:
+            yield from (row.id, row.question, *row.answers, *row.answers_additional)
 
 
 def read(card: Card, request: Request) -> QAStream:
@@ -228,8 +208,6 @@ def read(card: Card, request: Request) -> QAStream:
         raise UserError(what, f"Give --task-set examples={known} or fewer.")
     if settings.window and settings.kind == "retention":
         raise UserError("kind=retention asks while it reads on: window=true has no place there.", "Leave window out.")
-    if request.limit is not None and request.limit < 1:
-        raise UserError(f"A limit of {request.limit} questions leaves nothing to ask.", "Give --limit 1 or more.")
     if request.source == "mini":
         data = twin_table(card, request.split, request.seed, settings.documents or _ALL_OF_A_TWIN, arguments)
     else:
@@ -240,12 +218,10 @@ def read(card: Card, request: Request) -> QAStream:
     rows = of_articles(rows, settings.articles)
     return QAStream(
         card=card,
-        source=data.label,
-        split=request.split,
-        seed=request.seed,
-        limit=request.limit,
+        request=request,
         settings=settings,
         arguments=arguments,
+        source=data.label,
         rows=rows,
         unused=dropped,
         data_notes=data.notes,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
-from ttabench.core.types import Ask, Json
+from ttabench.core.types import Answer, Ask, Json, Score
 from ttabench.stats.aggregation import Unit
 
 
@@ -31,59 +31,67 @@ class AskCost:
         return replace(self, patch_bytes=patch, ask_peak_bytes=peak)
 
 
+COLUMNS = (
+    "episode", "key", "mode", "step", "context_tokens", "source_key", "prompt", "prediction", "answers", "ask_ms",
+    "ask_cpu_ms", "logprobs", "tokens", "unconditional_logprobs", "subtask", "position", "words", "ended",
+)  # fmt: skip
+"""Of a table of samples, beside one a metric: what a sample, its query, what this wants, or its answer has by that
+name; 0 where none of them has it."""
+
+
+def kept(ask: Ask) -> Ask:
+    """A query as samples keep it: without the pieces of its window, and without the stretch of a book to score."""
+    want = ask.want
+    if isinstance(want, Score):
+        want = replace(want, continuation="" if want.ids else want.continuation, ids=(), prompt_ids=())
+    return replace(ask, window=(), want=want)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """One answered query."""
 
     episode: str
-    key: str
-    mode: str
-    step: int
-    context_tokens: int | None
-    about: str
-    prompt: str
-    prediction: str
-    answers: list[str]
+    ask: Ask
+    """As `kept`."""
+    answer: Answer
     metrics: dict[str, float]
+    context_tokens: int | None
+    """Tokens that its reader had read."""
     ask_ms: float
     """Its share of the batch it was answered in."""
     ask_cpu_ms: float | None = None
     """The same of the processor; None where it was not measured."""
-    logprobs: list[float] = field(default_factory=list)
-    """Summed log-probability of each option (`choose`), of the continuation (`score`) or of the gold answer
-    (`generate`)."""
-    tokens: list[int] = field(default_factory=list)
-    """Number of tokens of each of them."""
-    blank: list[float] = field(default_factory=list)
-    """Summed log-probability of each option without the question, where the task wants it."""
-    part: str = ""
-    """Sub-task or book, where the task has several."""
-    position: int = 0
-    """Tokens of the text in front of a scored stretch of it."""
-    words: int = 0
-    """Words that begin in it."""
-    ended: bool = True
-    """Whether a generated answer came to an end of its own."""
     asked: AskCost | None = None
     """What its group of queries had cost when it was answered: a run that goes on counts it, too."""
 
+    @property
+    def key(self) -> str:
+        """Of the query."""
+        return self.ask.key
+
+    @property
+    def step(self) -> int:
+        """Where in the stream the query was asked, see `types.At`."""
+        return self.ask.at.count
+
     def unit(self) -> Unit:
-        """The stretch that this sample scored: of a text (`score`), or the gold answer (`generate`); not which text."""
-        assert self.mode != "choose", f"{self.key} was answered by choosing"
-        return Unit("", -self.logprobs[0], self.tokens[0], self.words)
+        """The stretch that this sample scored: of a text (`Score`), or the gold answer (`Generate`); not which text."""
+        assert self.ask.mode != "choose", f"{self.key} was answered by choosing"
+        words = self.ask.want.words if isinstance(self.ask.want, Score) else 0
+        return Unit("", -self.answer.logprobs[0], self.answer.tokens[0], words)
 
     def answers_this(self, ask: Ask, metrics: Collection[str]) -> bool:
-        """Whether it can be an answer to this query: their places in the task agree, the figures needed are there."""
-        ours = (self.mode, self.step, self.part, self.position, self.words)
-        scored = self.mode == "choose" or bool(self.logprobs and self.tokens)
-        theirs = (ask.mode, ask.step, ask.part, ask.position, ask.words)
-        return ours == theirs and scored and self.metrics.keys() == set(metrics)
+        """Whether it can be an answer to this query: it was asked the same, and the figures needed are there."""
+        scored = ask.mode == "choose" or bool(self.answer.logprobs and self.answer.tokens)
+        return self.ask == kept(ask) and scored and self.metrics.keys() == set(metrics)
 
     def flat(self) -> dict[str, Json]:
         """One level of columns: the metrics beside the rest."""
-        row = asdict(self)
-        del row["metrics"], row["asked"]
-        assert not set(self.metrics) & set(row), "a metric is named like a column"
+        assert not set(self.metrics) & set(COLUMNS), "a metric is named like a column"
+        levels = (self, self.ask, self.ask.want, self.answer)
+        cells = {name: next((getattr(e, name) for e in levels if hasattr(e, name)), 0) for name in COLUMNS}
+        row = {name: list(cell) if isinstance(cell, tuple) else cell for name, cell in cells.items()}
         return {**row, **self.metrics}
 
 

@@ -10,24 +10,23 @@ Tables are computed from records and never typed. All figures of a record are in
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable, write_atomically
 from ttabench.core.types import Json
-from ttabench.records.samples import Sample
 from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
 """2: the id is a hash of what differs from the defaults. Records of all schemas from 1 on are read."""
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
-RENAMED = {"part": "subtask", "about": "source_key", "heads": "option_prefixes", "blank": "unconditional_prompt"}
-"""Names of fields and columns in files of earlier versions, and what they are called since."""
+FORMERLY = {"subtask": ["part"], "source_key": ["about"], "unconditional_logprobs": ["blank"]}
+"""Names that columns of samples and fields of rows have in records of earlier versions."""
 
 
 class Row(BaseModel):
@@ -43,7 +42,7 @@ class Row(BaseModel):
     seed: int
     step: int | None = None
     """Pieces observed before the query, or the length up to which a text was read; None for a figure over all steps."""
-    part: str | None = None
+    subtask: str | None = Field(default=None, validation_alias=AliasChoices("subtask", *FORMERLY["subtask"]))
     """Sub-task or book, or "mean" for the mean over them; None for a figure over all queries."""
     context_tokens: float | None = None
     """Mean tokens of context read before the query."""
@@ -96,7 +95,8 @@ class RunRecord(BaseModel):
 
     def value(self, metric: str) -> Row | None:
         """The row of a metric over all steps and sub-tasks."""
-        return next((row for row in self.rows if row.metric == metric and row.step is None and row.part is None), None)
+        whole = (row for row in self.rows if row.step is None and row.subtask is None)
+        return next((row for row in whole if row.metric == metric), None)
 
     @property
     def base(self) -> str:
@@ -117,15 +117,6 @@ class RunRecord(BaseModel):
     def main_metric(self) -> str:
         """The metric its task is known by."""
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
-
-
-def renamed(values: Mapping[str, Json], known: Collection[str]) -> dict[str, Json]:
-    """Values under the names that are known now, where they stand under those of another version, see `RENAMED`."""
-    names = {old: new for before, since in RENAMED.items() for old, new in ((before, since), (since, before))}
-    return {
-        names[key] if key not in known and names.get(key) in known and names[key] not in values else key: value
-        for key, value in values.items()
-    }
 
 
 def save_record(record: RunRecord, folder: Path) -> Path:
@@ -161,19 +152,11 @@ def load_record(path: Path) -> RunRecord:
             "Install the ttabench that wrote it.",
         )
     try:
-        return RunRecord.model_validate(with_names_of_today(content))
+        return RunRecord.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise UserError(f"The record {file} is corrupted: {place}: {first['msg']}.", remedy) from None
-
-
-def with_names_of_today(content: Mapping[str, Json]) -> dict[str, Json]:
-    """The JSON object of a record, the fields of its rows called as `Row` calls them."""
-    rows, known = content.get("rows"), Row.model_fields
-    if not isinstance(rows, list):
-        return dict(content)
-    return {**content, "rows": [renamed(row, known) if isinstance(row, dict) else row for row in rows]}
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:
@@ -199,16 +182,17 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
 
     path = folder / SAMPLES_FILE
     try:
-        there = pq.read_schema(path).names
-        asked = list(columns) if columns is not None else None
-        names = renamed({name: name for name in there}, asked or Sample.__dataclass_fields__.keys())
-        wanted = {name: names[name] for name in (asked if asked is not None else names) if name in names}
-        found: dict[str, list[Any]] = pq.read_table(path, columns=list(wanted.values())).to_pydict()
+        stored = pq.read_schema(path).names
+        now = {old: name for name, former in FORMERLY.items() if name not in stored for old in former}
+        names = {now.get(name, name): name for name in stored}
+        wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
+        table = pq.read_table(path, columns=list(wanted.values()))
+        content: dict[str, list[Any]] = {name: table[old].to_pylist() for name, old in wanted.items()}
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read ({_one_line(error)}).", "Run again with --force.") from None
-    return {name: found[column] for name, column in wanted.items()}
+    return content
 
 
 def _one_line(error: Exception) -> str:

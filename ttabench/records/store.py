@@ -25,9 +25,7 @@ from ttabench.records.schema import (
     SCHEMA,
     RunRecord,
     load_record,
-    renamed,
     save_record,
-    with_names_of_today,
     write_samples,
 )
 
@@ -88,8 +86,7 @@ class RunFolder(ResultFolder[RunRecord]):
 
     def _take(self, kind: str, value: Json) -> None:
         if kind == "sample":
-            known = Sample.__dataclass_fields__.keys()
-            sample = typed(Sample, renamed(value, known) if isinstance(value, dict) else value)
+            sample = typed(Sample, value)
             self._read.setdefault(sample.episode, []).append(sample)
             if not self.answered(sample.episode, sample.key):
                 self._keep([sample])
@@ -185,7 +182,7 @@ class RunFolder(ResultFolder[RunRecord]):
 
 
 def _named(content: Mapping[str, Json]) -> RunRecord:
-    rows = [{**row, "run": content["id"]} for row in with_names_of_today(content)["rows"]]
+    rows = [{**row, "run": content["id"]} for row in content["rows"]]
     return RunRecord.model_validate({**content, "rows": rows})
 
 

@@ -183,7 +183,7 @@ def _by_step(
 ) -> dict[int, tuple[float, float | None, int]]:
     rows: dict[int, list[Row]] = {}
     for row in (row for _, record in group for row in record.rows):
-        if row.metric == metric and row.step is not None and row.part is None:
+        if row.metric == metric and row.step is not None and row.subtask is None:
             rows.setdefault(row.step, []).append(row)
     if not rows:
         return {}

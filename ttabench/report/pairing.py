@@ -24,7 +24,7 @@ from ttabench.stats.varying import cluster
 
 Query = tuple[int, str, str, str]
 """(seed, episode, key, what was scored by which base, or asked): two runs are paired by it."""
-OPTIONAL = ("about", "part")
+OPTIONAL = ("source_key", "subtask")
 """Columns that samples of earlier versions may lack."""
 Values: TypeAlias = Mapping[Query, Observed | Written] | Mapping[Query, Unit]
 """The metric of every query, or its answer; of a ratio, what was scored."""
@@ -44,14 +44,15 @@ def answered(folders: Sequence[Path], metric: str) -> Values:
     values: dict[Query, Observed | Written] = {}
     for folder in folders:
         record = load_record(folder)
-        for (seed, episode, key, _), (value, prompt, answers, about, part) in _samples(
-            folder, record, ("prediction" if corpus else metric, "prompt", "answers", "about", "part")
+        for (seed, episode, key, _), (value, prompt, answers, source_key, subtask) in _samples(
+            folder, record, ("prediction" if corpus else metric, "prompt", "answers", "source_key", "subtask")
         ):
             if value is not None:
-                text = cluster(record.unit, _drawn(record), episode, key, about)
+                text = cluster(record.unit, _drawn(record), episode, key, source_key)
                 asked = repr((prompt, list(answers))).encode()
                 query = (seed, episode, key, hashlib.sha256(asked).hexdigest()[:16])
-                values[query] = Written(text, value, answers[0], part) if corpus else single(text, float(value), part)
+                own = Written(text, value, answers[0], subtask) if corpus else single(text, float(value), subtask)
+                values[query] = own
     return values
 
 
@@ -61,12 +62,14 @@ def _units(folders: Sequence[Path]) -> dict[Query, Unit]:
     for folder in folders:
         record = load_record(folder)
         base = f"{record.model.get('fingerprint')} of {record.model.get('tokenizer')}"
-        wanted = ("logprobs", "tokens", "words", "position", "about")
-        for (seed, episode, key, _), (logprobs, tokens, words, position, about) in _samples(folder, record, wanted):
+        wanted = ("logprobs", "tokens", "words", "position", "source_key")
+        for (seed, episode, key, _), (logprobs, tokens, words, position, source_key) in _samples(
+            folder, record, wanted
+        ):
             if not len(logprobs):
                 continue
             scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
-            text = cluster(record.unit, _drawn(record), episode, key, about)
+            text = cluster(record.unit, _drawn(record), episode, key, source_key)
             unit = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words))
             found[seed, episode, key, scored] = unit
     return found

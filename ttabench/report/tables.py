@@ -43,13 +43,15 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
         for position, row in enumerate(_shown(record)):
             costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
             name = (
-                row.metric + (f" @{row.step}" if row.step is not None else "") + (f", {row.part}" if row.part else "")
+                row.metric
+                + (f" @{row.step}" if row.step is not None else "")
+                + (f", {row.subtask}" if row.subtask else "")
             )
             figures = (name, shown(row.metric, row.value, row.stderr), str(row.n))
             rows.append((str(row.seed), *figures, *costs))
             data.append({**row.model_dump(), **record.cost})
     if several:
-        for metric in (row.metric for row in _shown(first) if row.step is None and row.part is None):
+        for metric in (row.metric for row in _shown(first) if row.step is None and row.subtask is None):
             alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
             value, stderr, n = over_runs(alike, list(answered([path for _, path in runs], metric).values()))
             rows.append(("all", metric, shown(metric, value, stderr), str(n), "", "", "", ""))
@@ -72,10 +74,10 @@ def _answering(record: RunRecord) -> str:
 
 def _shown(record: RunRecord) -> list[Row]:
     """Figures over all queries, then the main metric by step and by sub-task where there are several."""
-    whole = [row for row in record.rows if row.step is None and row.part is None]
+    whole = [row for row in record.rows if row.step is None and row.subtask is None]
     main = [row for row in record.rows if row.metric == record.main_metric]
-    steps = [row for row in main if row.step is not None and row.part is None]
-    return whole + steps + [row for row in main if row.step is None and row.part is not None]
+    steps = [row for row in main if row.step is not None and row.subtask is None]
+    return whole + steps + [row for row in main if row.step is None and row.subtask is not None]
 
 
 def _costs(record: RunRecord) -> tuple[str, ...]:

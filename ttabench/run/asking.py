@@ -20,7 +20,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.lm.chat import has_template
-from ttabench.readers.cards import Card, Manner, load_card
+from ttabench.readers.card_prompt import Manner
+from ttabench.readers.cards import Card, load_card
 from ttabench.run.resolve import RunRequest, named
 
 TRAINED_WITH = "asked"

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
-from ttabench.core.types import Json
+from ttabench.core.types import Json, Score
 from ttabench.lm.chat import has_template
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
@@ -91,10 +91,10 @@ def label_notes(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
 
 def answer_notes(samples: Sequence[Sample]) -> list[str]:
     """Whether most generated answers say nothing, or were cut by the number of tokens they may have."""
-    written = [sample for sample in samples if sample.mode == "generate"]
+    written = [sample for sample in samples if sample.ask.mode == "generate"]
     counts = {
-        "are empty": sum(not sample.prediction for sample in written),
-        "were cut at max_new_tokens": sum(not sample.ended for sample in written),
+        "are empty": sum(not sample.answer.prediction for sample in written),
+        "were cut at max_new_tokens": sum(not sample.answer.ended for sample in written),
     }
     return [
         f"{count} of {len(written)} answers {what}: the prompt may not suit the base model"
@@ -138,7 +138,9 @@ def _shorter(plan: Plan, samples: Sequence[Sample]) -> list[str]:
         return []
     ends: dict[str, int] = {}
     for sample in samples:
-        ends[sample.episode] = max(ends.get(sample.episode, 0), sample.position + sample.tokens[0])
+        if isinstance(sample.ask.want, Score):
+            end = sample.ask.want.position + sample.answer.tokens[0]
+            ends[sample.episode] = max(ends.get(sample.episode, 0), end)
     return [
         f"{count} of {len(ends)} texts end before {length:,} tokens and count there at their own length"
         for length in lengths
@@ -149,26 +151,21 @@ def _shorter(plan: Plan, samples: Sequence[Sample]) -> list[str]:
 def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
     """One row a metric, over all steps and sub-tasks, and for each of them where there are several.
 
-    With several sub-tasks there is also their unweighted mean (part "mean"), which papers print as the average.
+    With several sub-tasks there is also their unweighted mean (sub-task "mean"), which papers print as the average.
     What was asked up to one length of a text counts at every greater length, too; single texts have no rows by length.
     """
     lengths = _lengths(plan)
     steps = lengths or sorted({sample.step for sample in samples})
-    parts = sorted({sample.part for sample in samples})
+    subtasks = sorted({sample.ask.subtask for sample in samples})
     rows = []
     for step in [None, *(steps if len(steps) > 1 else [])]:
-        group = [s for s in samples if step is None or s.step == step or (lengths and s.step < step)]
-        apart = len(parts) > 1 and not (lengths and step)
-        by_part = [[sample for sample in group if sample.part == part] for part in parts] if apart else []
+        group = [sample for sample in samples if step is None or sample.ask.at.counts_at(step)]
+        apart = subtasks if len(subtasks) > 1 and not (lengths and step) else []
+        by_subtask = {name: [sample for sample in group if sample.ask.subtask == name] for name in apart}
         for name in plan.task.card.metrics:
             rows += _row(plan, (step, None), name, group)
-            of_parts = [
-                row
-                for part, own in zip(parts, by_part, strict=False)
-                if own
-                for row in _row(plan, (step, part), name, own)
-            ]
-            rows += [*of_parts, _mean(of_parts)] if of_parts else []
+            each = [row for subtask, own in by_subtask.items() if own for row in _row(plan, (step, subtask), name, own)]
+            rows += [*each, _mean(each)] if each else []
     return rows
 
 
@@ -180,7 +177,7 @@ def _mean(rows: Sequence[Row]) -> Row:
     read = [row.context_tokens for row in rows if row.context_tokens is not None]
     return rows[0].model_copy(
         update={
-            "part": "mean",
+            "subtask": "mean",
             "context_tokens": fmean(read) if read else None,
             "value": fmean(row.value for row in rows),
             "n": sum(row.n for row in rows),
@@ -195,12 +192,14 @@ def _mean(rows: Sequence[Row]) -> Row:
 def _figure(name: str, unit: Varying, seed: int, samples: Sequence[Sample]) -> Estimate | None:
     """A metric of a run's queries; None where it is no number."""
     kind = metric(name)
-    own = [(cluster(unit, seed, sample.episode, sample.key, sample.about), sample) for sample in samples]
+    own = [(cluster(unit, seed, sample.episode, sample.key, sample.ask.source_key), sample) for sample in samples]
     if kind.ratio is not None:
         return estimated(kind.ratio, [sample.unit()._replace(text=text) for text, sample in own])
     if kind.corpus is not None:
-        return estimated(kind.corpus, [Written(text, s.prediction, s.answers[0], s.part) for text, s in own])
-    return estimated(None, [single(text, sample.metrics[name], sample.part) for text, sample in own])
+        return estimated(
+            kind.corpus, [Written(text, s.answer.prediction, s.ask.answers[0], s.ask.subtask) for text, s in own]
+        )
+    return estimated(None, [single(text, sample.metrics[name], sample.ask.subtask) for text, sample in own])
 
 
 def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:
@@ -218,7 +217,7 @@ def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: S
         model=config.base,
         seed=config.seed,
         step=place[0],
-        part=place[1],
+        subtask=place[1],
         context_tokens=fmean(read) if read else None,
         metric=name,
         value=found.mean,

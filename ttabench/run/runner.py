@@ -26,7 +26,7 @@ from ttabench.lm.patch import State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task
-from ttabench.records.samples import AskCost, EpisodeCost, Sample
+from ttabench.records.samples import AskCost, EpisodeCost, Sample, kept
 from ttabench.run.swapping import SwappedSession, paired
 from ttabench.stats.metrics import metric
 
@@ -193,24 +193,12 @@ class _EpisodeRun:
         return [
             Sample(
                 episode=self.episode.key,
-                key=ask.key,
-                mode=ask.mode,
-                step=ask.step,
-                context_tokens=_tokens_read(self.session.state),
-                about=ask.about,
-                prompt=ask.prompt,
-                prediction=given.prediction,
-                answers=[] if ask.ids else list(ask.answers),  # a book is not copied into the samples
+                ask=kept(ask),
+                answer=given,
                 metrics={name: metric(name)(given.prediction, ask, given) for name in context.of_one_query()},
+                context_tokens=_tokens_read(self.session.state),
                 ask_ms=each_ms,
                 ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
-                logprobs=list(given.logprobs),
-                tokens=list(given.tokens),
-                blank=list(given.blank),
-                ended=given.ended,
-                part=ask.part,
-                position=ask.position,
-                words=ask.words,
                 asked=cost,
             )
             for ask, given in zip(asks, answers, strict=True)

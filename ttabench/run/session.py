@@ -82,10 +82,7 @@ class Session(session.Session):
             question=question,
             key=str(self._questions),
             joiner=prompt.joiner,
-            delimiter=prompt.delimiter,
-            max_new_tokens=max_new_tokens,
-            stops=prompt.stops,
-            leads=prompt.leads,
+            want=prompt.generated(max_new_tokens=max_new_tokens),
         )
         (answer,) = self.answer([ask])
         return answer.prediction

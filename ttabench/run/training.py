@@ -246,6 +246,6 @@ def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:
 def _tokens(lm: LM, batch: Sequence[Episode]) -> int:
     """Tokens of what was read and asked, answers included."""
     asks = [ask for episode in batch for ask in episode.asks()]
-    answers = sum(len(gold_ids(lm, ask)) for ask in asks if ask.answers or ask.ids)
+    answers = sum(len(gold_ids(lm, ask)) for ask in asks if ask.answers)
     read = sum(len(piece_ids(lm, piece, first=False)) for episode in batch for piece in episode.observes())
     return read + answers + sum(len(prompt_ids(lm, ask, follows=True)) for ask in asks)

@@ -3,7 +3,7 @@
 SQuAD's normalisation and token F1 (arXiv 1606.05250); `em_prefix` is what CaMeLS (arXiv 2305.15076) and MAC
 (arXiv 2403.04317) print as "EM". Values are fractions, 0 to 1, one a query:
 
-    ask = Ask(prompt="Where does Ada Voss live?", key="q1", answers=("Port Ansel",))
+    ask = Ask(prompt="Where does Ada Voss live?", key="q1", want=Generate(answers=("Port Ansel",)))
     METRICS["em"]("port ansel, by the sea", ask)         # 0.0
     METRICS["em_prefix"]("port ansel, by the sea", ask)  # 1.0: only the first 10 characters are compared
     METRICS["f1"]("port ansel, by the sea", ask)         # 0.667: 2 shared tokens of 4 and 2 ("the" is dropped)
@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask
+from ttabench.core.types import Ask, Choose, Generate, wanted
 from ttabench.stats.aggregation import RATIOS, Kind, Ratio, aggregate, estimated
 from ttabench.stats.normalise import normalise
 from ttabench.stats.texts import CORPORA, Corpus, Written
@@ -77,7 +77,7 @@ class Scored(Protocol):
         ...
 
     @property
-    def blank(self) -> tuple[float, ...]:
+    def unconditional_logprobs(self) -> tuple[float, ...]:
         """The same sums without the question."""
         ...
 
@@ -86,10 +86,11 @@ def choice(worth: Callable[[Scored, Ask], Sequence[float]]) -> Callable[[Scored,
     """1.0 when the option of the largest worth is the right one; of equal ones the first is chosen."""
 
     def right(scored: Scored, ask: Ask) -> float:
-        assert ask.gold is not None, f"{ask.key} has no right option"
-        assert len(scored.logprobs) == len(ask.options), f"{ask.key} was not answered by choosing"
+        (want,) = wanted([ask], Choose)
+        assert want.gold is not None, f"{ask.key} has no right option"
+        assert len(scored.logprobs) == len(want.options), f"{ask.key} was not answered by choosing"
         values = worth(scored, ask)
-        return float(max(range(len(values)), key=values.__getitem__) == ask.gold)
+        return float(max(range(len(values)), key=values.__getitem__) == want.gold)
 
     return right
 
@@ -99,11 +100,16 @@ def _per_token(scored: Scored, _: Ask) -> list[float]:
 
 
 def _without_question(scored: Scored, _: Ask) -> list[float]:
-    return [value - bare for value, bare in zip(scored.logprobs, scored.blank, strict=True)]
+    return [value - bare for value, bare in zip(scored.logprobs, scored.unconditional_logprobs, strict=True)]
+
+
+def _as_ccm(scored: Scored, ask: Ask) -> list[float]:
+    return (_without_question if scored.unconditional_logprobs else _per_token)(scored, ask)
 
 
 def _per_character(scored: Scored, ask: Ask) -> list[float]:
-    lengths = [len(option.removeprefix(ask.delimiter)) for option in ask.options]
+    (want,) = wanted([ask], Choose)
+    lengths = [len(option.removeprefix(want.delimiter)) for option in want.options]
     return [value / max(1, length) for value, length in zip(scored.logprobs, lengths, strict=True)]
 
 
@@ -217,7 +223,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             name="acc_ccm",
             summary="acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own code)",
-            of_choice=choice(lambda scored, _: (_without_question if scored.blank else _per_token)(scored, _)),
+            of_choice=choice(_as_ccm),
         ),
         *(
             Metric(name=name, summary=summary, ratio=RATIOS[name], scale=1.0, digits=2, higher_is_better=False)
@@ -288,7 +294,8 @@ def as_evaluate(name: str, cache_dir: str | None = None) -> Any:
                 figure = estimated(chosen.corpus, written)
                 assert figure is not None, "answers have a figure"
                 return {chosen.name: figure.mean}
-            asks = [Ask(prompt="", key=str(i), answers=tuple(golds)) for i, golds in enumerate(references)]
+            wants = [Generate(answers=tuple(golds)) for golds in references]
+            asks = [Ask(prompt="", key=str(i), want=want) for i, want in enumerate(wants)]
             return {chosen.name: aggregate([chosen(p, a) for p, a in zip(predictions, asks, strict=True)]).mean}
 
     Bundled.__name__ = f"ttabench_{chosen.name}"

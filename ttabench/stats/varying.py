@@ -27,7 +27,7 @@ def unit_of(task: dict[str, object]) -> Varying:
     return told  # type: ignore[return-value]
 
 
-def cluster(unit: Varying, seed: int | str, episode: str, key: str, about: str = "") -> str:
+def cluster(unit: Varying, seed: int | str, episode: str, key: str, source_key: str = "") -> str:
     """Which of them a query belongs to.
 
     Args:
@@ -35,9 +35,9 @@ def cluster(unit: Varying, seed: int | str, episode: str, key: str, about: str =
         seed: of the run; "" where the rows are the same under every seed, and only their order differs.
         episode: of the query.
         key: of the query.
-        about: of the document that it is about, "" where that is not known.
+        source_key: of the document that it is about, "" where that is not known.
     """
     if unit == "draw":
         return str(seed)
-    inside = {"query": key, "document": about or key, "book": episode}[unit]
+    inside = {"query": key, "document": source_key or key, "book": episode}[unit]
     return f"{seed} {episode} {inside}" if seed != "" else inside

@@ -51,7 +51,7 @@ class Batch:
     slot_N: Tensor
     """Its place among the questions of that episode."""
     own_N: Tensor
-    """Index of the document with its answer in the episode's bank; -1 where `Ask.about` names none."""
+    """Index of the document with its answer in the episode's bank; -1 where `Ask.source_key` names none."""
     x_NTD: Tensor
 
     def by_episode(self) -> Tensor:
@@ -190,4 +190,4 @@ def telling(ids: Sequence[list[int]], vocabulary: int) -> Tensor:
 
 
 def _own(ask: Ask, keys: Sequence[str]) -> int:
-    return keys.index(ask.about) if ask.about and ask.about in keys else -1
+    return keys.index(ask.source_key) if ask.source_key and ask.source_key in keys else -1

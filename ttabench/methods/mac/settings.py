@@ -88,7 +88,7 @@ class MacSettings:
     embeddings_from_base: bool = False
     """Beyond the paper: a scratch T5 starts with the base model's word embeddings (same width and vocabulary)."""
     retrieval_aux: float = 0.0
-    """Beyond the paper: weight of a contrastive loss between question and document latents (needs `Ask.about`)."""
+    """Beyond the paper: weight of a contrastive loss between question and document latents (needs `Ask.source_key`)."""
     retrieval_temperature: float = 0.05
     """Temperature of the cosines in `retrieval_aux`."""
     attention_aux: float = 0.0

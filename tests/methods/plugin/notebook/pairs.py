@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ttabench.core.types import Ask, Episode, Json, Observe
+from ttabench.core.types import Ask, Episode, Generate, Json, Observe, Step
+from ttabench.readers.bound import Bound, Training
 from ttabench.readers.cards import Card
-from ttabench.readers.description import Bound, describe
 from ttabench.readers.options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request, table
 from ttabench.readers.tokens import Tokens
@@ -31,34 +30,30 @@ class Pairs(Bound[Settings]):
         return Episode(key=key, steps=(*read, *(self._ask(row) for row in rows)))
 
     def _ask(self, row: Mapping[str, Json]) -> Ask:
-        return Ask(prompt=row["question"], key=row["question"], answers=(row["answer"],), about=row["question"],
-                   max_new_tokens=self.settings.max_new_tokens)  # fmt: skip
+        want = Generate(answers=(row["answer"],), max_new_tokens=self.settings.max_new_tokens)
+        return Ask(prompt=row["question"], key=row["question"], want=want, source_key=row["question"])
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002  # the contract's
         """One, of all rows."""
         yield self._episode(f"{self.card.name}/{self.split}", self.rows[: self.limit])
 
-    def training(
-        self,
-        seed: int,
-        documents: int,
-        questions: int = 1,  # noqa: ARG002  # the contract's
-        tokens: Tokens | None = None,  # noqa: ARG002
-    ) -> Iterator[Episode]:
-        """So many rows drawn at random, endlessly."""
-        draws = random.Random(seed)
+    def training_steps(self, training: Training) -> Iterator[tuple[str, tuple[Step, ...]]]:
+        """So many rows drawn at random."""
         while True:
-            yield self._episode("training", draws.choices(list(self.rows), k=documents))
+            yield self.split, self._episode("", training.draws.choices(list(self.rows), k=training.documents)).steps
 
-    def describe(self) -> dict[str, Json]:
-        """See `readers.Task`."""
-        texts = [str(value) for row in self.rows for value in row.values()]
-        return describe(self, {"documents": len(self.rows), "questions": self.n_asks}, texts)
+    def counts(self) -> dict[str, Json]:
+        """Facts and questions."""
+        return {"documents": len(self.rows), "questions": self.n_asks}
+
+    def texts(self) -> Iterator[str]:
+        """All cells."""
+        return (str(value) for row in self.rows for value in row.values())
 
 
 def read(card: Card, request: Request) -> Pairs:
     """The reader."""
     settings, arguments = resolve(card, request, Settings)
     found = table(card, request)
-    return Pairs(card=card, source=found.label, split=request.split, seed=request.seed, limit=request.limit,
-                 settings=settings, arguments=arguments, rows=[row.values for row in found.rows])  # fmt: skip
+    return Pairs(card=card, request=request, settings=settings, arguments=arguments, source=found.label,
+                 rows=[row.values for row in found.rows])  # fmt: skip
