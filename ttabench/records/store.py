@@ -25,6 +25,7 @@ from ttabench.records.schema import (
     RECORD_FILE,
     SAMPLES_FILE,
     RunRecord,
+    is_stored,
     load_record,
     save_record,
     unwritable,
@@ -73,7 +74,7 @@ class RunFolder:
 
     def stored(self) -> RunRecord | None:
         """The finished record, if there is one."""
-        return load_record(self.path) if (self.path / RECORD_FILE).exists() else None
+        return load_record(self.path) if is_stored(self.path) else None
 
     def discard(self) -> None:
         """Forget the partial results."""

@@ -92,12 +92,12 @@ def execute(
         UserError: the folder cannot be written, the stored record is corrupted, the model or checkpoint cannot be
             loaded, or the context does not fit the model.
     """
-    from ttabench.records.schema import RECORD_FILE, load_record
+    from ttabench.records.schema import is_stored, load_record
     from ttabench.records.store import RunFolder
 
     watching = watching or Watching()
     where = out / plan.config.identity()
-    if not force and (where / RECORD_FILE).exists():  # it is whole: neither a lock nor a right to write is needed
+    if not force and is_stored(where):  # it is whole: neither a lock nor a right to write is needed
         return Outcome(record=load_record(where), folder=where, how="stored")
     folder = RunFolder(out, plan.config.identity())
     with folder.locked(watching.notify):
