@@ -1,12 +1,8 @@
 """The suites of real English data under SmolLM2-135M, and their tables; run by `english_run.py`.
 
-    results/english/SUITE/runs.parquet        records; the answered queries (samples.parquet) hold others' texts and
-                                              are not kept here
+    results/english/SUITE/runs.parquet        records; the answered queries hold others' texts and are not kept here
     results/english/SUITE/index.json          which runs stand in which line and column
     results/english/README.md                 the tables (english_tables.py); floor (none) and ceiling (icl) first
-
-Runs made elsewhere: copy their folders and the index.json beside them into results/english/SUITE, then
-`results/make.py --english --pack SUITE` and `results/make.py --english --tables`.
 
 Data lie under DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/. What
 the committed tables were made of: squad/dev-v1.1.json is the second half of XQuAD's English part (24 articles of
