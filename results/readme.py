@@ -14,6 +14,7 @@ from ttabench.report.finding import runs_in
 from ttabench.report.frames import crossed
 
 HERE = Path(__file__).resolve().parent
+README = HERE.parent / "README.md"
 IN_README = ("streamingqa-16", "squad_seq-16")
 METHODS = ("none", "icl", "mac", "mac hierarchy=16")
 
@@ -27,20 +28,19 @@ def write(made: Mapping[str, str], of_books: Mapping[str, str]) -> None:
     """
     details = [f"### {suite}\n\n{made[suite]}" for suite in IN_README if suite in made]
     grids_of_books = [of_books[suite] for suite in BY_LENGTH if suite in of_books]
-    put("results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
+    put(README, "results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
 
 
 def write_english() -> None:
     """The part on real data."""
-    put("english", english_tables.shown_in_readme())
+    put(README, "english", english_tables.shown_in_readme())
 
 
-def put(marker: str, text: str) -> None:
+def put(page: Path, marker: str, text: str) -> None:
     """Replace what stands between the markers of that name."""
-    readme = HERE.parent / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split(f"<!-- {marker} -->\n")
+    before, rest = page.read_text(encoding="utf-8").split(f"<!-- {marker} -->\n")
     _, after = rest.split(f"<!-- /{marker} -->")
-    readme.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
+    page.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
 
 
 def overview() -> str:

@@ -46,10 +46,8 @@ def record(run: Path) -> str | None:
     return found.record if found else None
 
 
-def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
-    """Columns of the samples of SUITE/ID (all for None; those that are missing are left out) as a `pyarrow.Table`.
-
-    None where no samples of such a run are packed.
+def sample_columns(run: Path) -> list[str] | None:
+    """Columns that the samples of SUITE/ID have; None where no samples of such a run are packed.
 
     Raises:
         UserError: the file is damaged.
@@ -57,13 +55,22 @@ def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     path = run.parent / ALL_SAMPLES_FILE
     if record(run) is None or not path.is_file():
         return None
-    kept = _own_columns(*_version(path)).get(run.name)
+    return _own_columns(*_version(path)).get(run.name)
+
+
+def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
+    """Columns (all for None) of the samples of SUITE/ID as a `pyarrow.Table`; None where no samples are packed.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    kept = sample_columns(run)
     if kept is None:
         return None
-    wanted = kept if columns is None else [column for column in columns if column in kept]
     import pyarrow.compute as pc
 
-    table = _samples(*_version(path), ("run", *wanted))
+    wanted = kept if columns is None else list(columns)
+    table = _samples(*_version(run.parent / ALL_SAMPLES_FILE), ("run", *wanted))
     return table.filter(pc.field("run") == run.name).select(wanted)
 
 

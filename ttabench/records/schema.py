@@ -215,12 +215,12 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
     import pyarrow.parquet as pq
 
     path = folder / SAMPLES_FILE
-    if not (folder / RECORD_FILE).exists() and (table := packed.sample_table(folder, columns)) is not None:
-        return dict(table.to_pydict())
+    kept = None if (folder / RECORD_FILE).exists() else packed.sample_columns(folder)
     try:
-        names = set(pq.read_schema(path).names)
+        names = set(pq.read_schema(path).names if kept is None else kept)
         wanted = None if columns is None else [column for column in columns if column in names]
-        content: dict[str, list[Any]] = pq.read_table(path, columns=wanted).to_pydict()
+        table = pq.read_table(path, columns=wanted) if kept is None else packed.sample_table(folder, wanted)
+        content: dict[str, list[Any]] = table.to_pydict()
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
     except (OSError, pa.ArrowException) as error:
