@@ -1,6 +1,6 @@
 """The suites of real English data under SmolLM2-135M, and their tables; run by `english_run.py`.
 
-    results/english/SUITE/RUN_ID/run.json     records; the answered queries hold others' texts and are not kept here
+    results/english/SUITE/runs.parquet        records; the answered queries hold others' texts and are not kept here
     results/english/SUITE/index.json          which runs stand in which line and column
     results/english/README.md                 the tables (english_tables.py); floor (none) and ceiling (icl) first
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from english import HERE, SQUAD, SUITES
 
+from ttabench.records.packing import pack
 from ttabench.records.schema import load_record
 
 QUESTIONS = 558
@@ -42,6 +43,7 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
             ids = [each for each in stored(words) if load_record(out / each).state_of == cell.state]
             index.setdefault(cell.line, {})[cell.column] = ids
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+        pack(out)
 
 
 def make(names: Sequence[str], data: Path, *, quick: bool) -> None:

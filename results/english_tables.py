@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from english import FEW_SHOT, HERE, SUITES
-from grids import spread, table
+from grids import markdown, spread, table
 
 from ttabench.records.schema import Row, RunRecord, load_record
+from ttabench.report.frames import crossed
 
 ERRORS = """Mean ± standard error: over draws of documents and their questions; where all draws ask the same questions
 (demonstrations), over draws and over questions; of a single run, over its questions or, of perplexities, its books.
@@ -35,31 +36,31 @@ def written(name: str, folder: Path) -> str:
     columns = list(dict.fromkeys(column for _, column in runs))
     lengths = sorted({row.step for each in runs.values() for run in each for row in run.rows if row.step is not None})
     by_step = lengths if columns in ([""], ["1 to 16 shots"]) else []
-    head = ("", *(f"{step:,}" for step in by_step)) if by_step else ("", *columns)
     told = [f"## {name}\n\n{suite.about}.\n"]
     for metric in suite.metrics:
-        shown = []
-        for line in index:
-            places: list[tuple[str, int | None]] = [(columns[0], step) for step in by_step]
-            places = places or [(column, None) for column in columns]
-            cells = [figure(runs.get((line, column), []), metric, step, suite.same_queries) for column, step in places]
-            shown.append((line, *cells))
+        found = (
+            (line, step or column, figure(each, metric, step, suite.same_queries))
+            for (line, column), each in runs.items()
+            for step in by_step or [None]
+        )
+        grid = crossed(found, "".join)[by_step or columns]
+        shown = markdown(grid.rename(columns="{:,}".format) if by_step else grid, "")
         shared = {metric or run.main_metric for each in runs.values() for run in each}
-        told.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{table(head, shown, 1)}")
+        told.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{shown}")
     told.append(by_book({line: found for (line, _), found in runs.items()}))
     return "\n".join([*told, room(runs, columns, suite.same_queries)])
 
 
 def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
     """The main metric of several suites in one column each, a line a method."""
-    cells: dict[str, dict[str, str]] = {}
-    for name in names:
-        for line, found in json.loads((folder / name / "index.json").read_text(encoding="utf-8")).items():
-            if column in found:
-                runs = [load_record(folder / name / each) for each in found[column]]
-                cells.setdefault(line, {})[name] = figure(runs, same_queries=SUITES[name].same_queries)
-    shown = [(line, *(found.get(name, "") for name in names)) for line, found in cells.items()]
-    return table(("", *names), shown, 1)
+    found = (
+        (line, name, figure([load_record(folder / name / each) for each in cells[column]],
+                            same_queries=SUITES[name].same_queries))
+        for name in names
+        for line, cells in json.loads((folder / name / "index.json").read_text(encoding="utf-8")).items()
+        if column in cells
+    )  # fmt: skip
+    return markdown(crossed(found, "".join)[list(names)], "")
 
 
 def shown_in_readme(folder: Path = HERE) -> str:

@@ -9,14 +9,17 @@ by_state(records)                      | state of | value | from other | from no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+
+from pandas import DataFrame
 
 from ttabench.core.render import size
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.compare import pooled
 from ttabench.report.finding import runs_in
+from ttabench.report.frames import crossed
 from ttabench.stats.estimate import estimate, single
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
@@ -44,87 +47,66 @@ def state(runs: Sequence[RunRecord]) -> str:
 
 def by_option(runs: Sequence[RunRecord], option: str, cell: Cell) -> str:
     """A line a task and method, a column a value of the option."""
-    cells: dict[tuple[str, str], dict[float, list[RunRecord]]] = {}
-    for run in _ordered(runs):
-        line = (str(run.config["task"]), str(run.config["method"]))
-        cells.setdefault(line, {}).setdefault(float(run.config["task_options"][option]), []).append(run)
-    columns = sorted({value for line in cells.values() for value in line})
-    shown = [
-        (*line, *(cell(found[value]) if value in found else "" for value in columns)) for line, found in cells.items()
-    ]
-    return table(("task", "method", *(f"{option}={value:g}" for value in columns)), shown, 2)
+    found = (
+        ((str(run.config["task"]), str(run.config["method"])), float(run.config["task_options"][option]), run)
+        for run in _ordered(runs)
+    )
+    grid = crossed(found, cell)
+    shown = [(*line, *cells) for line, cells in zip(grid.index, grid.to_numpy(), strict=True)]
+    return table(("task", "method", *(f"{option}={value:g}" for value in grid.columns)), shown, 2)
 
 
 def by_part(runs: Sequence[RunRecord]) -> str:
     """A line a method, a column a sub-task, or a task that has only one."""
-    cells = _parts(runs)
-    columns = _columns(cells)
-    shown = [
-        (line, *(_percent(found.get(name, [])) for name in columns), _mean(found, columns))
-        for line, found in cells.items()
-    ]
-    return table(("method", *columns, "mean"), shown, 1)
+    found = list(_parts(runs))
+    return markdown(crossed(found, _percent).assign(mean=_means(found)))
 
 
 def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:
     """A line a method, a column a suite: the mean over its sub-tasks or tasks, each with the same weight."""
-    found = {suite: _parts(runs) for suite, runs in suites.items()}
-    lines = list(dict.fromkeys(line for cells in found.values() for line in cells))
-    shown = [(line, *(_mean(cells.get(line, {}), _columns(cells)) for cells in found.values())) for line in lines]
-    return table(("method", *suites), shown, 1)
+    found = ((line, suite, mean) for suite, runs in suites.items() for line, mean in _means(list(_parts(runs))).items())
+    return markdown(crossed(found, "".join)[list(suites)])
 
 
-def _parts(runs: Sequence[RunRecord]) -> dict[str, dict[str, list[Row]]]:
-    """The main metric by method and sub-task."""
-    cells: dict[str, dict[str, list[Row]]] = {}
+def _parts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str, Row]]:
+    """The main metric by method and sub-task, or by task where there is no other."""
     names = _names(runs)
     for run in _ordered(runs):
         rows = [row for row in run.rows if row.metric == run.main_metric and row.step is None]
-        parts = [row for row in rows if row.subtask not in (None, "mean")]
-        for row in parts or rows:
-            line = cells.setdefault(names[run.id], {})
-            line.setdefault(row.subtask or str(run.config["task"]), []).append(row)
-    return cells
-
-
-def _columns(cells: Mapping[str, Mapping[str, object]]) -> list[str]:
-    return sorted({name for line in cells.values() for name in line})
+        for row in [row for row in rows if row.subtask not in (None, "mean")] or rows:
+            yield names[run.id], row.subtask or str(run.config["task"]), row
 
 
 def by_length(runs: Sequence[RunRecord]) -> str:
     """A line a method, a column a length up to which texts were read: the main metric, mean over seeds."""
-    cells: dict[str, dict[int, list[Row]]] = {}
     names = _names(runs)
-    for run in _ordered(runs):
-        for row in run.rows:
-            if row.metric == run.main_metric and row.subtask is None and row.step is not None:
-                cells.setdefault(names[run.id], {}).setdefault(row.step, []).append(row)
-    columns = sorted({length for line in cells.values() for length in line})
-    shown = [
-        (line, *(spread(list(_by_seed(found.get(length, [])).values()), 3) for length in columns))
-        for line, found in cells.items()
-    ]
-    return table(("method", *(f"{length:,}" for length in columns)), shown, 1)
+    found = (
+        (names[run.id], row.step, row)
+        for run in _ordered(runs)
+        for row in run.rows
+        if row.metric == run.main_metric and row.subtask is None and row.step is not None
+    )
+    grid = crossed(found, lambda rows: spread(list(_by_seed(rows).values()), 3))
+    return markdown(grid.rename(columns="{:,}".format))
 
 
 def by_state(runs: Sequence[RunRecord]) -> str:
     """A line a state that answered: the main metric, and how far it is from that under the other states, by seed."""
-    found: dict[str, dict[int, float]] = {}
-    for run in runs:
-        row = run.value(run.main_metric)
-        if row is not None:
-            found.setdefault(run.state_of, {})[row.seed] = row.value
+    found = [(run.state_of, row.seed, row.value) for run in runs if (row := run.value(run.main_metric)) is not None]
+    values = DataFrame(found, columns=["state", "seed", "value"]).pivot(index="seed", columns="state", values="value")
     shown = []
-    for state in (state for state in ("own", "other", "none") if state in found):
-        values = found[state]
+    for state in (state for state in ("own", "other", "none") if state in values):
         apart = [
-            spread([100 * (values[seed] / found[beside][seed] - 1) for seed in sorted(values)], 2)
-            if beside in found and beside != state
-            else ""
+            spread(list(100 * (values[state] / values[beside] - 1)), 2) if beside in values and beside != state else ""
             for beside in ("other", "none")
         ]
-        shown.append((state, spread(list(values.values()), 4), *apart))
+        shown.append((state, spread(list(values[state]), 4), *apart))
     return table(("state of", "value", "from other, per cent", "from none, per cent"), shown, 1)
+
+
+def markdown(grid: DataFrame, head: str = "method") -> str:
+    """A grid of `crossed` whose lines are methods, or what `head` says."""
+    return table((head, *grid.columns), [tuple(row) for row in grid.itertuples(name=None)], 1)
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:
@@ -163,11 +145,19 @@ def _words(run: RunRecord) -> dict[str, str]:
     }
 
 
-def _mean(found: Mapping[str, Sequence[Row]], columns: Sequence[str]) -> str:
-    """Mean over all columns, each with the same weight; empty where one is missing."""
-    if any(name not in found for name in columns):
-        return ""
-    draws = {name: _by_seed(found[name]) for name in columns}
+def _means(found: Sequence[tuple[str, str, Row]]) -> dict[str, str]:
+    """The mean of each line over all columns, each with the same weight; empty where one is missing."""
+    frame = DataFrame(found, columns=["line", "column", "row"])
+    whole = frame["column"].nunique()
+    lines = {
+        line: {column: list(rows) for column, rows in cells.groupby("column")["row"]}
+        for line, cells in frame.groupby("line", sort=False)
+    }
+    return {line: _mean(cells) if len(cells) == whole else "" for line, cells in lines.items()}
+
+
+def _mean(cells: Mapping[str, Sequence[Row]]) -> str:
+    draws = {name: _by_seed(rows) for name, rows in cells.items()}
     seeds = set.intersection(*(set(each) for each in draws.values()))
     told = estimate([single(str(s), 100 * each[s], name) for name, each in draws.items() for s in seeds])
     assert told is not None, "a mean of figures is a number"

@@ -7,48 +7,48 @@
     python results/make.py --books path/to/pg19  two splits of PG-19's own files: published books under nano
     python results/make.py --english --data DIR  real data under smollm2-135m, see english.py; --quick for a first look
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
+    python results/make.py --pack                folders of runs that lie in suites go into the suites' files
+    python results/make.py --unpack unseen       and back; both take --english
 
-A suite is a folder of run records (`ttabench eval --out results/SUITE`) and a table `SUITE.md` (`ttabench compare`, and
-grids of what was varied).
+A suite is a folder of runs (`ttabench eval --out results/SUITE`), packed into `runs.parquet` and `samples.parquet` once
+they are done, and a table `SUITE.md` (`ttabench compare`, and grids of what was varied). Runs made elsewhere join a
+suite when their folders (of real data, with the index.json beside them) are copied into it: --pack, then --tables.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import english
 import english_run
 import english_tables
 import grids
+import readme
 from suites import (
     BY_LENGTH,
     BY_PART,
     BY_STATE,
-    FITS,
-    LENGTHS,
     OPTION_VARIED,
     PROFILES,
     PUBLISHED,
     SUITES,
-    TOKENS,
-    TRANSFER,
     VARIANTS,
     WITHOUT_PAIRS,
     training,
     variant,
-)  # fmt: skip
+)
+
+from ttabench.records.packing import pack, unpack
+from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent
 SEEDS = "0,1,2"
 TWINS = tuple(suite for suite in SUITES if suite != "books")
 """Suites of the miniature world; nano knows no other text."""
-IN_README = ("streamingqa-16", "squad_seq-16")
 
 
 def ttabench(*words: str) -> str:
@@ -70,53 +70,20 @@ def run(suite: str, out: Path, seeds: str, limit: int | None) -> None:
     for words in SUITES[suite]:
         print(suite, *words, flush=True)
         ttabench("eval", *words, *few, "--seeds", seeds, "--out", str(out / suite), "--quiet")
+    pack(out / suite)
 
 
-def entries(suite: str) -> list[Mapping[str, object]]:
-    """The lines of a suite's comparison, exact."""
-    found: list[Mapping[str, object]] = json.loads(ttabench("compare", "--out", str(HERE / suite), "--json"))["runs"]
-    return found
+def repack(options: argparse.Namespace) -> None:
+    """`--pack` and `--unpack`: the suites named, or all that are there."""
+    suites, folder = (english.SUITES, english_folder(options)) if options.english else (SUITES, options.out)
+    for suite in (folder / name for name in options.suites or suites if (folder / name).is_dir()):
+        done = pack(suite) if options.pack else unpack(suite, suite)
+        print(f"{suite}: {done} runs {'packed' if options.pack else 'unpacked'}", flush=True)
 
 
 def has_runs(suite: str, out: Path = HERE) -> bool:
     """Whether a suite was run at all."""
-    return any((out / suite).glob("*/run.json"))
-
-
-def share(low: float, high: float, value: float) -> str:
-    """How much of the gap between two methods a third one closes."""
-    return f"{100 * (value - low) / (high - low):.0f} %" if high > low else "-"
-
-
-def overview() -> str:
-    """Closed book, full context and MAC by length of the stream, one line each."""
-    lines = ["| task | documents | none | icl | mac | mac hierarchy=16 | mac's share of the gap none to icl |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for task, lengths in LENGTHS.items():
-        for count in filter(lambda n: has_runs(f"{task}-{n}"), lengths):
-            found: dict[str, tuple[float, float]] = {}
-            for entry in entries(f"{task}-{count}"):
-                tree = "hierarchy=16" in str(entry["label"])
-                found[f"{entry['method']}{' tree' * tree}"] = (float(str(entry["value"])), float(str(entry["stderr"])))
-            cells = [
-                f"{100 * found[key][0]:.1f} ± {100 * found[key][1]:.1f}" if key in found else ""
-                for key in ("none", "icl", "mac", "mac tree")
-            ]
-            whole = count <= FITS
-            part = share(found["none"][0], found["icl"][0], found["mac"][0]) if whole else "(window)"
-            lines.append(f"| {task} | {count} | {' | '.join(cells)} | {part} |")
-    legend = f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens."
-    return "\n".join(lines) + f"\n\n{legend}\n"
-
-
-def demonstrated() -> str:
-    """Ten demonstrations: the rules that training has seen, new rules, and tasks it has not seen."""
-    found = {suite: grids.records(HERE / suite) for suite in TRANSFER if has_runs(suite)}
-    legend = """Per cent right, ten demonstrations: mean over sub-tasks and three draws ± standard error over draws.
-superglue-fixed: the one rule of each sub-task that `streamadapter` and `lora` were trained on; superglue-fresh: the
-same sub-tasks under new rules; unseen: six other tasks. All demonstrations are adapted to; with `ratio=0` they stand in
-the window. `lora` learned from 76,800 answers, `streamadapter` from 292,800."""
-    return f"{grids.over_tasks(found)}\n{legend}\n"
+    return bool(runs_in(out / suite))
 
 
 def grid_of(suite: str, out: Path) -> str:
@@ -146,26 +113,6 @@ def write_suites(out: Path) -> dict[str, str]:
     return made
 
 
-def write_english() -> None:
-    """The README's part on real data."""
-    put_in_readme("english", english_tables.shown_in_readme())
-
-
-def write_readme(made: Mapping[str, str]) -> None:
-    """The README's part on the miniature world."""
-    details = [f"### {suite}\n\n{made[suite]}" for suite in IN_README if suite in made]
-    grids_of_books = [grid_of(suite, HERE) for suite in BY_LENGTH if suite in TWINS and has_runs(suite)]
-    put_in_readme("results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
-
-
-def put_in_readme(marker: str, text: str) -> None:
-    """Replace what stands between the markers of that name."""
-    readme = HERE.parent / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split(f"<!-- {marker} -->\n")
-    _, after = rest.split(f"<!-- /{marker} -->")
-    readme.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
-
-
 def measure() -> None:
     """`profile*.md` and `.svg`, and the records behind them: what methods cost on this machine, 1k to 64k tokens."""
     for name, methods in PROFILES.items():
@@ -183,13 +130,17 @@ def shelve(folder: Path, place: Path) -> None:
     place.symlink_to(folder.resolve(), target_is_directory=True)
 
 
+def english_folder(options: argparse.Namespace) -> Path:
+    """Where suites of real data lie."""
+    return english.HERE / "quick" if options.quick else english.HERE
+
+
 def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """`--english`."""
     if options.out != HERE or options.seeds != SEEDS or options.limit is not None or options.books:
         parser.error("--english knows no --out, --seeds, --limit and --books: give --quick for a first look")
     if unknown := [name for name in options.suites if name not in english.SUITES]:
         parser.error(f"--english has no suite {', '.join(unknown)}; it has {', '.join(english.SUITES)}")
-    folder = english.HERE / "quick" if options.quick else english.HERE
     if not options.tables:
         if options.data is None or not options.data.is_dir():
             parser.error("--english needs --data DIR, a folder with squad/, pg19/ ...")
@@ -197,9 +148,9 @@ def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         shelve(options.data, place)
         os.chdir(HERE.parent)
         english_run.make(options.suites, place.relative_to(HERE.parent), quick=options.quick)
-    english_tables.write(folder)
+    english_tables.write(english_folder(options))
     if not options.quick:
-        write_english()
+        readme.write_english()
 
 
 def main() -> None:
@@ -222,7 +173,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="where real data lie as published")
     parser.add_argument("--quick", action="store_true", help="with --english: one draw, few queries, few suites")
     parser.add_argument("--books", type=Path, help="PG-19's folder: score its books, all of them under every seed")
+    parser.add_argument("--pack", action="store_true", help="only put folders of runs into the files of their suite")
+    parser.add_argument("--unpack", action="store_true", help="only take them out again, into folders")
     options = parser.parse_args()
+    if options.pack or options.unpack:
+        repack(options)
+        return
     if options.profile:
         measure()
         return
@@ -245,7 +201,8 @@ def main() -> None:
             run(suite, options.out, options.seeds, options.limit)
     made = write_suites(options.out)
     if not trial:
-        write_readme(made)
+        of_books = {suite: grid_of(suite, HERE) for suite in BY_LENGTH if suite in TWINS and has_runs(suite)}
+        readme.write(made, of_books)
 
 
 if __name__ == "__main__":

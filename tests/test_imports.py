@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +57,18 @@ def test_every_room_is_named() -> None:
 def test_imports_point_down(name: str) -> None:
     for other in imported(MODULES[name]):
         assert ROOMS.index(room(other)) >= ROOMS.index(room(name)), f"{name} imports {other}, which stands above it"
+
+
+def test_every_dependency_serves() -> None:
+    named = {"pyyaml": "yaml", "lm-eval": "lm_eval"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = {re.split("[>=<]", each)[0] for each in project["dependencies"]}
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES.values()]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    parts = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    served = {name.split(".")[0] for name in whole | parts}
+    assert {name for name in promised if named.get(name, name) not in served} == set()
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:

@@ -14,8 +14,9 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate
 from ttabench.stats.aggregation import estimated, paired_difference
 from ttabench.stats.estimate import Observed, estimate
+from ttabench.stats.evaluation import load
 from ttabench.stats.figures import MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, numeric
-from ttabench.stats.metrics import METRICS, as_evaluate
+from ttabench.stats.metrics import METRICS
 from ttabench.stats.texts import CORPORA, Written
 
 LABELS = ("sports", "politics", "travel")
@@ -154,6 +155,6 @@ def test_rouge_is_that_of_its_authors_package(name: str) -> None:
 @pytest.mark.parametrize("name", ["macro_f1", "rmse", "rougeL"])
 def test_they_are_modules_of_evaluate(name: str, tmp_path: pytest.TempPathFactory) -> None:
     predictions, golds = ["3", "4", "no"], [["3"], ["5"], ["1"]]
-    found = as_evaluate(name, cache_dir=str(tmp_path)).compute(predictions=predictions, references=golds)
+    found = load(name, cache_dir=str(tmp_path)).compute(predictions=predictions, references=golds)
     wanted = {"macro_f1": 1 / 3, "rmse": math.sqrt((0 + 1 + 16) / 3), "rougeL": 1 / 3}
     assert found == {name: pytest.approx(wanted[name])}

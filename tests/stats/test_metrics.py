@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UnknownName
 from ttabench.core.types import Ask, Generate
 from ttabench.stats.aggregation import aggregate
 from ttabench.stats.estimate import student
-from ttabench.stats.metrics import METRICS, as_evaluate, empty_golds, exact, metric, normalise, prefix_exact, token_f1
+from ttabench.stats.metrics import METRICS, empty_golds, exact, metric, normalise, prefix_exact, token_f1
 
 OF_TEXT = sorted(name for name, each in METRICS.items() if each.function)
 
@@ -114,28 +113,3 @@ def test_aggregate_matches_statistics(values: list[float]) -> None:
 def test_aggregate_of_one_value_has_no_error() -> None:
     got = aggregate([0.5])
     assert (got.mean, got.n, got.stderr, got.ci_low, got.ci_high) == (0.5, 1, None, None, None)
-
-
-@pytest.mark.parametrize("name", OF_TEXT)
-def test_evaluate_module_gives_the_same_mean(name: str, tmp_path: Path) -> None:
-    predictions = ["Port Ansel", "212 passengers", "nothing"]
-    references = [["port ansel"], ["212", "212 passengers"], ["the goat"]]
-    module = as_evaluate(name, cache_dir=str(tmp_path))
-    got = module.compute(predictions=predictions, references=references)
-    ours = [METRICS[name](p, ask(*r)) for p, r in zip(predictions, references, strict=True)]
-    assert got == {name: pytest.approx(statistics.fmean(ours))}
-
-
-def test_metrics_of_choices_are_no_evaluate_modules() -> None:
-    with pytest.raises(UserError, match="acc_norm needs log-prob"):
-        as_evaluate("acc_norm")
-
-
-def test_evaluate_modules_combine(tmp_path: Path) -> None:
-    import evaluate
-
-    both = evaluate.combine([as_evaluate(name, cache_dir=str(tmp_path)) for name in ("em", "f1_max")])
-    assert both.compute(predictions=["212 passengers"], references=[["212", "212 passengers"]]) == {
-        "em": 0.0,
-        "f1_max": 1.0,
-    }

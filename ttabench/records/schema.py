@@ -4,6 +4,8 @@
     OUT/<run id>/samples.parquet   one row a query: prompt, prediction, answers, metrics, milliseconds
     OUT/<run id>/partial.jsonl     finished queries of a run still going on (see store.py)
 
+    OUT/runs.parquet, OUT/samples.parquet      the same of all runs of a suite (see packed.py)
+
 Tables are computed from records and never typed. All figures of a record are in its tidy `rows`, one number a row.
 """
 
@@ -19,6 +21,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable, write_atomically
 from ttabench.core.types import Json
+from ttabench.records import packed
 from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
@@ -126,8 +129,13 @@ def save_record(record: RunRecord, folder: Path) -> Path:
     return path
 
 
+def is_stored(folder: Path) -> bool:
+    """Whether the record of this run is there: in its folder, or packed with those of its suite."""
+    return (folder / RECORD_FILE).exists() or packed.record(folder) is not None
+
+
 def load_record(path: Path) -> RunRecord:
-    """Read a record from `run.json` or from the run's folder.
+    """Read a record from `run.json`, from the run's folder, or from where it is packed.
 
     Raises:
         UserError: missing, corrupted, or written by a newer ttabench.
@@ -137,7 +145,8 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
     remedy = "Run again with --force, or restore it."
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        text = None if file.is_file() else packed.record(path)
+        content = json.loads(file.read_text(encoding="utf-8") if text is None else text)
     except FileNotFoundError:
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -181,12 +190,14 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
     import pyarrow.parquet as pq
 
     path = folder / SAMPLES_FILE
+    kept = None if (folder / RECORD_FILE).exists() else packed.sample_columns(folder)
     try:
-        stored = pq.read_schema(path).names
+        stored = pq.read_schema(path).names if kept is None else kept
         now = {old: name for name, former in FORMERLY.items() if name not in stored for old in former}
         names = {now.get(name, name): name for name in stored}
         wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
-        table = pq.read_table(path, columns=list(wanted.values()))
+        columns = list(wanted.values())
+        table = pq.read_table(path, columns=columns) if kept is None else packed.sample_table(folder, columns)
         content: dict[str, list[Any]] = {name: table[old].to_pylist() for name, old in wanted.items()}
     except FileNotFoundError:
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None

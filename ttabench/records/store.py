@@ -24,6 +24,7 @@ from ttabench.records.schema import (
     SAMPLES_FILE,
     SCHEMA,
     RunRecord,
+    is_stored,
     load_record,
     save_record,
     write_samples,
@@ -60,6 +61,11 @@ class RunFolder(ResultFolder[RunRecord]):
     def busy(self) -> str:
         """Its run is this one."""
         return f"Another process is running {self.path.name}; waiting for it."
+
+    @classmethod
+    def is_stored(cls, folder: Path) -> bool:
+        """See `schema.is_stored`: packed runs count."""
+        return is_stored(folder)
 
     def begin(self) -> None:
         """Waiting was no work."""

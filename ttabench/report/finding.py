@@ -1,13 +1,18 @@
-"""Which runs somebody means: by folder, by pattern, by the beginning of an id, or all there are."""
+"""Which runs somebody means: by folder, by pattern, by the beginning of an id, or all there are.
+
+A packed run (`records.packed`) is named like one in a folder: SUITE/ID.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.records.schema import RECORD_FILE
+from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, runs
+from ttabench.records.schema import RECORD_FILE, is_stored
 
 
 def find_runs(names: Sequence[str], out: Path) -> list[Path]:
@@ -36,26 +41,40 @@ def _created(file: Path) -> str:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The run folders directly below a folder, the oldest record first."""
-    files = sorted(folder.glob(f"*/{RECORD_FILE}"), key=lambda file: (_created(file), file))
-    return [file.parent for file in files]
+    """The runs directly below a folder, in folders and packed, the oldest record first."""
+    packed = {folder / name: run.created for name, run in runs(folder).items()}
+    made = packed | {file.parent: _created(file) for file in folder.glob(f"*/{RECORD_FILE}")}
+    return sorted(made, key=lambda run: (made[run], run))
+
+
+def _matching(pattern: str) -> list[Path]:
+    """Runs whose paths, or paths of files in them, match a pattern."""
+    path = Path(pattern)
+    base = Path(path.anchor) if path.anchor else Path()
+    below = path.relative_to(path.anchor) if path.anchor else path
+    matches = {match.parent if match.is_file() else match for match in base.glob(str(below))}
+    suites = [file.parent for file in base.glob(str(below.parent / RUNS_FILE))]
+    packed = {suite / name for suite in suites for name in runs(suite) if fnmatch(name, path.name)}
+    return sorted({match for match in matches if (match / RECORD_FILE).exists()} | packed)
 
 
 def _runs_named(name: str, out: Path) -> list[Path]:
     path = Path(name)
+    if path.name in (RUNS_FILE, ALL_SAMPLES_FILE) and (packed := runs(path.parent)):
+        return [path.parent / run for run in packed]
     if path.is_file():
         return [path.parent if path.name == RECORD_FILE else path]
+    if is_stored(path):
+        return [path]
     if path.is_dir():
-        return [path] if (path / RECORD_FILE).exists() else runs_in(path)
+        return runs_in(path)
     if any(mark in name for mark in "*?["):
-        base = Path(path.anchor) if path.anchor else Path()
-        pattern = str(path.relative_to(path.anchor)) if path.anchor else name
         try:
-            matches = {match.parent if match.is_file() else match for match in base.glob(pattern)}
+            found = _matching(name)
         except (ValueError, NotImplementedError) as error:
             raise UserError(f"{name!r} is no pattern of paths ({error}).", "Write it like 'results/*'.") from None
-        if runs := sorted(match for match in matches if (match / RECORD_FILE).exists()):
-            return runs
+        if found:
+            return found
     ids = [folder.name for folder in runs_in(out)]
     matching = [run for run in ids if run.startswith(name)]
     if len(matching) > 1 and name not in matching:

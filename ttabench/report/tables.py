@@ -11,6 +11,7 @@ from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.compare import Comparison, Difference, Entry, over_runs
+from ttabench.report.frames import crossed
 from ttabench.report.pairing import answered
 from ttabench.stats.metrics import METRICS
 
@@ -148,18 +149,15 @@ def _entries_table(entries: Sequence[Entry], unpaired: Sequence[tuple[str, str]]
 
 def _steps_table(entries: Sequence[Entry]) -> Table:
     """A column for each number of pieces observed before the query, or for each length."""
-    steps = sorted({step for entry in entries for step in entry.steps})
-    rows, data = [], []
-    for entry in entries:
-        found = [entry.steps.get(step) for step in steps]
-        figures = ("" if at is None else shown(entry.metric, at[0], at[1]) for at in found)
-        rows.append((entry.label, entry.task, entry.metric, *figures))
-        data += [
-            {"label": entry.label, "task": entry.task, "metric": entry.metric, "step": step, "value": value,
-             "stderr": stderr, "n": n}
-            for step, (value, stderr, n) in entry.steps.items()
-        ]  # fmt: skip
-    columns = ("method", "task", "metric", *(f"#{step}" for step in steps))
+    found = [(place, entry, step, at) for place, entry in enumerate(entries) for step, at in entry.steps.items()]
+    grid = crossed(((place, step, shown(entry.metric, *at[:2])) for place, entry, step, at in found), "".join)
+    rows = [(entry.label, entry.task, entry.metric, *grid.loc[place]) for place, entry in enumerate(entries)]
+    data = [
+        {"label": entry.label, "task": entry.task, "metric": entry.metric, "step": step, "value": value,
+         "stderr": stderr, "n": n}
+        for _, entry, step, (value, stderr, n) in found
+    ]  # fmt: skip
+    columns = ("method", "task", "metric", *(f"#{step}" for step in grid.columns))
     counted = {
         "Up to so many tokens of each text." if entry.lengths else "By pieces observed before the query."
         for entry in entries

@@ -18,6 +18,7 @@ from ttabench.methods.registry import known_settings
 from ttabench.readers.cards import load_card
 from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.records.migrate import NameOf, adopt, migrate
+from ttabench.records.schema import is_stored
 from ttabench.records.store import RUNS
 from ttabench.run.config import RunConfig
 
@@ -35,7 +36,7 @@ def where_stored(out: Path, config: RunConfig, *, force: bool = False) -> Path:
     read; with `force`, which makes it anew, it always is.
     """
     name = config.identity()
-    if (out / name / RUNS.record_file).exists():
+    if is_stored(out / name):
         return out / name
     left = migrate(out, RUNS, naming(config))
     adopt(out, RUNS, _first(config), name)

@@ -21,10 +21,10 @@ from functools import cache
 from typing import Any, Protocol
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask, Choose, Generate, wanted
-from ttabench.stats.aggregation import RATIOS, Kind, Ratio, aggregate, estimated
+from ttabench.core.types import Ask, Choose, wanted
+from ttabench.stats.aggregation import RATIOS, Kind, Ratio
 from ttabench.stats.normalise import normalise
-from ttabench.stats.texts import CORPORA, Corpus, Written
+from ttabench.stats.texts import CORPORA, Corpus
 
 
 def exact(prediction: str, gold: str) -> float:
@@ -260,43 +260,3 @@ def text_metric(name: str) -> Metric:
 def empty_golds(asks: Iterable[Ask]) -> int:
     """How many targets are empty once normalised ("The", "-"): `em_prefix` counts those right whatever is predicted."""
     return sum(not normalise(_target(ask)) for ask in asks)
-
-
-def as_evaluate(name: str, cache_dir: str | None = None) -> Any:
-    """The metric as an `evaluate.Metric` module that is part of this package: nothing is downloaded.
-
-    `as_evaluate("f1").compute(predictions=["x"], references=[["x", "y"]])` gives `{"f1": mean}`; references[i][0] is
-    the target. `evaluate` itself writes under `cache_dir` (its own cache folder when None). Combines with other modules
-    through `evaluate.combine`.
-
-    Raises:
-        UserError: there is no such metric, or it is one of choices.
-    """
-    import datasets
-    import evaluate
-
-    chosen = text_metric(name)
-
-    class Bundled(evaluate.Metric):  # type: ignore[misc]  # evaluate ships no types, so its base class is Any
-        def _info(self) -> Any:
-            texts = datasets.Value("string")
-            return evaluate.MetricInfo(
-                description=chosen.summary,
-                citation="",
-                inputs_description="predictions: list of str; references: list of lists of gold answers, target first.",
-                features=datasets.Features({"predictions": texts, "references": datasets.Sequence(texts)}),
-            )
-
-        def _compute(self, *, predictions: list[str], references: list[list[str]]) -> dict[str, float]:
-            if chosen.corpus is not None:
-                pairs = enumerate(zip(predictions, references, strict=True))
-                written = [Written(str(i), given, golds[0]) for i, (given, golds) in pairs]
-                figure = estimated(chosen.corpus, written)
-                assert figure is not None, "answers have a figure"
-                return {chosen.name: figure.mean}
-            wants = [Generate(answers=tuple(golds)) for golds in references]
-            asks = [Ask(prompt="", key=str(i), want=want) for i, want in enumerate(wants)]
-            return {chosen.name: aggregate([chosen(p, a) for p, a in zip(predictions, asks, strict=True)]).mean}
-
-    Bundled.__name__ = f"ttabench_{chosen.name}"
-    return Bundled(config_name=chosen.name, cache_dir=cache_dir, keep_in_memory=True)

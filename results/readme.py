@@ -1,0 +1,88 @@
+"""What the README shows of the results: put between its markers, from the records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import english_tables
+import grids
+from suites import BY_LENGTH, FITS, LENGTHS, TOKENS, TRANSFER
+
+from ttabench.report.compare import Entry, compare
+from ttabench.report.finding import runs_in
+from ttabench.report.frames import crossed
+
+HERE = Path(__file__).resolve().parent
+README = HERE.parent / "README.md"
+IN_README = ("streamingqa-16", "squad_seq-16")
+METHODS = ("none", "icl", "mac", "mac hierarchy=16")
+
+
+def write(made: Mapping[str, str], of_books: Mapping[str, str]) -> None:
+    """The part on the miniature world.
+
+    Args:
+        made: what `ttabench compare` says of each suite.
+        of_books: the grid of each suite of books.
+    """
+    details = [f"### {suite}\n\n{made[suite]}" for suite in IN_README if suite in made]
+    grids_of_books = [of_books[suite] for suite in BY_LENGTH if suite in of_books]
+    put(README, "results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
+
+
+def write_english() -> None:
+    """The part on real data."""
+    put(README, "english", english_tables.shown_in_readme())
+
+
+def put(page: Path, marker: str, text: str) -> None:
+    """Replace what stands between the markers of that name."""
+    before, rest = page.read_text(encoding="utf-8").split(f"<!-- {marker} -->\n")
+    _, after = rest.split(f"<!-- /{marker} -->")
+    page.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
+
+
+def overview() -> str:
+    """Closed book, full context and MAC by length of the stream, one line each."""
+    found = list(by_length_of_stream())
+    grid = crossed(found, lambda entries: figure(entries[-1]))[list(METHODS)]
+    values = {(line, method): entry.value for line, method, entry in found}
+    shown = []
+    for (task, count), *cells in grid.itertuples(name=None):
+        floor, ceiling, mac = (values[(task, count), method] for method in METHODS[:3])
+        part = share(floor, ceiling, mac) if count <= FITS else "(window)"
+        shown.append((task, str(count), *cells, part))
+    head = ("task", "documents", *METHODS, "mac's share of the gap none to icl")
+    legend = f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens."
+    return f"{grids.table(head, shown, 1)}\n{legend}\n"
+
+
+def by_length_of_stream() -> Iterator[tuple[tuple[str, int], str, Entry]]:
+    """Task and documents, method, and its line of the comparison."""
+    for task, lengths in LENGTHS.items():
+        for count in lengths:
+            if runs := runs_in(HERE / f"{task}-{count}"):
+                for entry in compare(runs).entries:
+                    tree = " hierarchy=16" if "hierarchy=16" in entry.label else ""
+                    yield (task, count), f"{entry.method}{tree}", entry
+
+
+def figure(entry: Entry) -> str:
+    """Its value and standard error in per cent."""
+    return f"{100 * entry.value:.1f} ± {100 * (entry.stderr or 0.0):.1f}"
+
+
+def share(low: float, high: float, value: float) -> str:
+    """How much of the gap between two methods a third one closes."""
+    return f"{100 * (value - low) / (high - low):.0f} %" if high > low else "-"
+
+
+def demonstrated() -> str:
+    """Ten demonstrations: the rules that training has seen, new rules, and tasks it has not seen."""
+    found = {suite: runs for suite in TRANSFER if (runs := grids.records(HERE / suite))}
+    legend = """Per cent right, ten demonstrations: mean over sub-tasks and three draws ± standard error over draws.
+superglue-fixed: the one rule of each sub-task that `streamadapter` and `lora` were trained on; superglue-fresh: the
+same sub-tasks under new rules; unseen: six other tasks. All demonstrations are adapted to; with `ratio=0` they stand in
+the window. `lora` learned from 76,800 answers, `streamadapter` from 292,800."""
+    return f"{grids.over_tasks(found)}\n{legend}\n"

@@ -1,0 +1,161 @@
+"""Moves the finished runs of a folder into its two files (`packed`), and back into folders.
+
+pack(Path("results/unseen"))                                     ->  162, and as many folders fewer
+unpack(Path("results/unseen"), Path("results/scratch/unseen"))   ->  162 folders with the same run.json, to the byte
+
+The same runs give the same files, to the byte, with one version of pyarrow. Runs that go on are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ttabench.core.errors import UserError
+from ttabench.core.files import replacing, unwritable, write_atomically
+from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.types import Json
+from ttabench.records import packed
+from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, read_table
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, load_record
+
+LARGEST_PAGE = 1 << 26
+"""Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
+LEVEL = 15
+"""Of zstd."""
+
+
+def pack(suite: Path) -> int:
+    """Move every finished run below a folder into its files; returns how many.
+
+    A run that is packed already is replaced. Folders are removed once their content has been read back.
+
+    Raises:
+        UserError: a damaged record, one whose folder has another name, or a folder that cannot be written.
+    """
+    folders = {file.parent.name: file.parent for file in suite.glob(f"*/{RECORD_FILE}")}
+    if not folders:
+        return 0
+    with locked(suite, lambda: None):
+        rows = {name: _row(suite / name) for name in {**packed.runs(suite), **folders}}
+        order = sorted(rows, key=lambda name: (rows[name]["created"], name))
+        _write_samples(suite, order)
+        _write(suite / RUNS_FILE, _runs_table([rows[name] for name in order]))
+        for folder in folders.values():
+            _check(folder)
+            _remove(folder)
+    return len(folders)
+
+
+def unpack(suite: Path, out: Path) -> int:
+    """Write every packed run of a suite into a folder of its own below `out`; returns how many.
+
+    A folder that holds a finished run is left as it is. Where `out` is the suite, its two files are removed.
+
+    Raises:
+        UserError: `out` cannot be written; an id that is no name of a folder.
+    """
+    found = {name: run for name, run in packed.runs(suite).items() if not (out / name / RECORD_FILE).exists()}
+    for name, run in found.items():
+        if not name.isalnum():
+            raise UserError(f"{suite / packed.RUNS_FILE} has a run called {name!r}.", "Restore the file.")
+        folder = out / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(out, error) from None
+        if (samples := packed.sample_table(suite / name)) is not None:
+            _write(folder / SAMPLES_FILE, samples)
+        write_atomically(folder / RECORD_FILE, run.record)
+    if out == suite:
+        (suite / RUNS_FILE).unlink(missing_ok=True)
+        (suite / ALL_SAMPLES_FILE).unlink(missing_ok=True)
+    return len(found)
+
+
+def _row(run: Path) -> dict[str, Json]:
+    """What `runs.parquet` says of a run: columns to look runs up by, and the record itself."""
+    record = load_record(run)
+    if record.id != run.name:
+        raise UserError(f"{run} holds the record of run {record.id}.", "Give the folder that name.")
+    main = record.value(record.main_metric)
+    return {
+        "id": record.id,
+        "method": record.config.get("method"),
+        "task": record.config.get("task"),
+        "source": record.source,
+        "model": record.base,
+        "seed": record.config.get("seed"),
+        "state_of": record.state_of,
+        "n": record.n,
+        "metric": record.main_metric,
+        "value": main.value if main else None,
+        "stderr": main.stderr if main else None,
+        "created": record.created,
+        "record": _content(run)[0],
+    }
+
+
+def _content(run: Path) -> tuple[str | None, Any]:
+    """The text of a run's record and the table of its samples: of its folder where it has one, else as packed."""
+    if not (run / RECORD_FILE).exists():
+        return packed.record(run), packed.sample_table(run)
+    samples = read_table(run / SAMPLES_FILE) if (run / SAMPLES_FILE).exists() else None
+    samples = None if samples is None or not len(samples) else samples
+    return (run / RECORD_FILE).read_text(encoding="utf-8"), samples
+
+
+def _runs_table(rows: Sequence[Mapping[str, Json]]) -> Any:
+    import pyarrow as pa
+
+    kinds = {"seed": pa.int64(), "n": pa.int64(), "value": pa.float64(), "stderr": pa.float64()}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in rows[0]])
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def _write_samples(suite: Path, names: Sequence[str]) -> None:
+    """One table of the samples of these runs, in this order; columns that only some of them have are null elsewhere."""
+    import pyarrow as pa
+
+    tables = []
+    for name in names:
+        _, table = _content(suite / name)
+        if table is not None:
+            told = {"run": name, "own_columns": " ".join(table.column_names)}
+            whole = [*(pa.array([text] * len(table)) for text in told.values()), *table.columns]
+            tables.append(pa.table(whole, names=[*told, *table.column_names]))
+    if tables:
+        _write(suite / ALL_SAMPLES_FILE, pa.concat_tables(tables, promote_options="permissive"))
+    else:
+        (suite / ALL_SAMPLES_FILE).unlink(missing_ok=True)
+
+
+def _write(path: Path, table: Any) -> None:
+    """Write a table as Parquet, whole or not at all."""
+    import pyarrow.parquet as pq
+
+    try:
+        with replacing(path) as scratch:
+            pq.write_table(table.combine_chunks(), scratch, compression="zstd", compression_level=LEVEL,
+                           data_page_size=LARGEST_PAGE, dictionary_pagesize_limit=LARGEST_PAGE)  # fmt: skip
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
+
+
+def _check(folder: Path) -> None:
+    """Whether a run can be read back as it was; types of whole columns may be wider, values not others."""
+    text, samples = _content(folder)
+    again = packed.sample_table(folder)
+    assert packed.record(folder) == text, f"the record of {folder} was packed as another"
+    told, read = (None if table is None else repr(table.to_pydict()) for table in (samples, again))
+    assert told == read, f"the samples of {folder} were packed as others"
+
+
+def _remove(folder: Path) -> None:
+    """Remove a run's own files, the record first, and its folder where nothing else lies in it."""
+    for name in (RECORD_FILE, SAMPLES_FILE, LOCK_FILE):
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
