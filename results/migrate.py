@@ -10,6 +10,7 @@ are computed anew with `python results/make.py --tables` (and `--english --table
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +27,14 @@ HERE = Path(__file__).resolve().parent
 KINDS = ((RUNS, former.naming()), (PROFILES, former_profiles.naming()))
 
 
+def files(folder: Path, name: str) -> list[Path]:
+    """Files of a name at or below a folder, while another process may rename what lies there."""
+    return sorted(Path(place) / name for place, _, names in os.walk(folder) if name in names)
+
+
 def stores(folder: Path, kind: Kind) -> list[Path]:
     """Folders at or below one that hold results of a kind, those in results/scratch left out."""
-    found = {file.parent.parent for file in folder.rglob(kind.record_file)}
+    found = {file.parent.parent for file in files(folder, kind.record_file)}
     return sorted(store for store in found if HERE / "scratch" not in [store, *store.parents])
 
 
@@ -56,7 +62,7 @@ def brought(folder: Path) -> Iterator[str]:
             left = [each.name for each in outdated(store, kind)]
             if before:
                 yield f"{store}: {before - len(left)} renamed{f', left as they are: {left}' if left else ''}"
-    for index in sorted(folder.rglob("index.json")):
+    for index in files(folder, "index.json"):
         content = json.loads(index.read_text(encoding="utf-8"))
         found = with_names(content, renamed(index.parent))
         if found != content:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from filelock import FileLock
 from tests.records.test_records import record, sample
 from ttabench.core.errors import UserError
 from ttabench.records import migrate as migration
-from ttabench.records.migrate import adopt, migrate
+from ttabench.records.migrate import Wanted, adopt, migrate, where_stored
 from ttabench.records.schema import SAMPLES_FILE, load_record, read_samples, write_samples
 from ttabench.records.store import RUNS, RunFolder
 
@@ -184,6 +185,21 @@ def test_what_is_not_known_or_damaged_or_has_a_name_of_its_own_stays(tmp_path: P
     migrate(tmp_path, RUNS, name_of)
     assert {path: path.read_bytes() for path in before} == before
     assert names(tmp_path) == ["baseline", "cut", "damaged", "unknown"]
+
+
+def test_the_folder_of_a_run_is_the_best_there_is(tmp_path: Path) -> None:
+    for run, created in (("damaged", "2025-01-01"), ("whole", "2025-01-02")):
+        old_run(tmp_path, run, 1, created=created)
+    file = tmp_path / "damaged" / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rows": [{}]}))
+    wanted = Wanted(name="new1", before="elsewhere")
+    assert where_stored(tmp_path, RUNS, wanted, name_of) == tmp_path / "new1"
+    assert load_record(tmp_path / "new1").formerly == "whole"
+    assert where_stored(tmp_path, RUNS, replace(wanted, name="new2"), name_of) == tmp_path / "new2"
+    held = old_run(tmp_path, "held", 3)
+    with FileLock(held / ".lock"):
+        assert where_stored(tmp_path, RUNS, replace(wanted, name="new3"), name_of) == held
+        assert where_stored(tmp_path, RUNS, replace(wanted, name="new3", force=True), name_of) == tmp_path / "new3"
 
 
 def test_an_unfinished_run_goes_along(tmp_path: Path) -> None:

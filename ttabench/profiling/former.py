@@ -16,7 +16,8 @@ from ttabench.core.types import Json
 from ttabench.methods.registry import known_settings
 from ttabench.profiling.job import identity
 from ttabench.profiling.record import PROFILES
-from ttabench.records.migrate import NameOf, adopt, migrate
+from ttabench.records import migrate
+from ttabench.records.migrate import NameOf, Wanted
 
 Defaults = Mapping[str, Mapping[str, Json]]
 
@@ -24,7 +25,7 @@ Defaults = Mapping[str, Mapping[str, Json]]
 def where_stored(
     out: Path, config: Mapping[str, Json], machine: Mapping[str, Json], own: Defaults, *, force: bool = False
 ) -> Path:
-    """The folder of a profile, stored or not, once those of earlier versions are brought up to date.
+    """The folder of a profile, see `migrate.where_stored`.
 
     Args:
         out: the folder of all profiles.
@@ -33,12 +34,8 @@ def where_stored(
         own: defaults of the settings of its methods, by name.
         force: it is made anew, and so always under its id.
     """
-    name = identity(config, machine, own)
-    if (out / name / PROFILES.record_file).exists():
-        return out / name
-    left = migrate(out, PROFILES, naming(own))
-    adopt(out, PROFILES, _first(config, machine), name)
-    return out / name if force else left.get(name, out / name)
+    wanted = Wanted(name=identity(config, machine, own), before=_first(config, machine), force=force)
+    return migrate.where_stored(out, PROFILES, wanted, naming(own))
 
 
 def naming(own: Defaults | None = None) -> NameOf:

@@ -1,7 +1,8 @@
 """Results of earlier versions under the ids of today: folders are renamed, records rewritten, nothing is run again.
 
-    migrate(out, RUNS, name_of)       renames every folder of an earlier schema; returns where those lie that cannot be
-    adopt(out, RUNS, before, name)    the same of a result that is not finished
+    where_stored(out, RUNS, wanted, name_of)    the folder of a result, once both of the following are done
+    migrate(out, RUNS, name_of)                 every folder of an earlier schema; returns those that cannot be renamed
+    adopt(out, RUNS, before, name)              one of a result that is not finished
 
 A folder is renamed first and its record rewritten after it, so that a kill in between leaves a record that is read as
 before and brought up to date the next time. Processes take turns at the lock of the store; a folder that another
@@ -40,6 +41,38 @@ class Kind:
     """A record of today from its JSON; a ValueError where it is damaged."""
     save: Callable[[Any, Path], object]
     """Write such a record, and what follows from it, in its folder; the file of the record comes last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A result that is looked for."""
+
+    name: str
+    """Its id of today."""
+    before: str
+    """Its id in the earlier schema."""
+    force: bool = False
+    """It is made anew, and so always under its id of today."""
+
+
+def where_stored(out: Path, kind: Kind, wanted: Wanted, name_of: NameOf) -> Path:
+    """The folder of a result, stored or not, once those of earlier versions are brought up to date.
+
+    It is `OUT/<id>`, unless a stored one of an earlier version cannot be renamed, for instance where `out` can only be
+    read.
+
+    Args:
+        out: the folder of all results.
+        kind: of result.
+        wanted: which.
+        name_of: the id of today, from the JSON of a record.
+    """
+    place = out / wanted.name
+    if (place / kind.record_file).exists():
+        return place
+    left = migrate(out, kind, name_of)
+    adopt(out, kind, wanted.before, wanted.name)
+    return place if wanted.force or (place / kind.record_file).exists() else left.get(wanted.name, place)
 
 
 def outdated(out: Path, kind: Kind) -> list[Path]:
@@ -100,7 +133,7 @@ def _renamed(folder: Path, target: Path, content: dict[str, Json], kind: Kind) -
     elif folder != target and target.exists():
         return False
     try:
-        record = kind.named(_of_today(content, target.name, kind.schema))
+        record = of_today(content, target.name, kind)
         with locked(folder, _refuse):
             if folder != target:
                 folder.rename(target)
@@ -111,10 +144,14 @@ def _renamed(folder: Path, target: Path, content: dict[str, Json], kind: Kind) -
     return True
 
 
-def _of_today(content: Mapping[str, Json], name: str, schema: int) -> dict[str, Json]:
-    """The JSON of a record under an id and a schema; it keeps what it was called before."""
+def of_today(content: Mapping[str, Json], name: str, kind: Kind) -> Any:
+    """A record of today under an id, from the JSON of one of an earlier schema; it keeps what it was called before.
+
+    Raises:
+        ValueError, KeyError, TypeError: it is damaged.
+    """
     former = {"formerly": content["id"]} if content["id"] != name else {}
-    return {**content, **former, "schema_version": schema, "id": name}
+    return kind.named({**content, **former, "schema_version": kind.schema, "id": name})
 
 
 def adopt(out: Path, kind: Kind, before: str, name: str) -> None:

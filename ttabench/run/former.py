@@ -17,8 +17,8 @@ from ttabench.core.types import Json
 from ttabench.methods.registry import known_settings
 from ttabench.readers.cards import load_card
 from ttabench.readers.defaults import defaults as task_defaults
-from ttabench.records.migrate import NameOf, adopt, migrate
-from ttabench.records.schema import is_stored
+from ttabench.records import migrate
+from ttabench.records.migrate import NameOf, Wanted
 from ttabench.records.store import RUNS
 from ttabench.run.config import RunConfig
 
@@ -30,17 +30,9 @@ FIRST_FIELDS = (
 
 
 def where_stored(out: Path, config: RunConfig, *, force: bool = False) -> Path:
-    """The folder of a run, stored or not, once those of earlier versions are brought up to date.
-
-    It is `OUT/<id>`, unless a stored run of an earlier version cannot be renamed, for instance where `out` can only be
-    read; with `force`, which makes it anew, it always is.
-    """
-    name = config.identity()
-    if is_stored(out / name):
-        return out / name
-    left = migrate(out, RUNS, naming(config))
-    adopt(out, RUNS, _first(config), name)
-    return out / name if force else left.get(name, out / name)
+    """The folder of a run, see `migrate.where_stored`; with `force` for one that is made anew."""
+    wanted = Wanted(name=config.identity(), before=_first(config), force=force)
+    return migrate.where_stored(out, RUNS, wanted, naming(config))
 
 
 def naming(own: RunConfig | None = None) -> NameOf:
