@@ -1,6 +1,6 @@
 """Makes everything in this folder: runs the suites, then computes their tables. Nothing here is typed by hand.
 
-    python results/make.py                       run what is missing, then write every table and the README's
+    python results/make.py                       run what is missing, then write every table, the documentation's too
     python results/make.py streamingqa-16        one suite
     python results/make.py --tables              tables only, from the records that are there
     python results/make.py --profile             what methods cost on this machine; seconds, so leave it idle
@@ -48,7 +48,8 @@ HERE = Path(__file__).resolve().parent
 SEEDS = "0,1,2"
 TWINS = tuple(suite for suite in SUITES if suite != "books")
 """Suites of the miniature world; nano knows no other text."""
-IN_README = ("streamingqa-16", "squad_seq-16")
+IN_DOCS = ("streamingqa-16", "squad_seq-16")
+README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
 
 
 def ttabench(*words: str) -> str:
@@ -147,23 +148,23 @@ def write_suites(out: Path) -> dict[str, str]:
 
 
 def write_english() -> None:
-    """The README's part on real data."""
-    put_in_readme("english", english_tables.shown_in_readme())
+    """What the README and the documentation show of real data."""
+    put(README, "english", english_tables.shown_in_readme())
+    put(DOCS, "english", english_tables.shown_in_docs())
 
 
-def write_readme(made: Mapping[str, str]) -> None:
-    """The README's part on the miniature world."""
-    details = [f"### {suite}\n\n{made[suite]}" for suite in IN_README if suite in made]
+def write_docs(made: Mapping[str, str]) -> None:
+    """What the documentation shows of the miniature world."""
+    details = [f"### {suite}\n\n{made[suite]}" for suite in IN_DOCS if suite in made]
     grids_of_books = [grid_of(suite, HERE) for suite in BY_LENGTH if suite in TWINS and has_runs(suite)]
-    put_in_readme("results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
+    put(DOCS, "results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
 
 
-def put_in_readme(marker: str, text: str) -> None:
+def put(page: Path, marker: str, text: str) -> None:
     """Replace what stands between the markers of that name."""
-    readme = HERE.parent / "README.md"
-    before, rest = readme.read_text(encoding="utf-8").split(f"<!-- {marker} -->\n")
+    before, rest = page.read_text(encoding="utf-8").split(f"<!-- {marker} -->\n")
     _, after = rest.split(f"<!-- /{marker} -->")
-    readme.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
+    page.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
 
 
 def measure() -> None:
@@ -213,7 +214,7 @@ def main() -> None:
         "--out",
         type=lambda path: Path(path).resolve(),
         default=HERE,
-        help="another folder: a trial, which leaves the README alone",
+        help="another folder: a trial, which leaves README and docs alone",
     )
     parser.add_argument("--seeds", default=SEEDS)
     parser.add_argument("--limit", type=int, help="most queries a run asks")
@@ -245,7 +246,7 @@ def main() -> None:
             run(suite, options.out, options.seeds, options.limit)
     made = write_suites(options.out)
     if not trial:
-        write_readme(made)
+        write_docs(made)
 
 
 if __name__ == "__main__":
