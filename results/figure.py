@@ -2,8 +2,8 @@
 
     python results/figure.py
 
-Suite `squad-qa` (results/english): F1 on XQuAD under smollm2-135m-qa, mean over three draws of documents with its standard
-error, from the stored records. Budgets of one method are joined by a line.
+Suite `squad-qa` (results/english): F1 on XQuAD under smollm2-135m-qa, mean over three draws of documents with its
+standard error, from the stored records. Budgets of one method are joined by a line.
 """
 
 from __future__ import annotations

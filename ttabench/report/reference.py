@@ -79,7 +79,8 @@ def _recipes(spec: MethodSpec) -> Table | None:
 
 def _changes(values: Mapping[str, object], plain: Mapping[str, object]) -> str:
     """`key=value` of all that differ, as they are typed."""
-    return ", ".join(f"`{key}={_typed(value)}`" for key, value in values.items() if key not in plain or value != plain[key])
+    changed = {key: value for key, value in values.items() if key not in plain or value != plain[key]}
+    return ", ".join(f"`{key}={_typed(value)}`" for key, value in changed.items())
 
 
 def _typed(value: object) -> str:
