@@ -16,6 +16,7 @@ from tests.conftest import Command
 from tests.docs.pages import Block, blocks, commands
 from tests.places import ROOT
 from ttabench.cli.app import app
+from ttabench.core.typed import assignments
 from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_settings
 from ttabench.readers import cards, load
@@ -46,6 +47,9 @@ def test_a_command_of_ours_parses_and_names_what_there_is(line: str) -> None:
     typed = command.make_context(words[0], words[1:], parent=context).params
     task = typed.get("task")
     assert task is None or task in cards.names() or task.endswith(".yaml"), task
+    if words[0] == "eval" and task in cards.names():
+        told = [text for text in typed["task_set"] or () if not text.startswith("articles=")]  # twins have few titles
+        load(task, source="mini", options=assignments(told, "--task-set"))
     for method in filter(None, [typed.get("method"), *(typed.get("methods") or "").split(",")]):
         if method.endswith(".py") or method.startswith("kvpress:"):
             continue

@@ -51,6 +51,14 @@ def test_results_are_what_the_records_say(ttabench: Command) -> None:
         assert all(row in shown for row in rows), suite
 
 
+def test_every_suite_is_named() -> None:
+    named = set(re.findall(r"`([\w-]+)`", pages()["docs/results.md"]))
+    tables = {path.stem for path in (ROOT / "results").glob("*.md") if not path.stem.startswith("bench_")}
+    english = {path.name for path in (ROOT / "results/english").iterdir() if path.is_dir()} - {"quick"}
+    ranges = {name for name in tables if name.startswith(("streamingqa-", "reductions-"))}
+    assert tables | english <= named | ranges
+
+
 def test_the_figure_shows_what_the_table_says(scripts: dict[str, ModuleType]) -> None:
     figure, table = scripts["figure"], block("README.md", "english").splitlines()
     columns = [cell.strip() for cell in table[0].split("|")[1:-1]]
