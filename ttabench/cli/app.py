@@ -101,7 +101,7 @@ def train(
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
-    checkpoint: o.Checkpoint = "none",
+    checkpoint: o.TrainFrom = "none",
     source: o.Source = "",
     split: o.Split = "train",
     task_set: o.TaskSet = None,

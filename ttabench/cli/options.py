@@ -103,6 +103,11 @@ Checkpoint = Annotated[
     typer.Option(help="Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)",
                  show_default=False, rich_help_panel=RUN),
 ]  # fmt: skip
+TrainFrom = Annotated[
+    str,
+    typer.Option("--checkpoint", help="Trained adapter to start from: a folder, or shipped:NAME. (default: none)",
+                 show_default=False, rich_help_panel=RUN),
+]  # fmt: skip
 State = Annotated[Path | None, typer.Option(help="Start from a state written by `adapt`.", rich_help_panel=RUN)]
 ReadState = Annotated[
     Path | None, typer.Option("--state", help="Continue from a state that `adapt` wrote.", rich_help_panel=RUN)
@@ -282,7 +287,7 @@ RowSeconds = Annotated[
 ]  # fmt: skip
 TimeLimit = Annotated[
     float | None,
-    typer.Option(help="Leave out rows of which one pass would take longer. (default: no limit)", show_default=False,
+    typer.Option(help="Leave out rows of which one pass would take more seconds. (default: no limit)", show_default=False,
                  rich_help_panel=HOW),
 ]  # fmt: skip
 ProfilePlot = Annotated[
