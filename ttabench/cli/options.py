@@ -287,8 +287,8 @@ RowSeconds = Annotated[
 ]  # fmt: skip
 TimeLimit = Annotated[
     float | None,
-    typer.Option(help="Leave out rows of which one pass would take more seconds. (default: no limit)", show_default=False,
-                 rich_help_panel=HOW),
+    typer.Option(help="Leave out rows of which one pass would take more seconds. (default: no limit)",
+                 show_default=False, rich_help_panel=HOW),
 ]  # fmt: skip
 ProfilePlot = Annotated[
     Path | None,
