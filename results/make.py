@@ -1,6 +1,6 @@
 """Makes everything in this folder: runs the suites, then computes their tables. Nothing here is typed by hand.
 
-    python results/make.py                       run what is missing, then write every table and the README's
+    python results/make.py                       run what is missing, then write every table, the documentation's too
     python results/make.py streamingqa-16        one suite
     python results/make.py --tables              tables only, from the records that are there
     python results/make.py --profile             what methods cost on this machine; seconds, so leave it idle
@@ -27,7 +27,7 @@ import english
 import english_run
 import english_tables
 import grids
-import readme
+import pages
 from suites import (
     BY_LENGTH,
     BY_PART,
@@ -150,7 +150,7 @@ def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         english_run.make(options.suites, place.relative_to(HERE.parent), quick=options.quick)
     english_tables.write(english_folder(options))
     if not options.quick:
-        readme.write_english()
+        pages.write_english()
 
 
 def main() -> None:
@@ -164,7 +164,7 @@ def main() -> None:
         "--out",
         type=lambda path: Path(path).resolve(),
         default=HERE,
-        help="another folder: a trial, which leaves the README alone",
+        help="another folder: a trial, which leaves README and docs alone",
     )
     parser.add_argument("--seeds", default=SEEDS)
     parser.add_argument("--limit", type=int, help="most queries a run asks")
@@ -202,7 +202,7 @@ def main() -> None:
     made = write_suites(options.out)
     if not trial:
         of_books = {suite: grid_of(suite, HERE) for suite in BY_LENGTH if suite in TWINS and has_runs(suite)}
-        readme.write(made, of_books)
+        pages.write(made, of_books)
 
 
 if __name__ == "__main__":

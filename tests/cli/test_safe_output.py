@@ -175,7 +175,7 @@ def test_a_damaged_record_is_mended_by_running_again(ttabench: Command, common: 
 def test_what_is_typed_too_long_or_as_no_pattern(ttabench: Command, tmp_path: Path) -> None:
     save_record(record(), tmp_path)
     assert "is no pattern of paths" in one_line(ttabench("compare", "a**b"))
-    assert "is no list of numbers" in one_line(ttabench("eval", "--seeds", "1" * 5000))
+    assert "is not a list of whole numbers" in one_line(ttabench("eval", "--seeds", "1" * 5000))
     long = "x" * 300
     for words in (
         ["compare", long], ["eval", "--task", f"./{long}"], ["eval", "--source", long], ["eval", "--state", long],

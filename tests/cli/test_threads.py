@@ -49,7 +49,7 @@ def test_commands_refuse_in_one_line(command: str, count: str, ttabench: Command
 
 
 def test_a_profile_on_paper_has_no_threads(ttabench: Command) -> None:
-    assert "--threads has no part" in one_line(ttabench("profile", "--analytic", "--threads", 2))
+    assert "--threads has no effect" in one_line(ttabench("profile", "--analytic", "--threads", 2))
 
 
 def test_threads_are_recorded_and_are_no_part_of_a_run(ttabench: Command, common: list[object]) -> None:

@@ -304,15 +304,15 @@ def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> No
     ran = ttabench("new", "method", "tail_end", "--out", tmp_path)
     assert ran.out.split() == [str(tmp_path / "tail_end.py"), str(tmp_path / "test_tail_end.py")]
     assert ttabench("check", tmp_path / "tail_end.py").code == 0
-    assert "is there already" in one_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
+    assert "exists already" in one_line(ttabench("new", "method", "tail_end", "--out", tmp_path))
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("new", "method", "Tail"), "'Tail' is no name of a method"),
-        (("new", "method", "icl"), "icl is a method of ttabench's own"),
-        (("new", "task", "mine"), "Unknown thing to begin 'task'"),
+        (("new", "method", "Tail"), "'Tail' is not a valid method name"),
+        (("new", "method", "icl"), "ttabench has a method icl already"),
+        (("new", "task", "mine"), "cannot write 'task'"),
         (("check", "icll"), "Did you mean 'icl'"),
         (("check", "window", "--set", "recent=0"), "at least 1 token is needed"),
         (("check", "snapkv", "--set", "group=per_query"), ""),

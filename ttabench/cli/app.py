@@ -71,7 +71,7 @@ def eval_(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Run a method on a task and store the result; the same command again returns or continues it."""
+    """Run a method on a task and store the result; the same command again returns or resumes it."""
     _say_loading(model, json or quiet)
     from ttabench.cli import commands
     from ttabench.core.environment import use_threads
@@ -101,7 +101,7 @@ def train(
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
-    checkpoint: o.Checkpoint = "none",
+    checkpoint: o.TrainFrom = "none",
     source: o.Source = "",
     split: o.Split = "train",
     task_set: o.TaskSet = None,
@@ -132,7 +132,7 @@ def train(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command goes on."""
+    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command resumes."""
     _say_loading(model, json or quiet)
     from ttabench.cli import commands
     from ttabench.cli import train as train_command
@@ -181,7 +181,7 @@ def adapt(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Read files and write the adapted state, for `eval --state`; or go on reading from one.
+    """Read files and write the adapted state for `eval --state`; --state continues an earlier one.
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
@@ -227,7 +227,7 @@ def list_(what: o.What, name: o.Name = "", out: o.Out = o.DEFAULT_OUT, json: o.A
 
 @app.command()
 def check(method: o.Checked, preset: o.Preset = "", set_: o.Set = None, json: o.AsJson = False) -> None:
-    """Check that a method keeps the promises of the contract, a verdict a line; leaves with 1 where one is broken."""
+    """Check that a method keeps the promises of the contract, one verdict a line; exit code 1 if one is broken."""
     _say_loading("models of two layers", json)
     from ttabench.cli import contract
 
@@ -260,7 +260,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        return _complain(f"{str(error.filename)[:40]}... is too long for the name of a file. Give a shorter one.", 2)
+        return _complain(f"{str(error.filename)[:40]}... is too long for a file name. Give a shorter one.", 2)
     except (typer.Abort, KeyboardInterrupt) as error:
         if isinstance(error.__cause__, EOFError):  # typer takes it for the end of what somebody types
             raise error.__cause__ from None
@@ -269,7 +269,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         told = error.format_message() if hasattr(error, "format_message") else str(error)
         return _complain(told, getattr(error, "exit_code", 2))
     if code == 130:
-        return _complain("Interrupted. The same command goes on where it stopped.", 130)
+        return _complain("Interrupted. The same command resumes where it stopped.", 130)
     return code if isinstance(code, int) else 0
 
 

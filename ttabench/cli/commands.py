@@ -55,7 +55,7 @@ def number_list(flag: str, text: str) -> tuple[int, ...]:
     """
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
-        raise UserError(f"{flag} {text[:40]!r} is no list of numbers.", f"Write {flag} 1,2,3.")
+        raise UserError(f"{flag} {text[:40]!r} is not a list of whole numbers.", f"Write {flag} 1,2,3.")
     return tuple(int(part) for part in parts)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 
 from ttabench.core import render
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.methods import registry
 from ttabench.methods.others import NAME
 from ttabench.methods.settings import preset_for, settings_of, typed_settings
@@ -63,15 +63,15 @@ def new(what: str, name: str, out: Path) -> None:
     from ttabench.contract.skeleton import files
 
     if what != "method":
-        raise UnknownName("thing to begin", what, ["method"])
+        raise UserError(f"`new` cannot write {what[:40]!r}.", "Run `ttabench new method NAME`.")
     if not NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name of a method.", "Use lower-case letters, digits and _.")
+        raise UserError(f"{name!r} is not a valid method name.", "Use lower-case letters, digits and _.")
     if name in registry.methods():
-        raise UserError(f"{name} is a method of ttabench's own.", "Give another name.")
+        raise UserError(f"ttabench has a method {name} already.", "Give another name.")
     written = files(name)
     for file in written:
         if (out / file).exists():
-            raise UserError(f"{out / file} is there already.", "Give another name, or --out DIR.")
+            raise UserError(f"{out / file} exists already.", "Give another name, or --out DIR.")
     try:
         out.mkdir(parents=True, exist_ok=True)
         for file, text in written.items():

@@ -45,7 +45,7 @@ def batch_size(typed: str | int) -> int:
     """
     text = str(typed)
     if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
-        raise typer.BadParameter(f"{text[:40]!r} is neither a number of queries, 1 or more, nor auto.")
+        raise typer.BadParameter(f"{text[:40]!r} is neither auto nor a whole number of at least 1.")
     return 0 if text == "auto" else int(text)
 
 
@@ -62,8 +62,8 @@ Task = Annotated[
 Checked = Annotated[
     str, typer.Argument(help="A method: a name, or a file of Python (./mine.py).", autocompletion=complete_method)
 ]
-NewWhat = Annotated[str, typer.Argument(help="method")]
-NewName = Annotated[str, typer.Argument(help="Its name: lower case, digits and _.")]
+NewWhat = Annotated[str, typer.Argument(help="What to begin: method.")]
+NewName = Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")]
 NewOut = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.", rich_help_panel=HOW)]
 Model = Annotated[
     str,
@@ -103,9 +103,14 @@ Checkpoint = Annotated[
     typer.Option(help="Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)",
                  show_default=False, rich_help_panel=RUN),
 ]  # fmt: skip
+TrainFrom = Annotated[
+    str,
+    typer.Option("--checkpoint", help="Trained adapter to start from: a folder, or shipped:NAME. (default: none)",
+                 show_default=False, rich_help_panel=RUN),
+]  # fmt: skip
 State = Annotated[Path | None, typer.Option(help="Start from a state written by `adapt`.", rich_help_panel=RUN)]
 ReadState = Annotated[
-    Path | None, typer.Option("--state", help="Go on from what an earlier `adapt` has read.", rich_help_panel=RUN)
+    Path | None, typer.Option("--state", help="Continue from a state that `adapt` wrote.", rich_help_panel=RUN)
 ]
 AskOnly = Annotated[
     bool, typer.Option("--ask-only", help="Read none of the task's context (with --state).", rich_help_panel=WHAT)
@@ -113,7 +118,7 @@ AskOnly = Annotated[
 SwapState = Annotated[
     bool,
     typer.Option("--swap-state", rich_help_panel=WHAT,
-                 help="Answer under the own state, under another context's, and under none: is a gain memory?"),
+                 help="Answer under the own state, another context's and none, and compare: is a gain memory?"),
 ]  # fmt: skip
 Out = Annotated[
     Path, typer.Option("--out", "-o", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)
@@ -128,31 +133,34 @@ Quiet = Annotated[
 Threads = Annotated[
     int | None,
     typer.Option(min=1, max=MOST_THREADS, metavar="N", show_default=False, rich_help_panel=HOW,
-                 help="Threads of the processor; no part of a run's identity. (default: torch's own choice)"),
+                 help="CPU threads; not part of a run's identity. (default: torch's own choice)"),
 ]  # fmt: skip
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.", rich_help_panel=HOW)]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=HOW)]
 BatchSize = Annotated[
     int,
     typer.Option(parser=batch_size, metavar="N|auto", rich_help_panel=HOW,
-                 help="Queries answered together; auto: as many as fit. Halved where memory does not suffice."),
+                 help="Queries answered together; auto: as many as fit. Halved when memory runs out."),
 ]  # fmt: skip
 RandomWeights = Annotated[
     bool, typer.Option("--random-weights", help="Build the architecture with random weights.", rich_help_panel=RUN)
 ]
 Bos = Annotated[
-    str, typer.Option("--bos", help="What begins a text: auto (what the tokenizer adds), yes, no.", rich_help_panel=HOW)
+    str,
+    typer.Option(
+        "--bos", help="Whether texts begin with BOS: auto (as the tokenizer says), yes, no.", rich_help_panel=HOW
+    ),
 ]
 BaseCheckpoint = Annotated[
     str,
-    typer.Option(help="LoRA checkpoint, or shipped:NAME, that the base LM stands on.", show_default=False,
-                 rich_help_panel=RUN),
+    typer.Option(help="LoRA checkpoint applied to the base LM under any method: a folder, or shipped:NAME.",
+                 show_default=False, rich_help_panel=RUN),
 ]  # fmt: skip
 ChatTemplate = Annotated[
     bool | None,
     typer.Option("--chat-template/--no-chat-template", show_default=False, rich_help_panel=WHAT,
-                 help="Context and question as a user's turn of the tokenizer's chat template. (default: where there"
-                 " is one and the task's card has a prompt for it)"),
+                 help="Give context and question as a user's turn of the tokenizer's chat template. (default: where"
+                 " there is one and the task's card has a prompt for it)"),
 ]  # fmt: skip
 Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
 Metric = Annotated[str, typer.Option(help="Metric compared. (default: the task's main one)", show_default=False)]
@@ -171,14 +179,14 @@ More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in 
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
 StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
 Replace = Annotated[
-    bool, typer.Option("--force", help="Replace the state in --out; what is no file of a state is never replaced.")
+    bool, typer.Option("--force", help="Replace the state in --out; other files there are never replaced.")
 ]
 TrainOut = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
                  show_default=False, rich_help_panel=HOW),
 ]  # fmt: skip
-RECIPE = "Recipe (what is not given is the preset's)"
+RECIPE = "Recipe (defaults: those of the preset)"
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", rich_help_panel=RECIPE)]
 Lr = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=RECIPE)]
 Warmup = Annotated[int | None, typer.Option(help="Steps of linear warm-up.", rich_help_panel=RECIPE)]
@@ -188,17 +196,18 @@ Clip = Annotated[float | None, typer.Option(help="Largest norm of the gradient."
 Decay = Annotated[float | None, typer.Option(help="Weight decay (AdamW).", rich_help_panel=RECIPE)]
 Documents = Annotated[
     str,
-    typer.Option(help="Pieces of context in a training episode; 8,16,32 rises in equal parts of the steps.",
+    typer.Option(help="Pieces of context in a training episode; of 8,16,32 each gets an equal part of the steps.",
                  show_default=False, rich_help_panel=RECIPE),
 ]  # fmt: skip
 Rounds = Annotated[
     int | None,
-    typer.Option(help="How often the steps go through all --documents.", show_default=False, rich_help_panel=RECIPE),
-]
+    typer.Option(help="How many times the steps go through the list of --documents.", show_default=False,
+                 rich_help_panel=RECIPE),
+]  # fmt: skip
 Questions = Annotated[int | None, typer.Option(help="Queries about each piece.", rich_help_panel=RECIPE)]
 BatchDocuments = Annotated[
     int | None,
-    typer.Option(help="Pieces in one step, in several episodes; 0: one episode a step.", rich_help_panel=RECIPE),
+    typer.Option(help="Pieces in one step, over several episodes; 0: one episode a step.", rich_help_panel=RECIPE),
 ]
 SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at the end only.", rich_help_panel=HOW)]
 Stored = Annotated[
@@ -210,13 +219,15 @@ ValidateEvery = Annotated[
 ]
 Accumulate = Annotated[
     int,
-    typer.Option(help="Micro-batches of a step: so many times --batch-documents, in the memory of one.",
+    typer.Option(help="Micro-batches of a step: so many times --batch-documents, in the memory of one batch.",
                  rich_help_panel=RECIPE),
 ]  # fmt: skip
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from the last save in --out; it does so anyway.", rich_help_panel=HOW)
+    bool, typer.Option("--resume", help="Resume from the last save in --out; this is the default.", rich_help_panel=HOW)
 ]
-Overwrite = Annotated[bool, typer.Option("--force", help="Start anew in --out.", rich_help_panel=HOW)]
+Overwrite = Annotated[
+    bool, typer.Option("--force", help="Start again in --out, without what is saved there.", rich_help_panel=HOW)
+]
 MEASURED = "What is measured"
 Methods = Annotated[
     str,
@@ -231,21 +242,21 @@ ProfileSet = Annotated[
 ProfilePreset = Annotated[
     str,
     typer.Option("--preset", show_default=False, rich_help_panel=RUN,
-                 help="Named settings, of methods that have them. (default: stream, else those named like the model)"),
+                 help="Named settings, of methods that have them. (default: stream, else those of the model's name)"),
 ]  # fmt: skip
 ProfileCheckpoint = Annotated[
     str,
     typer.Option("--checkpoint", show_default=False, rich_help_panel=RUN,
-                 help="Adapter of the one trained method, or none. (default: what is shipped for --task, or none)"),
+                 help="Checkpoint of the one trained method, or none. (default: the one shipped for --task, or none)"),
 ]  # fmt: skip
 ShippedFor = Annotated[
-    str, typer.Option("--task", "-t", help="Whose shipped checkpoint trained methods take.", rich_help_panel=RUN)
+    str, typer.Option("--task", "-t", help="Task whose shipped checkpoint trained methods use.", rich_help_panel=RUN)
 ]
 Prefill = Annotated[
     str, typer.Option(help="Tokens of context, separated by commas: 1k,4k,64k,1m.", rich_help_panel=MEASURED)
 ]
 Generate = Annotated[int, typer.Option(help="Tokens written after the prompt.", rich_help_panel=MEASURED)]
-Repeat = Annotated[int, typer.Option(help="Counted repetitions; medians are reported.", rich_help_panel=MEASURED)]
+Repeat = Annotated[int, typer.Option(help="Measured repetitions; medians are reported.", rich_help_panel=MEASURED)]
 PieceTokens = Annotated[int, typer.Option(help="Tokens of one piece of context.", rich_help_panel=MEASURED)]
 Throughput = Annotated[
     bool,
@@ -262,7 +273,7 @@ Queries = Annotated[
 ]
 ProfileTraining = Annotated[
     bool,
-    typer.Option("--training", help="Milliseconds a training sample; memory of adapting one document.",
+    typer.Option("--training", help="Milliseconds per training sample, and memory of adapting one document.",
                  rich_help_panel=MEASURED),
 ]  # fmt: skip
 MemoryLimit = Annotated[
@@ -271,13 +282,13 @@ MemoryLimit = Annotated[
 ]
 RowSeconds = Annotated[
     float,
-    typer.Option(help="A row (a batch of --throughput) is repeated no further once it took so long.",
+    typer.Option(help="Stop repeating a row (with --throughput, a batch) after so many seconds.",
                  rich_help_panel=HOW),
 ]  # fmt: skip
 TimeLimit = Annotated[
     float | None,
-    typer.Option(help="Leave out rows whose one pass would take more seconds. (default: none)", show_default=False,
-                 rich_help_panel=HOW),
+    typer.Option(help="Leave out rows of which one pass would take more seconds. (default: no limit)",
+                 show_default=False, rich_help_panel=HOW),
 ]  # fmt: skip
 ProfilePlot = Annotated[
     Path | None,

@@ -59,21 +59,21 @@ def profile(
 ) -> None:
     """Measure what methods cost at several lengths of context: latency, memory, state, share of the machine's limit.
 
-    Every method runs in a process of its own. The same command again goes on where it stopped, or shows what is stored.
+    Every method runs in a process of its own. The same command again resumes where it stopped, or shows what is stored.
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
     if not (json or quiet or form != "table" or analytic):
         loading(f"libraries and {Path(model).name or model}")
     if throughput + training + analytic > 1:
-        raise UserError("--throughput, --training and --analytic are three profiles.", "Give one of them.")
+        raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
     typed = {"methods": methods, "preset": preset, "settings": tuple(set_ or ())}
     load = {"piece_tokens": piece_tokens, "generate": generate, "repeat": repeat, "row_seconds": row_seconds}
     showing = Showing(form="json" if json else form, quiet=quiet, force=force, threads=threads)
     if analytic:
-        _refuse(context, MEASURING, "has no part in --analytic.")
+        _refuse(context, MEASURING, "has no effect with --analytic.")
         _on_paper({**typed, "model": model, "prefill": prefill}, load, {"dtype": dtype, "queries": queries}, showing)
         return
-    _refuse(context, ON_PAPER, "belongs to --analytic.")
+    _refuse(context, ON_PAPER, "has an effect only with --analytic.")
     said = {
         "mode": "throughput" if throughput else "training" if training else "latency", "model": model,
         "random_weights": random_weights, "task": task, "device": device, "dtype": dtype, "time_limit": time_limit,

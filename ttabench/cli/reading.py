@@ -35,7 +35,7 @@ def pieces_of(reading: Reading) -> list[Observe]:
     if not reading.files:
         raise UserError("There is nothing to read.", "Give --context FILE.")
     if reading.pieces not in PIECES:
-        raise UnknownName("way to cut files", reading.pieces, list(PIECES))
+        raise UnknownName("value of --pieces", reading.pieces, list(PIECES))
     separator = {"file": None, "paragraphs": "\n\n", "lines": "\n"}[reading.pieces]
     found = []
     for file in reading.files:

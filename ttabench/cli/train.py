@@ -48,7 +48,7 @@ class Training:
     dtype: str
     """Number format of the stored parameters."""
     resume: bool
-    """Go on from what is stored, if there is something; False starts anew."""
+    """Resume from what is saved, if anything is; False starts again."""
     accumulate: int = 1
     validate_every: int = 0
 
@@ -184,9 +184,9 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
     if recipe.schedule not in SCHEDULES:
         raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
     if recipe.rounds < 1:
-        raise UserError(f"--rounds {recipe.rounds} trains nothing.", "Give 1 or more.")
+        raise UserError(f"--rounds must be at least 1, got {recipe.rounds}.")
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
-        raise UserError("An episode needs documents and questions.", "Give --documents and --questions of 1 or more.")
+        raise UserError("--documents and --questions must be at least 1.", "Leave them out for those of the preset.")
     if (asked := max(recipe.documents) * recipe.questions) > MOST_ASKED:
         raise UserError(f"An episode of {asked:,} questions is too long.", "Give fewer --documents or --questions.")
     return recipe

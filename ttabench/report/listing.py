@@ -16,6 +16,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import Cell, Table
 from ttabench.methods import registry
 from ttabench.methods.settings import describe_settings
+from ttabench.methods.spec import MethodSpec
 from ttabench.run.resolve import STANDING
 
 WHAT = ("methods", "tasks", "models", "runs")
@@ -62,9 +63,14 @@ def methods_table() -> Table:
     return Table(title="methods", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 
-def settings_table(method: str) -> Table:
-    """The settings of one method: type, default, meaning."""
-    spec = registry.find(method)
+def settings_table(method: str, spec: MethodSpec | None = None) -> Table:
+    """The settings of one method: type, default, meaning.
+
+    Args:
+        method: its name.
+        spec: the method, where it is there already.
+    """
+    spec = spec or registry.find(method)
     meanings = field_docs(spec.Settings)
     described = [(key, kind, default, meanings.get(key, "")) for key, kind, default in describe_settings(spec)]
     data = [

@@ -1,4 +1,4 @@
-"""What the README shows of the results: put between its markers, from the records alone."""
+"""What the README and the documentation show of the results: put between markers, from the records alone."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from ttabench.report.finding import runs_in
 from ttabench.report.frames import crossed
 
 HERE = Path(__file__).resolve().parent
-README = HERE.parent / "README.md"
-IN_README = ("streamingqa-16", "squad_seq-16")
+README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
+IN_DOCS = ("streamingqa-16", "squad_seq-16")
 METHODS = ("none", "icl", "mac", "mac hierarchy=16")
 
 
 def write(made: Mapping[str, str], of_books: Mapping[str, str]) -> None:
-    """The part on the miniature world.
+    """What the documentation shows of the miniature world.
 
     Args:
         made: what `ttabench compare` says of each suite.
         of_books: the grid of each suite of books.
     """
-    details = [f"### {suite}\n\n{made[suite]}" for suite in IN_README if suite in made]
+    details = [f"### {suite}\n\n{made[suite]}" for suite in IN_DOCS if suite in made]
     grids_of_books = [of_books[suite] for suite in BY_LENGTH if suite in of_books]
-    put(README, "results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
+    put(DOCS, "results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
 
 
 def write_english() -> None:
-    """The part on real data."""
+    """What both show of real data."""
     put(README, "english", english_tables.shown_in_readme())
+    put(DOCS, "english", english_tables.shown_in_docs())
 
 
 def put(page: Path, marker: str, text: str) -> None:

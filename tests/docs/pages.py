@@ -1,0 +1,54 @@
+"""The README and the pages of docs/, and the blocks of code in them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.places import ROOT
+
+DOCS = ROOT / "docs"
+FENCE = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$', re.M | re.S)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: str
+    language: str
+    title: str
+    code: str
+
+
+def pages() -> dict[str, str]:
+    """Text by path below the root."""
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def blocks(language: str = "") -> Iterator[Block]:
+    """The blocks of all pages, or those of one language."""
+    for page, text in pages().items():
+        for found in FENCE.finditer(text):
+            if language in ("", found["language"]):
+                yield Block(page, found["language"], found["title"] or "", found["code"])
+
+
+def commands() -> dict[str, list[str]]:
+    """What is typed in blocks of the shell, by page and line: the words of every command."""
+    found = {}
+    for block in blocks("bash"):
+        for line in block.code.splitlines():
+            for part in line.split(" && "):
+                words = shlex.split(part, comments=True)
+                if words:
+                    found[f"{block.page}: {part.strip()}"] = [words[0].removeprefix(".venv/bin/"), *words[1:]]
+    return found
+
+
+def beside(page: str, target: str) -> Path:
+    """The file that a link of a page points to."""
+    return (ROOT / page).parent / target

@@ -1,0 +1,142 @@
+"""Every block of code in the README and the documentation runs, or is what it is said to be."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.main import TyperGroup
+
+from tests.conftest import Command
+from tests.docs.pages import Block, blocks, commands
+from tests.places import ROOT
+from ttabench.cli.app import app
+from ttabench.core.typed import assignments
+from ttabench.methods import registry
+from ttabench.methods.settings import preset_for, settings_of, typed_settings
+from ttabench.readers import cards, load
+
+COMMANDS = commands()
+OURS = {line: words[1:] for line, words in COMMANDS.items() if words[0] == "ttabench"}
+FILES = [block for block in blocks("python") if block.title]
+SCRIPTS: dict[str, str] = {}
+"""The Python of a page, which runs as one."""
+for each in blocks("python"):
+    if not each.title and each.page != "README.md":
+        SCRIPTS[each.page] = SCRIPTS.get(each.page, "") + each.code
+
+
+def test_every_block_says_what_it_is() -> None:
+    for block in blocks():
+        assert block.language in ("bash", "python", "yaml", "toml", "text"), block
+
+
+@pytest.mark.parametrize("line", OURS)
+def test_a_command_of_ours_parses_and_names_what_there_is(line: str) -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    words = OURS[line]
+    context = group.make_context("ttabench", list(words), resilient_parsing=False)
+    command = group.get_command(context, words[0])
+    assert command is not None, words
+    typed = command.make_context(words[0], words[1:], parent=context).params
+    task = typed.get("task")
+    assert task is None or task in cards.names() or task.endswith(".yaml"), task
+    if words[0] == "eval" and task in cards.names():
+        told = [text for text in typed["task_set"] or () if not text.startswith("articles=")]  # twins have few titles
+        load(task, source="mini", options=assignments(told, "--task-set"))
+    for method in filter(None, [typed.get("method"), *(typed.get("methods") or "").split(",")]):
+        if method.endswith(".py") or method.startswith("kvpress:"):
+            continue
+        spec = registry.find(method)
+        if words[0] != "profile":
+            settings_of(spec, typed_settings(spec, typed.get("set_") or ()), preset_for(spec, typed["preset"], "nano"))
+
+
+def test_every_other_command_is_of_something_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = re.findall(r"@nox\.session\ndef (\w+)", (ROOT / "noxfile.py").read_text(encoding="utf-8"))
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    names = {line.partition("==")[0].lower() for line in pinned}
+    for line, (program, *words) in COMMANDS.items():
+        match program, words:
+            case "ttabench", _:
+                continue
+            case "nox", ["-s", *named]:
+                before = named[: named.index("--")] if "--" in named else named
+                assert set(before) <= set(sessions), line
+            case "pip", ["install", *wanted]:
+                packages = [word for word in wanted if not word.startswith(("-", "constraints", "."))]
+                assert all(word in pinned if "==" in word else word in names for word in packages), line
+            case "python3", ["-m", "venv", ".venv"]:
+                continue
+            case "pytest", [*_, path]:
+                assert (ROOT / path).exists(), line
+            case "pre-commit", ["install"]:
+                assert (ROOT / ".pre-commit-config.yaml").exists()
+            case "python", ["-m", "ttabench.harness", *options]:
+                from lm_eval._cli import HarnessCLI
+
+                monkeypatch.setattr(sys, "argv", ["lm-eval", *options, "--model", "ttabench"])
+                assert HarnessCLI().parse_args().tasks, line
+            case "python", [script, *options]:
+                source = (ROOT / script).read_text(encoding="utf-8")
+                assert all(f'"{word}"' in source for word in options if word.startswith("--")), line
+            case _:
+                pytest.fail(f"nobody checks this command: {line}")
+
+
+@pytest.mark.parametrize("page", SCRIPTS)
+def test_python_runs_and_prints_what_stands_behind_it(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The blocks of a page, one after the other; those of the README run in tests/methods/test_session.py."""
+    expected = re.findall(r"print\(.*\)  # (.*)", SCRIPTS[page])
+    assert expected
+    monkeypatch.chdir(tmp_path)
+    exec(compile(SCRIPTS[page], page, "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+@pytest.mark.parametrize("block", FILES, ids=lambda block: block.title)
+def test_a_method_written_in_a_page_keeps_every_promise(
+    block: Block, ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(block.title).write_text(block.code, encoding="utf-8")
+    ran = ttabench("check", f"./{block.title}")
+    assert ran.code == 0, ran.out + ran.err
+
+
+def test_the_card_in_a_page_reads_the_rows_below_it(tmp_path: Path) -> None:
+    (card,) = blocks("yaml")
+    (rows,) = [each.code for each in blocks("text") if each.page == card.page]
+    (tmp_path / "office.yaml").write_text(card.code, encoding="utf-8")
+    name, text = rows.removeprefix("# ").split("\n", 1)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    (episode,) = load(str(tmp_path / "office.yaml"), source=str(tmp_path / name), split="test", seed=0).episodes()
+    assert [ask.answers[0] for ask in episode.asks()] == ["room 12", "room 7"]
+
+
+def test_entry_points_in_pages_are_of_the_package_that_they_speak_of() -> None:
+    found = list(blocks("toml"))
+    assert found
+    for block in found:
+        for group, offers in tomllib.loads(block.code)["project"]["entry-points"].items():
+            assert group in ("ttabench.methods", "ttabench.readers")
+            for place in offers.values():
+                module, _, name = place.partition(":")
+                path = ROOT / "tests/methods/plugin" / module.replace(".", "/")
+                file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+                assert re.search(rf"^(def )?{name}\b", file.read_text(encoding="utf-8"), re.M), place
+
+
+def test_documentation_is_built_by_a_session_with_warnings_as_errors() -> None:
+    session = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    assert '"zensical", "build", "--strict"' in session
+    assert find_spec("ttabench.report.reference") is not None
+    assert '"ttabench.report.reference", "build/reference"' in session

@@ -1,0 +1,109 @@
+"""What pages there are, what they point to, and that no figure in them is made up."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import DOCS, beside, pages
+from tests.places import ROOT
+from ttabench.report.reference import page_of, parts, specs
+
+CONFIG = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+SNIPPET = re.compile(r'^--8<-- "(.+)"$', re.M)
+FIGURE = re.compile(r"\d[\d.]* ± [\d.]*\d")
+MEASURED = {"87.5 ± 5.9", "65.6 ± 8.5", "0.0 ± 0.0", "4.4 ± 2.2", "32.6 ± 6.8"}
+"""Figures of no suite: what the first lines print (tests/test_readme.py), and one run of SmolLM2 on
+SQuAD's articles 36 to 48."""
+
+
+def named(entry: Any) -> Iterator[str]:
+    """Pages of the navigation."""
+    if isinstance(entry, str):
+        yield entry
+        return
+    for inner in entry.values() if isinstance(entry, dict) else entry:
+        yield from named(inner)
+
+
+def test_navigation_names_every_page_and_no_other() -> None:
+    there = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+    assert sorted(named(CONFIG["nav"])) == there
+
+
+def test_every_method_has_a_page_and_no_page_lacks_its_method() -> None:
+    wanted = {page_of(spec) for spec in specs()}
+    assert {path.stem for path in (DOCS / "methods").glob("*.md")} - {"index"} == wanted
+    for name in wanted:
+        text = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
+        assert SNIPPET.findall(text) == [f"methods/{name}.md"], name
+        assert text.startswith(f"# {name}\n")
+        for heading in ("**In words.**", "## Results"):
+            assert heading in text, name
+
+
+def test_what_pages_take_in_is_there() -> None:
+    made = parts()
+    wanted = {snippet for text in pages().values() for snippet in SNIPPET.findall(text)}
+    assert set(made) <= wanted, "what is written is shown somewhere"
+    folders = CONFIG["markdown_extensions"]["pymdownx.snippets"]["base_path"]
+    for snippet in wanted - set(made):
+        assert any((ROOT / folder / snippet).is_file() for folder in folders), snippet
+
+
+@pytest.mark.parametrize("spec", specs(), ids=page_of)
+def test_settings_presets_and_recipes_of_a_method_are_written(spec: Any) -> None:
+    part = parts()[f"methods/{page_of(spec)}.md"]
+    for setting in fields(spec.Settings):
+        assert f"| {setting.name} | " in part
+    for name in (*spec.presets, *spec.recipes):
+        assert f"| `{name}` | " in part
+    assert ("Cost on paper" in part) == (spec.cost is not None)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_to_files_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", pages()[page]):
+        if not target.startswith(("http://", "https://")):
+            assert beside(page, target).exists(), target
+
+
+def test_every_figure_is_one_of_the_tables_of_results() -> None:
+    known = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "results").rglob("*.md"))
+    known += (DOCS / "results.md").read_text(encoding="utf-8")  # which tests compare with the records
+    for page, text in pages().items():
+        for figure in FIGURE.findall(text):
+            assert figure in MEASURED or re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", known), (page, figure)
+
+
+def test_names_in_pages_are_on_the_page_of_the_api() -> None:
+    """What `zensical build --strict` finds, too, where it is installed."""
+    api = pages()["docs/api.md"]
+    shown = set()
+    for entry in re.finditer(r"^::: (\S+)\n(?:    options:\n      members: \[(.*)\]\n)?", api, re.M):
+        names = [f"{entry[1]}.{member}" for member in (entry[2] or "").split(", ") if member] or [entry[1]]
+        for name in names:
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), name
+        shown.update(names)
+    linked = {name for text in pages().values() for name in re.findall(r"\]\[(ttabench\.[\w.]+)\]", text)}
+    assert linked
+    assert [name for name in linked if not {name, name.rpartition(".")[0]} & shown] == []
+
+
+def test_layout_names_every_room_and_no_other() -> None:
+    there = {path.name for path in (ROOT / "ttabench").iterdir() if path.is_dir() and not path.name.startswith("__")}
+    for page in ("README.md", "docs/extend/layout.md"):
+        tree = pages()[page].partition("\nttabench/ ")[2].partition("\ntasks/ ")[0]
+        assert set(re.findall(r"^  (\w+)/", tree, re.M)) == there, page
+
+
+def test_layout_names_the_scripts_of_results() -> None:
+    layout = pages()["docs/extend/layout.md"]
+    assert [path.name for path in (ROOT / "results").glob("*.py") if path.name not in layout] == []
