@@ -11,8 +11,8 @@ A text read in blocks is attended to in the same two parts on a CPU (`Plan.reads
 mask, the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
 
 Registered with transformers under `NAME`, where it is sdpa until there is a `Plan`: a prefix that all rows share, slots
-that single heads miss, a text that is read on, or somebody who watches: `watched(look)` shows every call of a forward
-to `look`, which may also answer it in place of the kernel.
+that single heads miss or weigh otherwise, a text that is read on, or somebody who watches: `watched(look)` shows every
+call of a forward to `look`, which may also answer it in place of the kernel.
 """
 
 from __future__ import annotations

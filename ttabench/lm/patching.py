@@ -2,6 +2,7 @@
 
     patch = encoded(lm, patch)                       tokens are read once and become keys and values
     logits_BTV, window = forward(lm, patch, ids_BT)  text rows on top of them
+    hidden_BTC, window = hidden_states(lm, patch, ids_BT, layout)     tokens that stand otherwise, see `layout`
 
 The window of a row is [prefix slots] [BOS, unless the prefix holds one] [text]. Prefix keys are used as they are; text
 positions start at `prefix.next_position_B` and skip padding, so padding on either side changes nothing.
