@@ -42,8 +42,8 @@ def test_the_first_lines_print_their_table(ttabench: Command, tmp_path: Path, mo
     assert rows(ran.out) == rows(lines)
 
 
-def rows(text: str) -> set[tuple[str, ...]]:
+def rows(text: str) -> list[tuple[str, ...]]:
     """Rows of the table of runs, without what the machine decides."""
     found = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in text.splitlines() if "| mini |" in line]
     assert len(found) == 3
-    return {(*row[:8], row[10]) for row in found}
+    return [(*row[:8], row[10]) for row in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -79,6 +80,21 @@ def test_every_figure_is_one_of_the_tables_of_results() -> None:
     for page, text in pages().items():
         for figure in FIGURE.findall(text):
             assert figure in MEASURED or re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d])", known), (page, figure)
+
+
+def test_names_in_pages_are_on_the_page_of_the_api() -> None:
+    """What `zensical build --strict` finds, too, where it is installed."""
+    api = pages()["docs/api.md"]
+    shown = set()
+    for entry in re.finditer(r"^::: (\S+)\n(?:    options:\n      members: \[(.*)\]\n)?", api, re.M):
+        names = [f"{entry[1]}.{member}" for member in (entry[2] or "").split(", ") if member] or [entry[1]]
+        for name in names:
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), name
+        shown.update(names)
+    linked = {name for text in pages().values() for name in re.findall(r"\]\[(ttabench\.[\w.]+)\]", text)}
+    assert linked
+    assert [name for name in linked if not {name, name.rpartition(".")[0]} & shown] == []
 
 
 def test_layout_names_every_room_and_no_other() -> None:
