@@ -16,6 +16,7 @@ from tests.records.test_records import episode_cost, sample
 from tests.run.test_runner import METRICS, FakeTask, run, stream
 from tests.tiny import tiny_llama
 from ttabench.core import meter
+from ttabench.core.types import Answer
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.records.partial import seconds
@@ -95,10 +96,10 @@ class Blind(meter.Meter):
 def test_measuring_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny_llama()
 
-    def answered(name: str) -> list[tuple[str, str, list[float]]]:
+    def answered(name: str) -> list[tuple[str, Answer]]:
         folder = RunFolder(tmp_path, name)
         run(RunContext(lm=lm, method=InContext(lm, InContextSettings()), metrics=METRICS), FakeTask(stream()), folder)
-        return [(each.key, each.prediction, each.logprobs) for each in folder.samples]
+        return [(each.key, each.answer) for each in folder.samples]
 
     measured = answered("a")
     monkeypatch.setattr(runner, "Meter", Blind)

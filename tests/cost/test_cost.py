@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt, tinyllama_shaped
 from tests.tiny_methods import TEXTS, TINY_MAC, asks, observes
 from ttabench.core.errors import UserError
+from ttabench.core.types import Generate
 from ttabench.cost import Cost, Shape, Workload, shape_from
 from ttabench.lm.answering import answer
 from ttabench.lm.model import LM, load
@@ -169,7 +170,7 @@ def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
             shared = None if method.looks_at_question else encoded(lm, method.patch(state, QUESTION))
         with FlopCounterMode(display=False) as asking:
             patch = method.patch(state, QUESTION) if shared is None else shared
-            answer(lm, patch, [replace(QUESTION[0], max_new_tokens=QUICK)])
+            answer(lm, patch, [replace(QUESTION[0], want=Generate(max_new_tokens=QUICK))])
     return Measured(lm, method, state, adapting.get_total_flops(), asking.get_total_flops())
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.choice_files import TRICKY, shared_rows
-from ttabench.core.types import Ask, Choose, wanted
 from ttabench.mini.demonstrations import superglue, unseen
 from ttabench.readers import choices
 from ttabench.readers.cards import SubTask, load_card
@@ -56,13 +55,14 @@ def ours(name: str, rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
     table = Table(rows=[RawRow(f"row {i}", row) for i, row in enumerate(rows)], label="", where="rows")
     items, _ = choices.parse(sub_task(name), table)
     shown = "".join(f"{item.shown}\n\n" for item in items[:SHOTS])
-    return [pairs(shown, item.ask("q", "lm_eval", " ")) for item in items]
+    return [pairs(shown, item) for item in items]
 
 
-def pairs(shown: str, ask: Ask) -> list[tuple[str, str]]:
-    (want,) = wanted([ask], Choose)
+def pairs(shown: str, item: choices.Item) -> list[tuple[str, str]]:
+    want = item.choose(" ")
     prefixes = want.option_prefixes or ("",) * len(want.options)
-    return [(shown + ask.prompt + prefix, option) for prefix, option in zip(prefixes, want.options, strict=True)]
+    text = shown + item.prompts["lm_eval"]
+    return [(text + prefix, option) for prefix, option in zip(prefixes, want.options, strict=True)]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -89,7 +89,7 @@ def test_winogrande_demonstrations_hold_the_right_name() -> None:
     row = {"sentence": "Ann beat Bo, so _ was sad.", "option1": "Ann", "option2": "Bo", "answer": "2"}
     (item,), _ = choices.parse(sub_task("winogrande"), Table(rows=[RawRow("r", dict(row))], label="", where="r"))
     assert item.shown == "Ann beat Bo, so Bo was sad."
-    assert pairs("", item.ask("q", "lm_eval", " ")) == [
+    assert pairs("", item) == [
         ("Ann beat Bo, so Ann", " was sad."),
         ("Ann beat Bo, so Bo", " was sad."),
     ]

@@ -192,8 +192,8 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(lm: LM, tmp_path: P
     assert not again.finished("e2")
     ticks = run(context, task, again)
     assert ticks[-1] == ("answered", 14, 14)
-    same = [(s.episode, s.key, s.prediction, s.metrics) for s in whole.samples]
-    assert [(s.episode, s.key, s.prediction, s.metrics) for s in again.samples] == same
+    same = [(s.episode, s.key, s.answer, s.metrics) for s in whole.samples]
+    assert [(s.episode, s.key, s.answer, s.metrics) for s in again.samples] == same
     assert [cost.episode for cost in again.costs] == ["e1", "e2"]
 
 
