@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from tests.conftest import Command, one_line
-from ttabench.core.environment import MOST_THREADS, hardware, use_threads
+from ttabench.core.bounds import MOST_THREADS
+from ttabench.core.environment import hardware, use_threads
 from ttabench.core.errors import UserError
 from ttabench.harness import AdaptedLM
 from ttabench.profiling import machine, worker

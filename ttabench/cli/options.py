@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ttabench.core.architectures import names as model_names
-from ttabench.core.environment import MOST_THREADS
+from ttabench.core.bounds import MOST_THREADS
 
 DEFAULT_OUT = Path("results/scratch")
 RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"

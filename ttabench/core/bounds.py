@@ -1,9 +1,12 @@
-"""Least values of settings, refused with one sentence.
+"""Bounds of settings, refused with one sentence.
 
 at_least(1, rank=0)      ValueError: rank must be at least 1, got 0
 """
 
 from __future__ import annotations
+
+MOST_THREADS = 1024
+"""More than any machine has use for; far beyond, no thread can be started."""
 
 
 def at_least(least: float, **values: float | None) -> None:

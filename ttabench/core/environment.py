@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import ssl
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
+from ttabench.core.bounds import MOST_THREADS
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
@@ -23,8 +20,6 @@ PACKAGES = (
     "gguf",
 )  # fmt: skip
 HUB_SECONDS = 3.0
-MOST_THREADS = 1024
-"""More than any machine has use for; far beyond, no thread can be started."""
 
 
 def seed_everything(seed: int) -> None:
@@ -111,6 +106,10 @@ def offline_if_unreachable() -> None:
 @cache
 def _reachable(address: str) -> bool:
     """Whether anything answers there, an error page included; proxies count as they do for the hub's client."""
+    import ssl  # a tenth of a second that only a hub is worth
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
     try:
         with urlopen(Request(address, method="HEAD"), timeout=HUB_SECONDS):
             return True
@@ -125,6 +124,8 @@ def _reachable(address: str) -> bool:
 
 def versions() -> dict[str, str]:
     """Versions of ttabench, python and the packages that decide the numbers; those not installed are left out."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"ttabench": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
