@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import Command, one_line
 from tests.records.test_records import record, sample
 from ttabench.core.errors import UserError
+from ttabench.core.types import Answer
 from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE
 from ttabench.records.packing import pack, unpack
 from ttabench.records.schema import (
@@ -41,7 +42,9 @@ def store(suite: Path, run: str) -> None:
     if place == 0:
         write_samples(suite / run / SAMPLES_FILE, [text.flat() for text in texts])
     if place == 1:  # another metric, nothing scored, and a column in which nothing stands
-        others = [replace(text, metrics={"em": 1.0}, logprobs=[], tokens=[], context_tokens=None) for text in texts]
+        others = [
+            replace(text, metrics={"em": 1.0}, answer=Answer(prediction=""), context_tokens=None) for text in texts
+        ]
         write_samples(suite / run / SAMPLES_FILE, [text.flat() for text in others])
 
 

@@ -11,16 +11,24 @@ from typing import Any
 import pytest
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Ask
+from ttabench.core.types import Ask, Generate
+from ttabench.stats.aggregation import estimated
 from ttabench.stats.evaluation import NAMES, load
 from ttabench.stats.metrics import METRICS
+from ttabench.stats.texts import Written
 
-PREDICTIONS = ["Port Ansel, by the sea", "212 passengers", "nothing", "Nothing"]
-REFERENCES = [["port ansel"], ["212", "212 passengers"], ["the goat"], ["nothing"]]
+PREDICTIONS = ["Pier 4, by the sea", "212 passengers", "nothing", "Nothing 3"]
+REFERENCES = [["pier 4"], ["212", "212 passengers"], ["goat 7"], ["nothing 3"]]
 
 
 def ours(name: str, references: list[list[str]]) -> float:
-    asks = [Ask(prompt="", key="q", answers=tuple(golds)) for golds in references]
+    corpus = METRICS[name].corpus
+    if corpus is not None:
+        pairs = zip(PREDICTIONS, references, strict=True)
+        found = estimated(corpus, [Written(str(i), given, golds[0]) for i, (given, golds) in enumerate(pairs)])
+        assert found is not None
+        return found.mean
+    asks = [Ask(prompt="", key="q", want=Generate(answers=tuple(golds))) for golds in references]
     return statistics.fmean(METRICS[name](p, a) for p, a in zip(PREDICTIONS, asks, strict=True))
 
 
@@ -58,7 +66,9 @@ def test_modules_combine_with_each_other_and_with_others(tmp_path: Path) -> None
     targets = [golds[0] for golds in REFERENCES]
     mine = [load(name, cache_dir=str(tmp_path)) for name in NAMES]
     figures = evaluate.combine([*mine, other(tmp_path)]).compute(predictions=PREDICTIONS, references=targets)
-    assert figures == {name: ours(name, [[gold] for gold in targets]) for name in NAMES} | {"longest": 22}
+    assert figures == {name: ours(name, [[gold] for gold in targets]) for name in NAMES} | {
+        "longest": max(map(len, PREDICTIONS))
+    }
 
 
 @pytest.mark.parametrize("name", ["acc_norm", "ppl", "answer_nll"])
