@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tests.records.test_records import record, sample
 from ttabench.core.errors import UserError
 from ttabench.records import migrate as migration
 from ttabench.records.migrate import Wanted, adopt, migrate, where_stored
+from ttabench.records.packing import pack
 from ttabench.records.schema import SAMPLES_FILE, load_record, read_samples, write_samples
 from ttabench.records.store import RUNS, RunFolder
 
@@ -67,6 +69,20 @@ def test_folders_records_samples_and_partial_results_go_along(out: Path) -> None
     assert migrate(out, RUNS, name_of) == {}
     assert_moved(out)
     assert migration.outdated(out, RUNS) == []
+
+
+def test_a_packed_run_is_not_replaced_by_an_older_one(out: Path) -> None:
+    newer = record("new1", config={"seed": 1}, notes=("newer",))
+    RunFolder(out, "new1").finish(newer)
+    left = [shutil.move(out / name, out.parent / name) for name in ("old1", "old2")]
+    pack(out)
+    for folder in left:
+        shutil.move(folder, out / Path(folder).name)
+    wanted = Wanted(name="new1", before="old1")
+    assert where_stored(out, RUNS, wanted, name_of) == out / "new1"
+    migrate(out, RUNS, name_of)
+    assert load_record(out / "new1") == newer
+    assert names(out) == ["new2", "old1"]
 
 
 def test_a_store_of_today_is_not_touched(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ttabench.records.packing import pack, unpack
 from ttabench.records.schema import (
     RECORD_FILE,
     SAMPLES_FILE,
+    has_samples,
     is_stored,
     load_record,
     read_samples,
@@ -27,6 +28,7 @@ from ttabench.records.schema import (
     write_samples,
 )
 from ttabench.report.finding import find_runs, runs_in
+from ttabench.report.tables import run_table
 
 FILES = (RUNS_FILE, ALL_SAMPLES_FILE)
 RUNS = ("cc33", "aa11", "bb22")
@@ -70,7 +72,7 @@ def test_a_packed_run_is_what_it_was_in_its_folder(suite: Path, tmp_path: Path) 
     for run in RUNS[:2]:
         for columns in (None, ["key", "em", "context_tokens"], ["f1"]):
             assert read_samples(suite / run, columns) == read_samples(tmp_path / "folders" / run, columns)
-    with pytest.raises(UserError, match=r"bb22/samples\.parquet does not exist"):
+    with pytest.raises(UserError, match="holds the record of run bb22 and not its answers"):
         read_samples(suite / "bb22")
     assert unpack(suite, tmp_path / "again") == 3
     assert dict(texts(tmp_path / "again")) == dict(texts(tmp_path / "folders"))
@@ -113,8 +115,32 @@ def test_a_run_in_a_folder_stands_for_the_packed_one(suite: Path, tmp_path: Path
     assert not (suite / RUNS_FILE).exists()
     assert pack(suite) == 3
     assert load_record(suite / "aa11") == newer
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="not its answers"):
         read_samples(suite / "aa11")  # its samples were those of the other
+
+
+def test_several_runs_without_answers_are_pooled_from_their_records(suite: Path) -> None:
+    pack(suite)
+    for run in RUNS:
+        assert has_samples(suite / run) == (run != "bb22")
+    seeds = [(load_record(suite / run), suite / run) for run in ("aa11", "bb22")]
+    (whole,) = (row for row in run_table(seeds).rows if row[0] == "all")
+    assert whole[1:4] == ("f1", "50.0", "4")
+
+
+def test_runs_of_an_earlier_version_are_not_packed(suite: Path) -> None:
+    content = load_record(suite / "aa11").model_dump(mode="json")
+    (suite / "aa11" / RECORD_FILE).write_text(json.dumps({**content, "schema_version": 1}))
+    with pytest.raises(UserError, match=r"aa11 is a run of an earlier version.*migrate"):
+        pack(suite)
+    assert sorted(path.name for path in suite.glob(f"*/{RECORD_FILE}")) == [RECORD_FILE] * 3, "nothing is lost"
+
+
+def test_a_former_id_finds_its_run(suite: Path) -> None:
+    save_record(record("aa11", formerly="0ld1d2ffffff"), suite / "aa11")
+    assert find_runs(["0ld1d2"], suite) == [suite / "aa11"]
+    with pytest.raises(UserError):
+        find_runs(["0ld1"], suite)
 
 
 def test_runs_that_go_on_and_other_files_are_left_alone(suite: Path) -> None:

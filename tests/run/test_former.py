@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import Command
 from ttabench.core.environment import versions
+from ttabench.core.errors import UserError
+from ttabench.methods.registry import known_settings
 from ttabench.records.store import EpisodeCost, RunFolder
 from ttabench.run import evaluation, former
 from ttabench.run.config import RunConfig
@@ -118,5 +120,19 @@ def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
     file.write_text(json.dumps(stored))
     now = versions()
     told = f"ttabench 0.0.1 (now {now['ttabench']}), torch 0.1 (now {now['torch']}), max_tokens 64 (now None)"
-    assert [line for line in evaluate().err.splitlines() if "made with" in line] == [f"It was made with {told}."]
-    assert evaluate("--quiet").err == ""
+    said = [line for line in evaluate().err.splitlines() if "made with" in line]
+    assert said == [f"Run {stored['id']} was made with {told}."]
+    assert evaluate("--quiet").err == f"{said[0]}\n", "figures would be others, so it is always said"
+    stored["config"]["settings"]["max_tokens"] = None
+    stored["task"]["metrics"].remove("f1_max")
+    file.write_text(json.dumps(stored))
+    assert evaluate("--quiet").err == f"Run {stored['id']} was made without f1_max; --force runs it again.\n"
+    stored["task"]["metrics"].append("f1_max")
+    file.write_text(json.dumps(stored))
+    assert evaluate("--quiet").err == "", "other versions alone are told where people look"
+
+
+def test_defaults_of_another_method_of_that_name_say_nothing() -> None:
+    assert known_settings("icl")
+    with pytest.raises(UserError, match=r"icl is now of ttabench, not of mine==1\."):
+        known_settings("icl", "mine==1")

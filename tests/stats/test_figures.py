@@ -92,6 +92,26 @@ def test_numbers_are_found_in_answers() -> None:
         estimated(CORPORA["mae"], [Written("a", "4", "five")])
 
 
+def test_labels_and_numbers_are_taken_as_they_are() -> None:
+    signs = estimated(CORPORA["macro_f1"], [Written("a", "1", "-1"), Written("b", "1", "1"), Written("c", "", "A")])
+    assert signs is not None
+    assert signs.mean == pytest.approx((0 + 2 / 3 + 0) / 3), "neither a sign nor an article is dropped"
+    far = [Written("a", "9" * 400, "2"), Written("b", "1,234", "1234")]
+    found = [estimated(CORPORA[name], far) for name in ("mae", "rmse")]
+    assert [each.mean if each else None for each in found] == pytest.approx([616.0, 1232 / 2**0.5])
+
+
+def test_intervals_end_where_figures_do() -> None:
+    few = [Written(str(i), "x" if i < 3 else "y", "x" if i < 2 else "y") for i in range(5)]
+    found = estimated(CORPORA["macro_f1"], few)
+    errors = estimated(CORPORA["mae"], [Written("a", "1", "1"), Written("b", "5", "1"), Written("c", "5", "5")])
+    assert found is not None
+    assert errors is not None
+    assert (found.ci_high, errors.ci_low) == (1.0, 0.0)
+    assert found.ci_low is not None
+    assert 0.0 < found.ci_low < found.mean
+
+
 @pytest.mark.parametrize(
     ("figure", "sums"),
     [

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttabench import cost
 from ttabench.cli.options import DEFAULT_OUT
@@ -21,6 +21,9 @@ from ttabench.run.config import STATES_OF
 from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.resolve import RunRequest, resolve_method
+
+if TYPE_CHECKING:
+    from ttabench.records.schema import RunRecord
 
 DIGITS = 18
 """Longest whole number that is read."""
@@ -86,12 +89,23 @@ def evaluate(
         with render.progress(showing.talking) as tick:
             watching = Watching(tick=tick, notify=render.remark if showing.talking else no_word)
             outcomes.append(execute(plan, models, storing.out or DEFAULT_OUT, force=storing.force, watching=watching))
-        if outcomes[-1].how == "stored" and showing.talking:
-            record = outcomes[-1].record
-            render.remark(f"Run {record.id} of {record.created} is stored already; --force runs it again.")
-            if others := [*other_versions(record.versions), *plan.config.other_defaults(record.config)]:
-                render.remark(f"It was made with {', '.join(others)}.")
+        if outcomes[-1].how == "stored":
+            _tell_stored(plan, outcomes[-1].record, showing)
     _show_runs(outcomes, showing, compared=swap)
+
+
+def _tell_stored(plan: Plan, record: RunRecord, showing: Showing) -> None:
+    """What a stored run was made with; that its figures would be others now is said even where nothing else is."""
+    others, versions = plan.config.other_defaults(record.config), other_versions(record.versions)
+    missing = [
+        name for name in plan.task.card.metrics if name not in record.task.get("metrics", plan.task.card.metrics)
+    ]
+    if showing.talking:
+        render.remark(f"Run {record.id} of {record.created} is stored already; --force runs it again.")
+    if others or (versions and showing.talking):
+        render.remark(f"Run {record.id} was made with {', '.join([*versions, *others])}.")
+    if missing:
+        render.remark(f"Run {record.id} was made without {', '.join(missing)}; --force runs it again.")
 
 
 def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool) -> None:

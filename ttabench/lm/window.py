@@ -125,7 +125,7 @@ class Window:
                 self._shared = [replace(each, all_seen=False) for each in self._shared]
         hidden_BTD = self._run(ids_BT, mask, positions_BT, mask_BT, layout.embeddings_BTC)
         real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
-        self._mask_BS, self._next_B = mask_BS, real_BT.amax(1) + 1
+        self._mask_BS, self._next_B = mask_BS, torch.maximum(self._next_B, real_BT.amax(1) + 1)
         return hidden_BTD
 
     def _hold(self, prefix: Prefix) -> None:

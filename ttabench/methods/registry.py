@@ -114,14 +114,21 @@ def find(name: str) -> MethodSpec:
     raise UnknownName("method", name, sorted([*methods(), *offered(GROUP), *(f"{each}:..." for each in families())]))
 
 
-def known_settings(name: str) -> dict[str, Json]:
+def known_settings(name: str, origin: str = "") -> dict[str, Json]:
     """Defaults of the settings of a method, also of one whose optional package is missing.
 
+    Args:
+        name: of the method.
+        origin: the package and version that offered it, or a digest of its file; "" for ttabench's own.
+
     Raises:
-        UserError: whatever `find` raises.
+        UserError: whatever `find` raises; the method of that name is of another origin.
     """
     family = families().get(name.partition(":")[0])
-    return defaults(family.stands_for if family else find(name))
+    found = family.stands_for if family else find(name)
+    if found.origin != origin:
+        raise UserError(f"{name} is now of {found.origin or 'ttabench'}, not of {origin or 'ttabench'}.", "")
+    return defaults(found)
 
 
 def cost_of(method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost | None:

@@ -46,13 +46,17 @@ def naming(own: Defaults | None = None) -> NameOf:
     """
 
     @cache
-    def defaults_of(method: str) -> Mapping[str, Json]:
-        return (own or {})[method] if method in (own or {}) else known_settings(method)
+    def defaults_of(method: str, origin: str) -> Mapping[str, Json]:
+        return (own or {})[method] if not origin and method in (own or {}) else known_settings(method, origin)
 
     def name_of(content: Mapping[str, Json]) -> str | None:
         try:
             methods = content["config"]["methods"]
-            return identity(content["config"], content["hardware"], {name: defaults_of(name) for name in methods})
+            return identity(
+                content["config"],
+                content["hardware"],
+                {name: defaults_of(name, told.get("origin", "")) for name, told in methods.items()},
+            )
         except (UserError, KeyError, TypeError, AttributeError):
             return None
 

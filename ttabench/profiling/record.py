@@ -209,6 +209,7 @@ PROFILES = Kind(
     partial_file=PARTIAL_FILE,
     schema=SCHEMA,
     named=ProfileRecord.model_validate,
+    is_stored=lambda folder: (folder / RECORD_FILE).exists(),
     save=save_profile,
 )
 """How profiles of earlier versions are brought up to date."""

@@ -39,6 +39,8 @@ class Kind:
     schema: int
     named: Callable[[Mapping[str, Json]], Any]
     """A record of today from its JSON; a ValueError where it is damaged."""
+    is_stored: Callable[[Path], bool]
+    """Whether the finished result that a folder is named for is there, in it or packed."""
     save: Callable[[Any, Path], object]
     """Write such a record, and what follows from it, in its folder; the file of the record comes last."""
 
@@ -68,11 +70,11 @@ def where_stored(out: Path, kind: Kind, wanted: Wanted, name_of: NameOf) -> Path
         name_of: the id of today, from the JSON of a record.
     """
     place = out / wanted.name
-    if (place / kind.record_file).exists():
+    if kind.is_stored(place):
         return place
     left = migrate(out, kind, name_of)
     adopt(out, kind, wanted.before, wanted.name)
-    return place if wanted.force or (place / kind.record_file).exists() else left.get(wanted.name, place)
+    return place if wanted.force or kind.is_stored(place) else left.get(wanted.name, place)
 
 
 def outdated(out: Path, kind: Kind) -> list[Path]:
@@ -127,7 +129,7 @@ def _migrated(out: Path, kind: Kind, name_of: NameOf, *, rename: bool) -> dict[s
 
 def _renamed(folder: Path, target: Path, content: dict[str, Json], kind: Kind) -> bool:
     """Give a folder its name of today, or only its record the schema where another has that name."""
-    taken = folder != target and (target / kind.record_file).exists()
+    taken = folder != target and kind.is_stored(target)
     if taken:
         target = folder
     elif folder != target and target.exists():
@@ -157,7 +159,7 @@ def of_today(content: Mapping[str, Json], name: str, kind: Kind) -> Any:
 def adopt(out: Path, kind: Kind, before: str, name: str) -> None:
     """Give a result that is not finished its id of today, with all that was found, if nobody works on it."""
     folder, target = out / before, out / name
-    if before == name or target.exists() or not (folder / kind.partial_file).exists():
+    if before == name or target.exists() or kind.is_stored(target) or not (folder / kind.partial_file).exists():
         return
     try:
         with locked(out, _wait), locked(folder, _refuse):

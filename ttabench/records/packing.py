@@ -19,7 +19,7 @@ from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.types import Json
 from ttabench.records import packed
 from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, read_table
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, load_record
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, SCHEMA, load_record
 
 LARGEST_PAGE = 1 << 26
 """Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
@@ -78,6 +78,8 @@ def unpack(suite: Path, out: Path) -> int:
 def _row(run: Path) -> dict[str, Json]:
     """What `runs.parquet` says of a run: columns to look runs up by, and the record itself."""
     record = load_record(run)
+    if record.schema_version < SCHEMA:
+        raise UserError(f"{run} is a run of an earlier version.", "Run `python results/migrate.py` first.")
     if record.id != run.name:
         raise UserError(f"{run} holds the record of run {record.id}.", "Give the folder that name.")
     main = record.value(record.main_metric)
@@ -148,9 +150,9 @@ def _check(folder: Path) -> None:
     """Whether a run can be read back as it was; types of whole columns may be wider, values not others."""
     text, samples = _content(folder)
     again = packed.sample_table(folder)
-    assert packed.record(folder) == text, f"the record of {folder} was packed as another"
     told, read = (None if table is None else repr(table.to_pydict()) for table in (samples, again))
-    assert told == read, f"the samples of {folder} were packed as others"
+    if packed.record(folder) != text or told != read:
+        raise UserError(f"{folder} was not packed as it is.", "Leave the folder alone while it is packed.")
 
 
 def _remove(folder: Path) -> None:

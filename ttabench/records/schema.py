@@ -180,6 +180,11 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:
         raise unwritable(path.parent, error) from None
 
 
+def has_samples(folder: Path) -> bool:
+    """Whether the answers of a run were kept: a packed suite may hold records alone."""
+    return (folder / SAMPLES_FILE).exists() or (is_stored(folder) and packed.sample_columns(folder) is not None)
+
+
 def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str, list[Any]]:
     """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
 
@@ -200,6 +205,9 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
         table = pq.read_table(path, columns=columns) if kept is None else packed.sample_table(folder, columns)
         content: dict[str, list[Any]] = {name: table[old].to_pylist() for name, old in wanted.items()}
     except FileNotFoundError:
+        if packed.record(folder) is not None:
+            what = f"{folder.parent} holds the record of run {folder.name} and not its answers."
+            raise UserError(what, "Run it again with another --out.") from None
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
     except (OSError, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read ({_one_line(error)}).", "Run again with --force.") from None

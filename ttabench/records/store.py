@@ -192,5 +192,12 @@ def _named(content: Mapping[str, Json]) -> RunRecord:
     return RunRecord.model_validate({**content, "rows": rows})
 
 
-RUNS = Kind(record_file=RECORD_FILE, partial_file=PARTIAL_FILE, schema=SCHEMA, named=_named, save=save_record)
+RUNS = Kind(
+    record_file=RECORD_FILE,
+    partial_file=PARTIAL_FILE,
+    schema=SCHEMA,
+    named=_named,
+    is_stored=is_stored,
+    save=save_record,
+)
 """How runs of earlier versions are brought up to date."""

@@ -14,15 +14,20 @@ from typing import Any
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
+from ttabench.methods.registry import known_settings
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.pairing import Values, answered, kind_of, steps_of
+from ttabench.run.config import RunConfig
 from ttabench.stats import aggregation
 from ttabench.stats.aggregation import Ratio, Unit, estimated, paired_difference
 from ttabench.stats.metrics import METRICS
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
 STATE_OF = "state of"
-NOT_COMPARED = ("state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model")
+NOT_COMPARED = (
+    "state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model", "preset",
+    "base_checkpoint",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +117,7 @@ def compare(folders: Sequence[Path], metric: str = "") -> Comparison:
 def _varying(record: RunRecord) -> dict[str, Json]:
     """What sets a run apart from others of its method, task and model, seeds aside, in one level."""
     flat: dict[str, Json] = {STATE_OF: record.state_of}
-    for key, value in record.config.items():
+    for key, value in _whole(record.config).items():
         if key in NOT_COMPARED:
             continue
         if isinstance(value, dict):
@@ -124,6 +129,16 @@ def _varying(record: RunRecord) -> dict[str, Json]:
         else:
             flat[key] = value
     return flat
+
+
+def _whole(config: Mapping[str, Json]) -> dict[str, Json]:
+    """A configuration with the defaults of what it does not name: earlier versions knew fewer settings."""
+    fields = RunConfig(method=str(config.get("method"))).to_json()
+    try:
+        settings = known_settings(str(config.get("method")), config.get("inputs", {}).get("method", ""))
+    except UserError:  # of a method that is not here
+        settings = {}
+    return {**fields, **config, "settings": {**settings, **config.get("settings", {})}}
 
 
 def _group_key(record: RunRecord) -> str:
@@ -195,15 +210,17 @@ def _by_step(
     }
 
 
-def over_runs(rows: Sequence[Row], values: Sequence[Any]) -> tuple[float, float | None, int]:
+def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False) -> tuple[float, float | None, int]:
     """(value, standard error, n) of one metric over runs that differ in their seed.
 
     Args:
         rows: theirs.
-        values: what their queries add to it, see `answered`; the error is over all that varies among them.
+        values: what their queries add to it, see `answered`; the error is over all that varies among them. Without any
+            it is that of the rows, see `aggregation.pooled`.
+        draws: each run is one draw of what varies.
     """
     told = estimated(kind_of(rows[0].metric), values) if values else None
-    return (told.mean, told.stderr, told.n) if told else pooled(rows)
+    return (told.mean, told.stderr, told.n) if told else pooled(rows, draws=draws)
 
 
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, runs
-from ttabench.records.schema import RECORD_FILE, is_stored
+from ttabench.records.schema import RECORD_FILE, is_stored, load_record
+
+DIGITS = 6
+"""Of an id of an earlier version, at least, for a run to be found by it."""
 
 
 def find_runs(names: Sequence[str], out: Path) -> list[Path]:
@@ -37,6 +40,13 @@ def _created(file: Path) -> str:
     try:
         return str(json.loads(file.read_text(encoding="utf-8"))["created"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _formerly(folder: Path) -> str:
+    try:
+        return load_record(folder).formerly
+    except UserError:
         return ""
 
 
@@ -79,6 +89,10 @@ def _runs_named(name: str, out: Path) -> list[Path]:
     matching = [run for run in ids if run.startswith(name)]
     if len(matching) > 1 and name not in matching:
         raise UserError(f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id.")
+    if not matching:
+        matching = [
+            folder.name for folder in runs_in(out) if len(name) >= DIGITS and _formerly(folder).startswith(name)
+        ]
     if matching:
         return [out / (name if name in matching else matching[0])]
     if not ids:

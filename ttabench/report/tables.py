@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ttabench.core.render import Cell, Table, count, number, plus_minus, size
 from ttabench.core.types import Json
 from ttabench.cost import Cost
-from ttabench.records.schema import Row, RunRecord
+from ttabench.records.schema import Row, RunRecord, has_samples
 from ttabench.report.compare import Comparison, Difference, Entry, over_runs
 from ttabench.report.frames import crossed
 from ttabench.report.pairing import answered
@@ -54,7 +54,9 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     if several:
         for metric in (row.metric for row in _shown(first) if row.step is None and row.subtask is None):
             alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
-            value, stderr, n = over_runs(alike, list(answered([path for _, path in runs], metric).values()))
+            folders = [path for _, path in runs]
+            kept = answered(folders, metric) if all(map(has_samples, folders)) else {}
+            value, stderr, n = over_runs(alike, list(kept.values()), draws=first.unit == "draw")
             rows.append(("all", metric, shown(metric, value, stderr), str(n), "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)
     again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""

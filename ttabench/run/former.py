@@ -43,8 +43,10 @@ def naming(own: RunConfig | None = None) -> NameOf:
     """
 
     @cache
-    def settings(method: str) -> Mapping[str, Json]:
-        return own.defaults["settings"] if own and own.method == method else known_settings(method)
+    def settings(method: str, origin: str) -> Mapping[str, Json]:
+        if own and (own.method, own.inputs.get("method", "")) == (method, origin):
+            return own.defaults["settings"]
+        return known_settings(method, origin)
 
     @cache
     def options(task: str, source: str) -> Mapping[str, Json]:
@@ -55,7 +57,7 @@ def naming(own: RunConfig | None = None) -> NameOf:
         try:
             config = content["config"]
             defaults = {
-                "settings": settings(config["method"]),
+                "settings": settings(config["method"], config.get("inputs", {}).get("method", "")),
                 "task_options": options(config["task"], config["source"]),
             }
             return RunConfig(**{**config, "defaults": defaults}).identity()

@@ -31,7 +31,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
     config = plan.config
     return RunRecord(
         id=config.identity(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=datetime.now(UTC).isoformat(timespec="milliseconds"),
         config=config.to_json(),
         method=_method(plan, method, folder.costs),
         model=lm.describe(),

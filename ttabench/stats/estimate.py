@@ -92,7 +92,8 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool
     if share:
         low, high = _share(inner, spread, (units, len(observed)), freedom)
     else:
-        low, high = inner - student(freedom) * spread, inner + student(freedom) * spread
+        half = student(freedom) * spread
+        low, high = max(figure.least, inner - half), min(figure.most, inner + half)
     ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if figure.exponential else (low, high)
     slope = value if figure.exponential else 1.0
     return Estimate(mean=value, n=len(observed), units=units, stderr=slope * spread, ci_low=ends[0], ci_high=ends[1],
@@ -118,7 +119,7 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
         return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
     if error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how another would differ
         return Apart(value=value, units=units, p=1.0 if abs(value) <= ROUNDING else None)
-    most = 1.0 if shares else math.inf
+    most = 1.0 if shares else figure.most - figure.least
     low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
     return Apart(value=value, units=units, ci_low=low, ci_high=high, p=_two_sided(value / error, freedom))
 

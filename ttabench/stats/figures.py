@@ -30,6 +30,9 @@ class Figure:
     """How far the terms of one query pull `inner` away from where it is at these sums: its gradient times the terms."""
     exponential: bool = False
     """The figure is the exponential of `inner`, and its interval that of `inner`."""
+    least: float = -math.inf
+    most: float = math.inf
+    """No figure lies outside; intervals end there."""
     weighs: bool = False
     """The last sum is what the figure is a mean over (tokens, words); else queries are."""
 
@@ -99,9 +102,11 @@ def _macro_pull(sums: Sums) -> Callable[[Sums], float]:
 
 MEAN = Figure(inner=_ratio, pull=_ratio_pull, weighs=True)
 """(sum, count), or any ratio of sums."""
+DISTANCE = Figure(inner=_ratio, pull=_ratio_pull, least=0.0, weighs=True)
+"""(sum of what is never negative, count)."""
 PERPLEXITY = Figure(inner=_ratio, pull=_ratio_pull, exponential=True, weighs=True)
 """exp of a ratio: (negative log-likelihood, tokens)."""
-ROOT_MEAN_SQUARE = Figure(inner=_root, pull=_root_pull, weighs=True)
+ROOT_MEAN_SQUARE = Figure(inner=_root, pull=_root_pull, least=0.0, weighs=True)
 """(sum of squares, count)."""
-MACRO_F1 = Figure(inner=_macro_f1, pull=_macro_pull)
+MACRO_F1 = Figure(inner=_macro_f1, pull=_macro_pull, least=0.0, most=1.0)
 """(both, answered, right) of each label; the mean over labels that are right or were answered somewhere."""

@@ -3,9 +3,9 @@
     CORPORA["macro_f1"].observed([Written("d1", "sports", "sports"), Written("d2", "sports", "politics")])
     two observations, of (both, answered, right) for the labels politics and sports; macro-F1 is (0 + 0.667) / 2
 
-Labels are compared after SQuAD's normalisation. An answer without a number counts as the one that is furthest from the
-right one of the smallest and the largest right ones, as in LaMP's own evaluation (arXiv 2304.11406), where these are 1
-and 5.
+Labels are compared without case and surrounding blanks. An answer without a number counts as the one that is furthest
+from the right one of the smallest and the largest right ones, as in LaMP's own evaluation (arXiv 2304.11406), where
+these are 1 and 5.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import NamedTuple, TypeAlias
 
 from ttabench.core.errors import UserError
 from ttabench.stats.estimate import Observed
-from ttabench.stats.figures import MACRO_F1, MEAN, ROOT_MEAN_SQUARE, Figure
-from ttabench.stats.normalise import normalise
+from ttabench.stats.figures import DISTANCE, MACRO_F1, ROOT_MEAN_SQUARE, Figure
 
-NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)")
+NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)")
+LARGEST = 1e100
+"""Beyond, an answer counts as no number."""
 Terms: TypeAlias = list[tuple[float, ...]]
 
 
@@ -50,7 +51,7 @@ class Corpus:
 
 def _labelled(values: Sequence[Written]) -> Terms:
     """(both, answered, right) of every right label, in order; an answer that is none of them counts for none."""
-    pairs = [(normalise(each.prediction), normalise(each.target)) for each in values]
+    pairs = [(_label(each.prediction), _label(each.target)) for each in values]
     labels = sorted({target for _, target in pairs})
     return [
         tuple(float(x) for label in labels for x in (given == right == label, given == label, right == label))
@@ -58,9 +59,14 @@ def _labelled(values: Sequence[Written]) -> Terms:
     ]
 
 
+def _label(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
 def _number(text: str) -> float | None:
     found = NUMBER.search(text)
-    return float(found[0]) if found else None
+    value = float(found[0].replace(",", "")) if found else None
+    return None if value is None or abs(value) > LARGEST else value
 
 
 def _errors(values: Sequence[Written]) -> list[float]:
@@ -84,7 +90,7 @@ def _errors(values: Sequence[Written]) -> list[float]:
 
 CORPORA = {
     "macro_f1": Corpus(terms=_labelled, figure=MACRO_F1),
-    "mae": Corpus(terms=lambda values: [(each, 1.0) for each in _errors(values)], figure=MEAN),
+    "mae": Corpus(terms=lambda values: [(each, 1.0) for each in _errors(values)], figure=DISTANCE),
     "rmse": Corpus(terms=lambda values: [(each**2, 1.0) for each in _errors(values)], figure=ROOT_MEAN_SQUARE),
 }
 """By the name of the metric."""
