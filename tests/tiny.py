@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
 from ttabench.contract.bases import POSITIONS, byte_tokenizer, drawn, tiny_gpt2, tiny_llama
 from ttabench.lm.model import LM
 
-__all__ = ["POSITIONS", "byte_tokenizer", "drawn", "tiny_gpt2", "tiny_llama", "tiny_opt", "tinyllama_shaped"]
+__all__ = [
+    "IDS",
+    "MODELS",
+    "POSITIONS",
+    "byte_tokenizer",
+    "drawn",
+    "tiny_gpt2",
+    "tiny_llama",
+    "tiny_opt",
+    "tinyllama_shaped",
+]
 
 
 def tiny_opt(seed: int = 0) -> LM:
@@ -43,3 +55,8 @@ def tinyllama_shaped(seed: int = 0) -> LM:
         pad_token_id=258,
     )
     return drawn(LlamaForCausalLM, config, f"tinyllama-shaped-{seed}", seed)
+
+
+MODELS: list[Callable[[], LM]] = [tiny_llama, tiny_gpt2, tiny_opt, lambda: tiny_llama(gqa=False)]
+"""Base models of every kind that is treated in its own way."""
+IDS = ["llama-gqa", "gpt2", "opt", "llama"]

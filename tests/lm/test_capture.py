@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.lm.test_patching import IDS, MODELS, close, full_patch, random_prefix, text
+from tests.lm.test_patching import close, full_patch, random_prefix, text
 from tests.tiny import tiny_llama
 from ttabench.lm.capture import inputs_kept, inputs_shown
 from ttabench.lm.model import LM
@@ -17,12 +17,6 @@ from ttabench.lm.patch import Patch
 from ttabench.lm.patching import encoded, forward, read, text_start
 from ttabench.lm.recompute import layers_recomputed
 from ttabench.lm.scoring import nll
-
-
-@pytest.fixture(params=MODELS, ids=IDS)
-def lm(request: pytest.FixtureRequest) -> LM:
-    made: LM = request.param()
-    return made
 
 
 def hooks(lm: LM) -> int:

@@ -8,19 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.lm.test_patching import IDS, MODELS, close, full_patch, low_rank, plain, random_prefix, text
+from tests.lm.test_patching import close, full_patch, low_rank, plain, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm.deltas import deltas_applied, merged
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
 from ttabench.lm.patching import encoded, forward
 from ttabench.lm.scoring import token_logprobs
-
-
-@pytest.fixture(params=MODELS, ids=IDS)
-def lm(request: pytest.FixtureRequest) -> LM:
-    made: LM = request.param()
-    return made
 
 
 def all_maps(lm: LM, rows: int = 1) -> dict[str, Delta]:

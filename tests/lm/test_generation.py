@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.lm.test_patching import IDS, MODELS, full_patch
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.lm.test_patching import full_patch
+from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm.generation import generate
 from ttabench.lm.model import LM

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.lm.test_patching import IDS, MODELS, close, full_patch, low_rank, random_prefix, text
+from tests.lm.test_patching import close, full_patch, low_rank, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm.attention import Call, watched
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, Prefix
 from ttabench.lm.patching import Layout, encoded, forward, hidden_states
-
-
-@pytest.fixture(params=MODELS, ids=IDS)
-def lm(request: pytest.FixtureRequest) -> LM:
-    made: LM = request.param()
-    return made
-
-
-@pytest.fixture(params=[True, False], ids=["grad", "no grad"])
-def _grad(request: pytest.FixtureRequest) -> Iterator[None]:
-    with torch.set_grad_enabled(request.param):
-        yield
 
 
 def causal(length: int) -> Tensor:

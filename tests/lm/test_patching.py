@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from tests.places import fixture_file
-from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama, tiny_opt
+from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm import attention, fused
 from ttabench.lm.model import LM
@@ -39,14 +39,6 @@ from ttabench.lm.patching import (
 from ttabench.lm.window import Window
 
 FIXTURE = fixture_file("mac.safetensors")
-MODELS: list[Callable[[], LM]] = [tiny_llama, tiny_gpt2, tiny_opt, lambda: tiny_llama(gqa=False)]
-IDS = ["llama-gqa", "gpt2", "opt", "llama"]
-
-
-@pytest.fixture(params=MODELS, ids=IDS)
-def lm(request: pytest.FixtureRequest) -> LM:
-    made: LM = request.param()
-    return made
 
 
 def text(rows: int, length: int, seed: int = 1) -> Tensor:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.lm.test_patching import IDS, MODELS, close, random_prefix, text
+from tests.lm.test_patching import close, random_prefix, text
 from ttabench.lm.attention import Call, watched
 from ttabench.lm.generation import generate
 from ttabench.lm.model import LM
@@ -19,18 +18,6 @@ from ttabench.lm.patching import forward, read, select_rows
 from ttabench.lm.scoring import choose
 
 SLOTS = 5
-
-
-@pytest.fixture(params=MODELS, ids=IDS)
-def lm(request: pytest.FixtureRequest) -> LM:
-    made: LM = request.param()
-    return made
-
-
-@pytest.fixture(params=[True, False], ids=["grad", "no grad"])
-def _grad(request: pytest.FixtureRequest) -> Iterator[None]:
-    with torch.set_grad_enabled(request.param):
-        yield
 
 
 def drawn(lm: LM, rows: int, heads: int) -> list[Tensor]:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.lm.test_patching import IDS, MODELS, full_patch
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.lm.test_patching import full_patch
+from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, Score
 from ttabench.lm.model import LM

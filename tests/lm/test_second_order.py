@@ -11,8 +11,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from tests.lm.test_patching import IDS, MODELS, close, low_rank, random_prefix, text
-from tests.tiny import tiny_gpt2, tiny_llama
+from tests.lm.test_patching import close, low_rank, random_prefix, text
+from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
 from ttabench.lm.patching import forward
