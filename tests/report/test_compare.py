@@ -109,8 +109,9 @@ def test_settings_that_earlier_versions_did_not_know_tell_no_runs_apart(tmp_path
     folders = [stored(tmp_path, f"r{seed}", values, seed=seed) for seed in (0, 1)]
     for folder, more in zip(folders, ({"bos": "auto", "base_checkpoint": "", "preset": "book"}, {}), strict=True):
         found = load_record(folder)
-        settings = dict(found.config["settings"]) | ({"max_tokens": None} if more else {})
-        save_record(found.model_copy(update={"config": {**found.config, **more, "settings": settings}}), folder)
+        inside = {"settings": {"max_tokens": None}, "task_options": {"paper_quirks": False}} if more else {}
+        config = {**found.config, "task": "streamingqa", "source": "mini", **more, **inside}
+        save_record(found.model_copy(update={"config": config}), folder)
     (entry,) = compare(folders).entries
     assert (entry.label, entry.seeds) == ("icl", (0, 1))
 

@@ -7,6 +7,7 @@ queries both answered (`pairing`), with the interval of `stats.estimate`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.methods.registry import known_settings
+from ttabench.readers.cards import load_card
+from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.pairing import Values, answered, kind_of, steps_of
 from ttabench.run.config import RunConfig
@@ -133,12 +136,14 @@ def _varying(record: RunRecord) -> dict[str, Json]:
 
 def _whole(config: Mapping[str, Json]) -> dict[str, Json]:
     """A configuration with the defaults of what it does not name: earlier versions knew fewer settings."""
-    fields = RunConfig(method=str(config.get("method"))).to_json()
-    try:
-        settings = known_settings(str(config.get("method")), config.get("inputs", {}).get("method", ""))
-    except UserError:  # of a method that is not here
-        settings = {}
-    return {**fields, **config, "settings": {**settings, **config.get("settings", {})}}
+    whole = {**RunConfig(method=str(config.get("method"))).to_json(), **config}
+    with suppress(UserError):  # of a method that is not here
+        known = known_settings(str(whole["method"]), whole["inputs"].get("method", ""))
+        whole["settings"] = {**known, **whole["settings"]}
+    with suppress(UserError):  # of a card that is not here
+        options = task_defaults(load_card(str(whole["task"])), str(whole["source"]))
+        whole["task_options"] = {**options, **whole["task_options"]}
+    return whole
 
 
 def _group_key(record: RunRecord) -> str:
