@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from english import HERE, SQUAD, SUITES
@@ -33,7 +33,7 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
     for name in names:
         suite, out = SUITES[name], HERE / ("quick" if quick else "") / name
         out.mkdir(parents=True, exist_ok=True)
-        index: dict[str, dict[str, list[str]]] = {}
+        index = kept_index(out / "index.json", {(cell.line, cell.column) for cell in suite.cells})
         for cell in suite.cells:
             if quick and (cell.column not in ("8 documents", "10 shots") or "--swap-state" in cell.words):
                 continue
@@ -44,6 +44,13 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
             index.setdefault(cell.line, {})[cell.column] = ids
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         pack(out)
+
+
+def kept_index(path: Path, cells: Collection[tuple[str, str]]) -> dict[str, dict[str, list[str]]]:
+    """What an index says of these cells, so that a suite that is stopped again loses none."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    kept = {line: {at: ids for at, ids in columns.items() if (line, at) in cells} for line, columns in before.items()}
+    return {line: columns for line, columns in kept.items() if columns}
 
 
 def make(names: Sequence[str], data: Path, *, quick: bool) -> None:
