@@ -48,10 +48,10 @@ def english(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation, written to site/; a warning is an error, and nothing is fetched."""
+    """The documentation, written to build/site/; a warning is an error, and nothing is fetched."""
     session.install(*CONSTRAINTS, "-e", ".[docs]")
-    session.run("python", "-m", "ttabench.report.reference", "build/reference", env=OFFLINE)
-    session.run("zensical", "build", "--strict", "--clean")
+    session.run("python", "docs/assemble.py", env=OFFLINE)
+    session.run("zensical", "build", "--config-file", "build/zensical.toml", "--strict", "--clean")
 
 
 @nox.session

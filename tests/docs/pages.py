@@ -1,4 +1,4 @@
-"""The README and the pages of docs/, and the blocks of code in them."""
+"""The README, the pages of docs/ and those of methods, and the blocks of code in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tests.places import ROOT
 
-DOCS = ROOT / "docs"
+DOCS, METHODS = ROOT / "docs", ROOT / "ttabench/methods"
 FENCE = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$', re.M | re.S)
 
 
@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 def pages() -> dict[str, str]:
     """Text by path below the root."""
-    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")), *sorted(METHODS.glob("*/*.md"))]
     return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.docs.pages import DOCS, beside, pages
+from tests.docs.pages import DOCS, METHODS, beside, pages
 from tests.places import ROOT
 from ttabench.report.reference import page_of, parts, specs
 
@@ -32,16 +34,49 @@ def named(entry: Any) -> Iterator[str]:
         yield from named(inner)
 
 
-def test_navigation_names_every_page_and_no_other() -> None:
-    there = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-    assert sorted(named(CONFIG["nav"])) == there
+def links(text: str) -> Iterator[str]:
+    """Files that a page links to."""
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if not target.startswith(("http://", "https://")):
+            yield target
 
 
-def test_every_method_has_a_page_and_no_page_lacks_its_method() -> None:
+@pytest.fixture(scope="module")
+def assembled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `docs/assemble.py` puts together."""
+    place = importlib.util.spec_from_file_location("assemble", DOCS / "assemble.py")
+    assert place is not None
+    assert place.loader is not None
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    module.BUILD = tmp_path_factory.mktemp("build")
+    module.main()
+    return Path(module.BUILD)
+
+
+def test_navigation_names_every_page_and_no_other(assembled: Path) -> None:
+    there = sorted(path.relative_to(assembled / "docs").as_posix() for path in (assembled / "docs").rglob("*.md"))
+    config = tomllib.loads((assembled / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    assert sorted(named(config["nav"])) == there
+    for spec in specs():
+        assert f"methods/{page_of(spec)}.md" in there
+
+
+def test_links_between_pages_lead_somewhere_in_the_site(assembled: Path) -> None:
+    site = assembled / "docs"
+    assert not list(site.rglob("*.py"))
+    assert "](../results.md)" in (site / "methods/mac.md").read_text(encoding="utf-8")
+    for page in site.rglob("*.md"):
+        for target in links(page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), (page, target)
+
+
+def test_every_method_has_a_page_in_its_room_and_no_page_lacks_its_method() -> None:
     wanted = {page_of(spec) for spec in specs()}
-    assert {path.stem for path in (DOCS / "methods").glob("*.md")} - {"index"} == wanted
-    for name in wanted:
-        text = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
+    found = {path.stem: path for path in METHODS.glob("*/*.md")}
+    assert set(found) == wanted
+    for name, path in found.items():
+        text = path.read_text(encoding="utf-8")
         assert SNIPPET.findall(text) == [f"methods/{name}.md"], name
         assert text.startswith(f"# {name}\n")
         for heading in ("**In words.**", "## Results"):
@@ -69,9 +104,8 @@ def test_settings_presets_and_recipes_of_a_method_are_written(spec: Any) -> None
 
 @pytest.mark.parametrize("page", pages())
 def test_links_to_files_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", pages()[page]):
-        if not target.startswith(("http://", "https://")):
-            assert beside(page, target).exists(), target
+    for target in links(pages()[page]):
+        assert beside(page, target).exists(), target
 
 
 def test_every_figure_is_one_of_the_tables_of_results() -> None:

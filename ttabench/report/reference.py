@@ -1,13 +1,13 @@
 """What the documentation says of methods, tasks and models that the package knows itself, as parts of pages.
 
-    python -m ttabench.report.reference build/reference      methods.md, tasks.md, models.md, methods/mac.md, ...
+    write(Path("build/reference"))      methods.md, tasks.md, models.md, methods/mac.md, ...
 
-`nox -s docs` writes them, and the pages in docs/ take them in where a line says `--8<-- "methods/mac.md"`.
+`docs/assemble.py` writes them, and the pages of the documentation take them in where a line says
+`--8<-- "methods/mac.md"`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -107,8 +107,8 @@ def _costs(spec: MethodSpec) -> Table | None:
 
 
 def _linked(table: Table) -> Table:
-    """Methods with links to their pages, which lie beside the page that takes the list in."""
-    rows = [(f"[`{name}`]({name.partition(':')[0]}.md)", *cells) for name, *cells in table.rows]
+    """Methods with links to their pages, which lie below the page that takes the list in."""
+    rows = [(f"[`{name}`](methods/{name.partition(':')[0]}.md)", *cells) for name, *cells in table.rows]
     return replace(table, rows=tuple(rows))
 
 
@@ -124,8 +124,3 @@ def write(folder: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         yield path
-
-
-if __name__ == "__main__":
-    for each in write(Path(sys.argv[1])):
-        print(each)
