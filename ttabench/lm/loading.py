@@ -6,7 +6,6 @@ misshapen tensor, or one that holds a NaN, is an error that names it. Code that 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
+from ttabench.core.opening import json_of
 
 if TYPE_CHECKING:
     import torch
@@ -134,8 +134,8 @@ def _check_folder(folder: Path) -> None:
         if not (file := folder / name).exists():
             continue
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            found = json_of(file)
+        except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:120]
             raise UserError(f"{file} is damaged: {reason}.", AGAIN) from None
         if not isinstance(found, dict):

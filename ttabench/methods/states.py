@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable, write_atomically
+from ttabench.core.files import unwritable, write_atomically
+from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
+from ttabench.lm import tensors
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.patch import State
 
@@ -38,10 +37,9 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / TENSORS_FILE) as scratch:
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in state.tensors.items()}, scratch)
-    except (OSError, SafetensorError) as error:
-        raise unwritable(folder, error if isinstance(error, OSError) else OSError(str(error))) from None
+        tensors.write(folder / TENSORS_FILE, state.tensors)
+    except OSError as error:
+        raise unwritable(folder, error) from None
     header = {
         "schema_version": SCHEMA,
         "ttabench": __version__,
@@ -71,13 +69,13 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
                 "Make it anew with `ttabench adapt`, or evaluate with what it was made with.",
             )
     try:
-        tensors = load_file(folder / TENSORS_FILE, device=device)
-    except (OSError, SafetensorError) as error:
+        found, _ = tensors.read(folder / TENSORS_FILE, device)
+    except (OSError, ValueError) as error:
         raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
-    state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
+    state = State(rows=int(header["rows"]), tensors=found, meta=header["meta"])
     if header["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
-    if broken := first_not_finite(tensors.items()):
+    if broken := first_not_finite(found.items()):
         raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", "Make it anew.")
     return state
 
@@ -101,16 +99,21 @@ def _shown(owner: Mapping[str, Json], field: str) -> str:
 def _header(folder: Path) -> dict[str, Any]:
     path = folder / HEADER_FILE
     try:
-        header: Any = json.loads(path.read_text(encoding="utf-8"))
+        header: Any = json_of(path)
     except FileNotFoundError:
         raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
         raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
-    if header.get("digest") != _digest(header):
+    if not is_whole(header):
         raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
     return header
+
+
+def is_whole(header: Mapping[str, Json]) -> bool:
+    """Whether a header is of this version and says what it said when it was written."""
+    return header.get("schema_version") == SCHEMA and header.get("digest") == _digest(header)
 
 
 def _digest(header: Mapping[str, Json]) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from ttabench.core.files import made
+from ttabench.core.files import made, remove, sweep
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.records.journal import Journal
 
@@ -94,6 +94,7 @@ class ResultFolder(ABC, Generic[RecordT]):
         """Hold the folder; where nothing comes of it, it is removed."""
         with locked(self.path, lambda: notify(self.busy())):
             self.begin()
+            sweep(self.path)
             try:
                 yield
             finally:
@@ -102,8 +103,8 @@ class ResultFolder(ABC, Generic[RecordT]):
     def _leave_no_empty_folder(self) -> None:
         if not self.is_stored(self.path) and self.is_empty():
             with suppress(OSError):
-                self.journal.path.unlink(missing_ok=True)
-                (self.path / LOCK_FILE).unlink(missing_ok=True)
+                remove(self.journal.path)
+                remove(self.path / LOCK_FILE)
                 self.path.rmdir()
 
 
