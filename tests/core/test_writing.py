@@ -17,6 +17,7 @@ ALLOWED = {
     "contract.lasting": "TemporaryDirectory",  # a state that is written to be read back
     "profiling.worker": "fdopen",  # standard output
     "lm.tensors": "save_file",
+    "core.streams": "open",  # on nothing, where standard output is closed
 }
 """Calls that no other module may make, and why these may."""
 WRITES = set(
@@ -53,6 +54,8 @@ def writes(name: str, tree: ast.AST) -> Iterator[str]:
         what = called(node)
         if what in WRITES and ALLOWED.get(name) != what:
             yield f"line {node.lineno}: {what}"
+        elif what == "open" and ALLOWED.get(name) == "open":
+            continue
         elif what == "open" and set(mode_of(node)) & set("wax+"):
             yield f"line {node.lineno}: open to write"
         elif what == "open" and isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "os":

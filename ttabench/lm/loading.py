@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttabench.core import memory
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.core.opening import json_of
@@ -110,19 +112,26 @@ def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Ma
 
 def refusal(source: Source, error: Exception) -> UserError:
     """What is told to a user whose model could not be loaded."""
-    from ttabench.lm.memory import out_of_memory
-
     if isinstance(error, UserError):
         return error
-    if out_of_memory(error) or "Cannot allocate memory" in str(error):
+    if memory.out_of_memory(error):
+        memory.released()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
-        return UserError(f"Model {source.name!r} does not fit into memory.", hint)
+        size = memory.shown(_bytes_of(source) or memory.wanted(error))
+        return UserError(f"Model {source.name!r} does not fit into memory{size and f': it takes {size}'}.", hint)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
     if isinstance(error, KeyError | RecursionError):
         reason = f"{type(error).__name__}: {reason}"
     reason = " ".join(reason.split())[:200].rstrip(".")
     return UserError(f"Model {source.name!r} could not be loaded{source.shown}: {reason}.", source.hint)
+
+
+def _bytes_of(source: Source) -> int:
+    """Of the files of weights that are read; 0 where they are not here."""
+    with suppress(OSError):
+        return sum(file.stat().st_size for file in Path(source.place).glob("*.safetensors")) if source.local else 0
+    return 0
 
 
 def _check_folder(folder: Path) -> None:
