@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from ttabench.core.errors import UserError
 from ttabench.core.files import made, remove, sweep
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.records.journal import Journal
@@ -137,6 +138,7 @@ def obtained(
         UserError: the folder cannot be written, the stored record is damaged, or the work refuses.
     """
     if not force and kind.is_stored(where):  # it is whole: neither a lock nor a right to write is needed
+        _tidy(kind, where)
         return Obtained(record=kind.load(where), folder=where, how="stored")
     folder = kind(where.parent, where.name)
     with folder.locked(notify):
@@ -149,3 +151,15 @@ def obtained(
             notify(kind.continuing.format(name=where.name, count=resumed))
         record = work(folder)
     return Obtained(record=record, folder=where, how="continued" if resumed else "new")
+
+
+def _tidy(kind: type[ResultFolder[Any]], where: Path) -> None:
+    """Drop what was found on the way to a record, where a kill left it and nobody works here."""
+
+    def busy() -> None:
+        raise UserError("Another process holds the folder.")
+
+    if (where / kind.partial_file).exists():
+        with suppress(UserError, OSError), locked(where, busy):
+            Journal(where / kind.partial_file).discard()
+            sweep(where)
