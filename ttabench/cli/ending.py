@@ -39,6 +39,8 @@ FITS = {
     "adapt": "Read less at once (--pieces paragraphs), or take a smaller --model or --dtype bfloat16.",
 }
 """What helps where memory did not suffice, by command."""
+LONGEST = 1000
+"""Characters of a line that is told."""
 OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
 
 
@@ -146,6 +148,8 @@ def complain(text: str, code: int) -> int:
     """Print one line on standard error, and return the exit code."""
     loaded()
     line = printable(" ".join(text.split()))
+    if len(line) > LONGEST:  # somebody typed as much; what helps stands at the end
+        line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
     if line:
         typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)
     return code
