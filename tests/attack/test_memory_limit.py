@@ -83,7 +83,8 @@ def test_data_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
 def test_answers_before_it_did_not_fit_stay(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["eval", "--method", "icl", "--set", "truncate=right", "--model", wide, "--source", "mini",
              "--batch-size", 1, "--task-set", "documents=3", "--task-set", "questions=1",
-             "--task-set", "max_new_tokens=1", "--dtype", "float32", "--device", "cpu", "--out", tmp_path / "runs", "--quiet"]  # fmt: skip
+             "--task-set", "max_new_tokens=1", "--dtype", "float32", "--device", "cpu",
+             "--out", tmp_path / "runs", "--quiet"]  # fmt: skip
 
     def rows() -> Any:
         (file,) = (tmp_path / "runs").glob("*/run.json")

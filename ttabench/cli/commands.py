@@ -169,6 +169,7 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
     from ttabench.methods.peft_export import exportable, save_lora
     from ttabench.methods.session import Session
     from ttabench.methods.state_folder import StateFolder
+    from ttabench.methods.states import fitting
 
     assert storing.out is not None, "adapt has a default folder"
     folder = StateFolder(storing.out, force=storing.force, asked=asked_of(request, resolved, pieces))
@@ -181,9 +182,9 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
             lm = ModelCache().get(request, chat_template=manner(request).chat)
             method = resolved.build(lm)
             before = None if request.state is None else resolved.stored_state(request.state, lm)
-            with render.progress(showing.talking) as tick:
+            with render.progress(showing.talking) as tick, fitting(request.state, method.name):
                 state = read(Session(lm, method, before), pieces, tick)
-            patch = Patch() if method.looks_at_question else method.patch(state, [])
+                patch = Patch() if method.looks_at_question else method.patch(state, [])
             lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
             window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
             header = folder.write(state, {**resolved.belongs(lm), "window_tokens": window}, lora)

@@ -33,6 +33,8 @@ DEEPEST = {"num_hidden_layers": 10_000, "n_layer": 10_000, "num_layers": 10_000}
 """More layers than any model has: a damaged number would be built layer by layer, for ever."""
 TABLES = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$|(^|\.)position_ids$")
 """Masks and tables that older versions of transformers stored beside the weights; models make their own."""
+SUFFIXES = (".json", ".safetensors", ".jinja", ".model", ".txt")
+"""Of what transformers reads in a model folder; a pipe of that name would be waited for."""
 AGAIN = "Download or copy it again, or give another --model."
 
 
@@ -139,6 +141,9 @@ def _check_folder(folder: Path) -> None:
     if (folder / ADAPTER).is_file():
         what = f"{folder} holds an adapter of peft ({ADAPTER}), not a model alone."
         raise UserError(what, "Merge it into its base model (merge_and_unload), save that, and give its folder.")
+    for entry in sorted(folder.iterdir()):
+        if entry.suffix in SUFFIXES and not entry.is_file():
+            raise UserError(f"{entry} is no file.", AGAIN)
     for name in READ:
         if not (file := folder / name).exists():
             continue

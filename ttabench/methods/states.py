@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.files import unwritable, write_atomically
+from ttabench.core.memory import out_of_memory
 from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
@@ -106,9 +108,40 @@ def _header(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
         raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
-    if not is_whole(header):
+    if not is_whole(header) or not _typed(header):
         raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
     return header
+
+
+def _typed(header: Mapping[str, Json]) -> bool:
+    """Whether the values of a header are what they are read as."""
+    rows, meta, files = (header.get(key) for key in ("rows", "meta", "files"))
+    if not isinstance(rows, int) or rows < 1 or not isinstance(meta, dict) or not isinstance(files, dict):
+        return False
+    of_rows = [value for key, value in meta.items() if key == "tokens_read" or key.startswith("truncated")]
+    return isinstance(meta.get("labels", {}), dict) and all(
+        isinstance(value, list) and len(value) == rows and all(type(each) in (int, float) for each in value)
+        for value in of_rows
+    )
+
+
+@contextmanager
+def fitting(folder: Path | None, method: str) -> Iterator[None]:
+    """Work on what was read from a folder, if it was: where it does not fit its method, that is said in one line.
+
+    A state says what it belongs to, and only its method knows which tensors it needs.
+
+    Raises:
+        UserError: naming what the method stumbled over.
+    """
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        if folder is None or out_of_memory(error):
+            raise
+        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        what = f"The state in {folder} does not fit {method} ({told})."
+        raise UserError(what, "Make it anew with `ttabench adapt`.") from error
 
 
 def is_whole(header: Mapping[str, Json]) -> bool:

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ttabench.core import files, locks
@@ -25,9 +26,12 @@ from ttabench.core.errors import UserError
 from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.lm import tensors as files_of_tensors
+from ttabench.lm.finite import first_not_finite
 
 SAVES, CURVE = "training", "curve.jsonl"
 TENSORS, STATE = "state.safetensors", "training.json"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Of Adam, for every parameter; and its step."""
 AGAIN = "Give the same as before, another --out, or --force to start anew."
 
 
@@ -129,6 +133,39 @@ def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     if len(steps) > 1:
         raise UserError(f"The files in {folder} are of different steps.", "Start anew with --force.")
     return tensors, state
+
+
+def grouped(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a save, by what they are ("parameter", "moment", "carried") and their own names.
+
+    Args:
+        tensors: as `read` gives them.
+        parameters: of the method, by name.
+
+    Raises:
+        ValueError: tensors are missing, superfluous, misshapen or not finite; names the first.
+    """
+    groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        groups[kind][rest] = tensor
+    moved = {name.partition(".")[0] for name in groups["moment"]}  # what no loss depends on has no moments
+    wanted = {f"{index}.{moment}": tensor for index, tensor in enumerate(parameters.values()) for moment in MOMENTS}
+    wanted |= {f"{index}.step": torch.zeros(()) for index in range(len(parameters))}
+    wanted = {name: tensor for name, tensor in wanted.items() if name.partition(".")[0] in moved}
+    fault = files_of_tensors.unfit(groups["parameter"], parameters) or files_of_tensors.unfit(groups["moment"], wanted)
+    if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
+        fault = f"{broken} holds values that are not finite"
+    if fault is not None:
+        raise ValueError(fault)
+    return groups
+
+
+def damaged(out: Path, error: Exception) -> UserError:
+    """The user error for a save that cannot be gone on from."""
+    named = isinstance(error, KeyError | TypeError | AttributeError)
+    what = " ".join((f"{type(error).__name__}: {error}" if named else str(error)).split())[:200]
+    return UserError(f"The training state in {out / SAVES} is damaged ({what}).", "Start anew with --force.")
 
 
 def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
