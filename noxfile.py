@@ -1,4 +1,7 @@
-"""The one door to the checks: `nox -s lint types tests english`; `nox -s docs` builds the documentation."""
+"""The one door to the checks: `nox -s lint types tests english`; `nox -s docs` builds the documentation.
+
+`nox -s attack` runs all attacks, `nox -s audit` looks for known flaws of what is installed.
+"""
 
 import nox
 
@@ -35,6 +38,21 @@ def tests(session: nox.Session) -> None:
     # It asks for an older transformers than ours: without its dependencies, but with what importing it takes.
     session.install(*CONSTRAINTS, "--no-deps", "kvpress", "cachetools", "fire", "termcolor")
     session.run("pytest", *PARALLEL, STRICT, "-m", "not english", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def attack(session: nox.Session) -> None:
+    """Every case of tests/attack, of which the tests run a share; their counts stand at the end."""
+    session.install(*CONSTRAINTS, "-e", ".[test]")
+    session.run("pytest", *PARALLEL, "tests/attack", "--all-attacks", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Whether a flaw is known of the versions in constraints.txt; not run by default: it asks on the network."""
+    session.install("pip-audit")
+    # strict: a version that nobody could tell about is no version without a flaw
+    session.run("pip-audit", "--strict", "--no-deps", "--disable-pip", "-r", "constraints.txt", *session.posargs)
 
 
 @nox.session

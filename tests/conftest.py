@@ -27,6 +27,7 @@ unexpected: list[str] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     told = "fail where a test is skipped for want of a package, see EXPECTED in tests/conftest.py"
     parser.addoption("--no-unexpected-skips", action="store_true", help=told)
+    parser.addoption("--all-attacks", action="store_true", help="run every case of tests/attack, not a share of them")
 
 
 def _note(report: pytest.TestReport | pytest.CollectReport) -> None:

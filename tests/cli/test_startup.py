@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,35 @@ def test_a_process_of_ours_runs_this_very_package(downloads: Path) -> None:
     code = command[3].replace("import main; main()", f"import leave_current_folder; print({here})")
     done = run(downloads, "-P", "-c", code, *command[4:], path="")
     assert done.stdout.strip() == str(ROOT / "ttabench" / "core" / "startup.py"), done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="refused: no other system kills what a process started")
+def test_a_process_of_ours_does_not_outlive_the_one_that_started_it(tmp_path: Path) -> None:
+    """Even where it listens to nobody: before its libraries are imported, or inside one of them."""
+    sleeps = "import sys, time; print(1, flush=True); time.sleep(10_000)"
+    starter = (
+        "import subprocess, sys, time\n"
+        "from ttabench.core.startup import own_process\n"
+        "command = own_process('ttabench.core.startup')\n"
+        f"command[3] = command[3].split('from ttabench.core.startup import main')[0] + {sleeps!r}\n"
+        "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(10_000)"
+    )
+    with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert Path(f"/proc/{child}").exists()
+        process.kill()
+        process.wait()
+    for _ in range(100):
+        status = Path(f"/proc/{child}/stat")
+        if not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.1)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("it lives on")
 
 
 def test_a_process_ends_when_nobody_listens(tiny_base: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from tests.conftest import Command, Ran, one_line
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.lm.patch import State
+from ttabench.methods import state_folder
 from ttabench.methods.state_folder import StateFolder
 from ttabench.methods.states import load_state, save_state
 
@@ -142,36 +142,58 @@ class KilledError(BaseException):
 
 
 @pytest.mark.parametrize("moves", range(4))
-def test_a_kill_between_renames_is_seen_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int) -> None:
-    """After so many renames of the second state (header, tensors, peft): the old state, the new one, or a refusal."""
-    out, replace, left = tmp_path / "out", Path.replace, moves
+def test_a_kill_between_renames_is_made_good_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
+    """After so many renames of the second state (header, tensors, peft): the state is there, and nothing is lost."""
+    out, move, left = tmp_path / "out", state_folder.moved, moves
     write(StateFolder(out), 1.0, "one")
 
-    def dying(self: Path, target: Path) -> Path:
+    def dying(path: Path, target: Path) -> None:
         nonlocal left
-        if self.parent.name == ".unfinished" and not self.name.startswith("."):
-            left -= 1
-            if left < 0:
-                raise KilledError
-        return replace(self, target)
+        left -= 1
+        if left < 0:
+            raise KilledError
+        move(path, target)
 
-    # save_state renames inside the scratch folder, too: those moves are let through
-    monkeypatch.setattr(
-        Path, "replace", lambda self, to: replace(self, to) if to.parent == self.parent else dying(self, to)
-    )
-    monkeypatch.setattr(shutil, "rmtree", lambda *_given: None)  # a killed process cleans nothing
-    with suppress(KilledError):
-        write(StateFolder(out, force=True), 2.0, "two")
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(state_folder, "moved", dying)
+        with suppress(KilledError):
+            write(StateFolder(out, force=True), 2.0, "two")
     if moves == 1:  # the header is of the second state, the tensors of the first
         with pytest.raises(UserError, match="do not belong together"):
             load_state(out, BELONGS)
-    else:
-        assert float(load_state(out, BELONGS).tensors["memory"][0]) == (1.0 if moves == 0 else 2.0)
-    write(StateFolder(out, force=True), 3.0, "three")
-    assert float(load_state(out, BELONGS).tensors["memory"][0]) == 3.0
-    assert (out / "peft" / "adapter_model.safetensors").read_text() == "three"
-    assert not (out / ".unfinished").exists()
+    with StateFolder(out, force=True).held():
+        pass
+    assert float(load_state(out, BELONGS).tensors["memory"][0]) == 2.0
+    assert (out / "peft" / "adapter_model.safetensors").read_text() == "two"
+    assert not (out / ".whole").exists()
+
+
+def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:
+    first = adapt(method="templora")
+    before = {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in contents(tmp_path / "out")}
+    again = adapt(method="templora")
+    assert again.json() == first.json()
+    assert {name: (tmp_path / "out" / name).stat().st_mtime_ns for name in before} == before
+    (tmp_path / "notes.txt").write_text("Ada Voss lives elsewhere.")
+    assert "holds a state of templora. Replace it with --force" in one_line(adapt(method="templora"))
+    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
+    assert adapt(method="templora").code == 0
+    (tmp_path / "out" / "state.safetensors").write_bytes(b"damaged")
+    assert "Replace it with --force" in one_line(adapt(method="templora"))
+    assert adapt("--force", method="templora").json() == first.json()
+
+
+def test_somebody_elses_file_is_not_replaced_by_what_a_kill_left(tmp_path: Path) -> None:
+    write(StateFolder(tmp_path / "made"), 1.0)
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / "made").rename(out / ".whole")
+    (out / "state.safetensors").write_text("mine")
+    with pytest.raises(UserError, match=r"state\.safetensors is of no adapted state"), StateFolder(out).held():
+        pass
+    assert (out / "state.safetensors").read_text() == "mine"
 
 
 def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
@@ -180,7 +202,7 @@ def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
     (precious / "kept").write_text("kept")
     out = tmp_path / "out"
     out.mkdir()
-    (out / ".unfinished").symlink_to(precious)
+    (out / ".whole").symlink_to(precious)
     write(StateFolder(out), 1.0)
     assert contents(precious) == {"kept": b"kept"}
     (out / ".state.safetensors.tmp").symlink_to(precious / "kept")

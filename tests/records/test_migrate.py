@@ -131,7 +131,7 @@ def test_a_kill_at_any_write_is_made_good_the_next_time(tmp_path: Path, after: b
     with pytest.MonkeyPatch.context() as patch:
         seen = killing(patch, 0, after=False)
         migrate(whole, RUNS, name_of)
-    assert {"rename", "replace"} <= set(seen)
+    assert {"write_bytes", "replace"} <= set(seen)
     for at in range(1, len(seen) + 1):
         out = store(f"{at}")
         with pytest.MonkeyPatch.context() as patch:

@@ -19,8 +19,10 @@ from torch import Tensor
 
 from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_method
+from ttabench.core import files
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode
+from ttabench.lm import tensors
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
@@ -57,8 +59,8 @@ class Killed(BaseException):
     """Nobody catches it, as nobody catches a kill."""
 
 
-WRITES = ((saves, "save_file"), (saves, "synced"), (saves, "rename"), (saves, "remove"), (Path, "write_text"),
-          (Path, "replace"), (checkpoints, "save_file"))  # fmt: skip
+WRITES = ((tensors, "save_file"), (files, "synced"), (files, "moved"), (files, "remove"), (files, "sweep"),
+          (Path, "write_bytes"), (Path, "replace"))  # fmt: skip
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> list[str]:
@@ -206,10 +208,11 @@ def test_a_checkpoint_alone_is_not_gone_on_with(lm: LM, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "failing"), [(saves, "save_file"), (saves, "synced"), (checkpoints, "save_file"), (saves, "rename")]
-)
+    ("where", "failing", "good"), [(tensors, "save_file", 2), (tensors, "save_file", 3), (files, "synced", 8),
+                                   (files, "synced", 11), (files, "moved", 8), (files, "moved", 10)]
+)  # fmt: skip
 def test_a_full_disk_is_one_line_and_the_last_save_stays(
-    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, where: Any, failing: str
+    lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, where: Any, failing: str, good: int
 ) -> None:
     config, calls = replace(CONFIG, out=tmp_path, save_every=1), 0
     original = getattr(where, failing)
@@ -217,7 +220,7 @@ def test_a_full_disk_is_one_line_and_the_last_save_stays(
     def full(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls > 3:
+        if calls > good:
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(*arguments, **named)
 

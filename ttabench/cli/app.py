@@ -1,13 +1,11 @@
 """The command line: `ttabench eval | train | adapt | compare | profile | list | check | new`.
 
 Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
-fault of the user's is one line on standard error and exit code 2; an interrupted command leaves with 130.
+fault of the user's is one line on standard error and exit code 2, see `ending`.
 """
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -16,10 +14,9 @@ from pathlib import Path
 import typer
 
 from ttabench.cli import options as o
+from ttabench.cli.ending import ended, limit_memory
 from ttabench.cli.profile import profile
-from ttabench.core.errors import UserError
-from ttabench.core.printable import printable
-from ttabench.core.progress import loaded, loading
+from ttabench.core.progress import loading
 from ttabench.core.version import __version__
 
 app = typer.Typer(
@@ -62,6 +59,7 @@ def eval_(
     device: o.Device = "auto",
     threads: o.Threads = None,
     dtype: o.Dtype = "auto",
+    memory_limit: o.MemoryLimit = "",
     batch_size: o.BatchSize = 32,
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
@@ -89,6 +87,7 @@ def eval_(
         commands.dry_run(request, numbers, showing, swap=swap_state, threads=threads)
     else:
         use_threads(threads)
+        limit_memory(memory_limit, device)
         commands.evaluate(request, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
 
 
@@ -121,6 +120,7 @@ def train(
     device: o.Device = "auto",
     threads: o.Threads = None,
     dtype: o.Dtype = "auto",
+    memory_limit: o.MemoryLimit = "",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
     out: o.TrainOut = None,
@@ -154,6 +154,7 @@ def train(
     )  # fmt: skip
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
     use_threads(threads)
+    limit_memory(memory_limit, device)
     train_command.train(request, changes, training, storing, showing)
 
 
@@ -175,6 +176,7 @@ def adapt(
     device: o.Device = "auto",
     threads: o.Threads = None,
     dtype: o.Dtype = "auto",
+    memory_limit: o.MemoryLimit = "",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
     force: o.Replace = False,
@@ -199,6 +201,7 @@ def adapt(
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
     storing = commands.Storing(out=out, force=force)
     use_threads(threads)
+    limit_memory(memory_limit, device)
     commands.adapt(request, reading, storing, commands.Showing(json=json, quiet=quiet))
 
 
@@ -247,44 +250,17 @@ app.command()(profile)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code: 0, 2 for the user's faults, 130 when interrupted."""
+    """Run a command line and return its exit code, see `ending`."""
     # what the hub's client logs about its retries would stand around our one line
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # an encoding that lacks ± must not end a command
-    try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="ttabench", standalone_mode=False)
-    except UserError as error:
-        return _complain(str(error), 2)
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
-        return _complain(f"{str(error.filename)[:40]}... is too long for a file name. Give a shorter one.", 2)
-    except (typer.Abort, KeyboardInterrupt) as error:
-        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of what somebody types
-            raise error.__cause__ from None
-        code = 130
-    except typer.TyperException as error:
-        told = error.format_message() if hasattr(error, "format_message") else str(error)
-        return _complain(told, getattr(error, "exit_code", 2))
-    if code == 130:
-        return _complain("Interrupted. The same command resumes where it stopped.", 130)
-    return code if isinstance(code, int) else 0
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    return ended(lambda: app(args=words, prog_name="ttabench", standalone_mode=False), words[0] if words else "")
 
 
 def _say_loading(model: str, silent: bool) -> None:
     """The first thing somebody sees: importing what is needed takes seconds."""
     if not silent:
         loading(f"libraries and {Path(model).name or model}")
-
-
-def _complain(text: str, code: int) -> int:
-    loaded()
-    line = printable(" ".join(text.split()))
-    if line:
-        typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)
-    return code
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench import cost
 from ttabench.cli.options import DEFAULT_OUT
-from ttabench.cli.reading import Reading, pieces_of, read
+from ttabench.cli.reading import Reading, asked_of, pieces_of, read
 from ttabench.core import render
 from ttabench.core.environment import other_versions
 from ttabench.core.errors import UserError
@@ -169,29 +169,35 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
     from ttabench.methods.peft_export import exportable, save_lora
     from ttabench.methods.session import Session
     from ttabench.methods.state_folder import StateFolder
+    from ttabench.methods.states import fitting
 
     assert storing.out is not None, "adapt has a default folder"
-    folder = StateFolder(storing.out, force=storing.force)
+    folder = StateFolder(storing.out, force=storing.force, asked=asked_of(request, resolved, pieces))
     with folder.held():
-        seed_everything(0)
-        lm = ModelCache().get(request, chat_template=manner(request).chat)
-        method = resolved.build(lm)
-        before = None if request.state is None else resolved.stored_state(request.state, lm)
-        with render.progress(showing.talking) as tick:
-            state = read(Session(lm, method, before), pieces, tick)
-        patch = Patch() if method.looks_at_question else method.patch(state, [])
-        lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
-        folder.write(state, resolved.belongs(lm), lora)
+        header = folder.stored()
+        if header is not None and showing.talking:
+            render.remark(f"This state is in {folder.path} already; --force makes it anew.")
+        if header is None:
+            seed_everything(0)
+            lm = ModelCache().get(request, chat_template=manner(request).chat)
+            method = resolved.build(lm)
+            before = None if request.state is None else resolved.stored_state(request.state, lm)
+            with render.progress(showing.talking) as tick, fitting(request.state, method.name):
+                state = read(Session(lm, method, before), pieces, tick)
+                patch = Patch() if method.looks_at_question else method.patch(state, [])
+            lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
+            window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
+            header = folder.write(state, {**resolved.belongs(lm), "window_tokens": window}, lora)
     result = {
         "method": resolved.spec.name,
         "pieces": len(pieces),
-        "state_bytes": state.nbytes,
+        "state_bytes": header["bytes"],
         "folder": str(folder.path),
     }
-    if lora is not None:
+    if any(name.startswith("peft/") for name in header["files"]):
         result["peft"] = str(folder.path / "peft")
-        if patch.tokens_BT is not None:
-            result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
+        if header["window_tokens"]:
+            result["peft_without"] = f"the last {header['window_tokens']} tokens, which stand in the window"
     again = f"ttabench eval --method {quote(request.method)} {request.base_words} --state {quote(str(folder.path))}"
     show_result("adapted", result, showing, f"Ask it: {again} --ask-only")
 

@@ -9,6 +9,7 @@ from shlex import quote
 
 from ttabench.core import render
 from ttabench.core.errors import UserError
+from ttabench.core.files import write_atomically
 from ttabench.methods import registry
 from ttabench.methods.others import NAME
 from ttabench.methods.settings import preset_for, settings_of, typed_settings
@@ -75,7 +76,7 @@ def new(what: str, name: str, out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for file, text in written.items():
-            (out / file).write_text(text, encoding="utf-8")
+            write_atomically(out / file, text)
     except OSError as error:
         raise UserError(f"{out} cannot be written: {error.strerror}.", "Give another --out.") from None
     for file in written:

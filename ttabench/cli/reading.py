@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.identity import identity
 from ttabench.core.progress import Tick
 from ttabench.core.types import Observe
+from ttabench.core.version import __version__
+from ttabench.lm.hub import digest_of
+from ttabench.run.asking import manner
+from ttabench.run.resolve import ResolvedMethod, RunRequest, named
 
 if TYPE_CHECKING:
     from ttabench.lm.patch import State
@@ -50,6 +56,22 @@ def pieces_of(reading: Reading) -> list[Observe]:
     if not found:
         raise UserError(f"{reading.files[0]} holds no text.", "Give a file with text.")
     return found
+
+
+def asked_of(request: RunRequest, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> str:
+    """A name for the state that these pieces make: a hash of all that decides it, see `StateFolder`.
+
+    Raises:
+        UserError: a model, checkpoint or state that is not there.
+    """
+    under = request.base_checkpoint and digest(named(request.base_checkpoint, request.model))
+    model = "" if request.random_weights else digest_of(request.model)
+    of_model = [request.model, model, under, request.random_weights, request.bos, request.dtype, request.device]
+    of_method = [resolved.spec.name, resolved.spec.origin, dict(resolved.settings), resolved.checkpoint_digest]
+    turns = manner(request).chat
+    before = None if request.state is None else digest(request.state)
+    what = {"model": of_model, "method": of_method, "turns": turns, "state": before, "version": __version__}
+    return identity({**what, "pieces": [piece.text for piece in pieces]})
 
 
 def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:

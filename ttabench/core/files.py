@@ -1,22 +1,31 @@
-"""Files that are whole or not there: what is written takes its name only once it is on the disk.
+"""The one place where files are written: whole or not there, through no link, on the disk before they take their name.
 
 write_atomically(Path("run.json"), text)
 with replacing(Path("samples.parquet")) as scratch:
     write_table(table, scratch)                       a reader sees the old file or the new one, never half of it
+with replacing_folder(Path("step-00000500")) as scratch:
+    ...                                               the same of a folder
+append(Path("partial.jsonl"), lines)                  whole lines, or none of them
+
+What is being written has a name that ends in `.part`; what a killed process left of it is removed by `sweep`, which
+whoever holds the lock of a folder calls (`locks`). `tests/core/test_writing.py` sees that no other module writes.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import mkstemp
+from tempfile import mkdtemp, mkstemp
 
 from ttabench.core.errors import UserError
 
 PART = ".part"
-"""How the names of files end that are still being written."""
+"""How the names of files and folders end that are still being written."""
+_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""A link is refused, and so is a pipe that nobody reads, instead of waiting for a reader."""
 
 
 @contextmanager
@@ -28,24 +37,92 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: the folder cannot be written, or the disk is full.
     """
-    number, name = mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
+    number, name = mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART)
     os.close(number)
     scratch = Path(name)
     try:
         yield scratch
         synced(scratch)
         scratch.chmod(0o644)  # safetensors and mkstemp let only the owner read
-        scratch.replace(path)
+        moved(scratch, path)
     except BaseException:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
         raise
 
 
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """A new, empty folder beside `path`, which takes its name when the block ends; else it is removed.
+
+    Raises:
+        OSError: the folder above cannot be written, the disk is full, or a folder of that name holds something.
+    """
+    scratch = Path(mkdtemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=PART))
+    try:
+        yield scratch
+        whole(scratch)
+        moved(scratch, path)
+    except BaseException:
+        with suppress(OSError):
+            remove(scratch)
+        raise
+
+
+@contextmanager
+def replacing_files(folder: Path) -> Iterator[Path]:
+    """A new, empty folder whose files take their places in `folder`, one by one, when the block ends.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full.
+    """
+    scratch = Path(mkdtemp(dir=folder, prefix=".files.", suffix=PART))
+    try:
+        yield scratch
+        whole(scratch)
+        for each in sorted(scratch.iterdir()):
+            moved(each, folder / each.name)
+    finally:
+        with suppress(OSError):
+            remove(scratch)
+
+
+def whole(folder: Path) -> None:
+    """Wait until all that is below a folder is on the disk, and let everybody read it."""
+    folder.chmod(0o755)
+    for each in sorted(folder.rglob("*")):
+        if each.is_dir():
+            _named(each)
+        else:
+            each.chmod(0o644)
+            synced(each)
+    _named(folder)
+
+
 def synced(path: Path) -> None:
     """Wait until the file is on the disk, so that a rename never outruns it."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def moved(path: Path, target: Path) -> None:
+    """Give a file, or a folder, another name on the same disk, and wait until that is on it.
+
+    Raises:
+        OSError: the folder cannot be written, or a folder that is not empty has that name.
+    """
+    path.replace(target)
+    _named(target.parent)
+
+
+def _named(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the system can."""
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -56,7 +133,7 @@ def write_atomically(path: Path, text: str) -> None:
     """
     try:
         with replacing(path) as scratch:
-            scratch.write_bytes(text.encode("utf-8", "backslashreplace"))  # names of files may be no text
+            scratch.write_bytes(_bytes(text))
     except OSError as error:
         raise unwritable(path.parent, error) from None
 
@@ -65,15 +142,61 @@ def append(path: Path, text: str) -> None:
     """Add whole lines to a file; they are on the disk afterwards.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or a link or a pipe has that name; what the file held stays.
     """
     try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        add(path, text)
     except OSError as error:
         raise unwritable(path.parent, error) from None
+
+
+def add(path: Path, text: str) -> None:
+    """Add whole lines to a file; they are on the disk afterwards.
+
+    Raises:
+        OSError: the folder cannot be written, or a link or a pipe has that name; what was in the file stays as it was.
+    """
+    number = os.open(path, _APPENDING, 0o644)
+    try:
+        before, left = os.fstat(number).st_size, _bytes(text)
+        try:
+            while left:
+                left = left[os.write(number, left) :]
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(number, before)  # half a line would be joined by the next one
+            raise
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def cut(path: Path, length: int) -> None:
+    """Drop what a file holds after so many bytes."""
+    os.truncate(path, length)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")  # names of files may be no text
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all below it, if it is there; of a link the link, never what it points to.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process left half written in a folder; the caller holds its lock, so that nobody writes."""
+    for left in folder.glob(f".*{PART}"):
+        with suppress(OSError):
+            remove(left)
 
 
 def made(folder: Path, out: Path) -> None:
@@ -82,13 +205,22 @@ def made(folder: Path, out: Path) -> None:
     Raises:
         UserError: it cannot be made or written.
     """
-    probe = folder / f".probe-{os.getpid()}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        probe(folder)
     except OSError as error:
         raise unwritable(out, error) from None
+
+
+def probe(folder: Path) -> None:
+    """Make a folder, with all above it, and see that it can be written.
+
+    Raises:
+        OSError: it cannot be made or written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    number, name = mkstemp(dir=folder, prefix=".probe.", suffix=PART)
+    os.close(number)
+    Path(name).unlink()
 
 
 def unwritable(folder: Path, error: OSError) -> UserError:

@@ -7,13 +7,20 @@ profile do without that folder.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-_RUN = "import sys; sys.path.insert(0, sys.argv[1]); import ttabench; del sys.path[0]; from {} import main; main()"
+_RUN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from ttabench.core import startup; del sys.path[0];"
+    " startup.end_with(int(sys.argv[2])); from {} import main; main()"
+)
 """This very ttabench, wherever it lies, then only what the search path has."""
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
 
 
 def leave_current_folder() -> None:
@@ -36,6 +43,17 @@ def started_by_name() -> bool:
 
 
 def own_process(module: str) -> Sequence[str]:
-    """The command line of a fresh python that runs `main` of a module of ttabench."""
+    """The command line of a fresh python that runs `main` of a module of ttabench, and ends with this process."""
     package = Path(__file__).resolve().parents[1]
-    return [sys.executable, "-P", "-c", _RUN.format(module), str(package.parent)]
+    return [sys.executable, "-P", "-c", _RUN.format(module), str(package.parent), str(os.getpid())]
+
+
+def end_with(parent: int) -> None:
+    """Let this process end at once when the one that started it does; where the system cannot, it goes on."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before this was said
+            os._exit(1)

@@ -11,13 +11,13 @@ although kernels that are given a mask compute them; `dense` counts those too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
+from ttabench.core.opening import json_of
 
 NANO_CONFIG = Path(__file__).parents[1] / "assets" / "nano" / "config.json"
 GATED = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma")
@@ -193,7 +193,7 @@ def shape_of(model: str) -> Shape | None:
         return shape if known.begins else replace(shape, starts=0)
     path = NANO_CONFIG if model == NANO else Path(model) / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json_of(path)
         return shape_from(config, str(config.get("model_type", "")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
         return None

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from ttabench.core import memory
 from ttabench.core.errors import UserError
+from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Choose, Generate
-from ttabench.lm.memory import out_of_memory
 
 if TYPE_CHECKING:
     from ttabench.core.types import Ask
@@ -53,24 +54,26 @@ def in_batches(rows: Sequence[Row], size: BatchSize, work: Callable[[list[Row]],
     begin = 0
     while begin < len(rows):
         batch = list(rows[begin : begin + size.rows])
-        failed = False
+        failed, wanted = False, None
         try:
             done = work(batch)
         except (RuntimeError, MemoryError) as error:
-            failed = out_of_memory(error)
+            failed, wanted = out_of_memory(error), memory.wanted(error)
             if not failed:
                 raise
         if failed:  # out of the handler, so that what the traceback holds is free again
-            _halve(size, len(batch))
+            _halve(size, len(batch), wanted)
             continue
         yield done
         begin += len(batch)
 
 
-def _halve(size: BatchSize, failed: int) -> None:
+def _halve(size: BatchSize, failed: int, wanted: int | None) -> None:
     if failed == 1:
+        memory.released()
         hint = "Read less, take a smaller --model or --dtype bfloat16, or a device with more memory."
-        raise UserError("One query alone does not fit into memory.", hint)
+        more = memory.shown(wanted) and f": it wants {memory.shown(wanted)} more"
+        raise UserError(f"One query alone does not fit into memory{more}.", hint)
     size.rows = failed // 2
     gc.collect()
     if torch.cuda.is_available():

@@ -12,7 +12,6 @@ tokens are parsed in the template and nowhere else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.errors import UserError
+from ttabench.core.opening import json_of, plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -93,12 +93,12 @@ def has_template(model: str) -> bool:
     path = _cached(model) or Path(model).expanduser()
     try:
         if path.suffix == ".gguf":
-            with path.open("rb") as file:
+            with plain(path, 1 << 46).open("rb") as file:
                 return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
         if (path / "chat_template.jinja").is_file():
             return True
-        told = json.loads((path / "tokenizer_config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        told = json_of(path / "tokenizer_config.json")
+    except (OSError, ValueError):
         return False
     return isinstance(told, dict) and bool(told.get("chat_template"))
 

@@ -25,6 +25,8 @@ from ttabench.core import environment
 from ttabench.core.digests import digest
 from ttabench.core.environment import quiet_loading, versions
 from ttabench.core.errors import UserError
+from ttabench.core.files import PART, remove, replacing_folder, write_atomically
+from ttabench.core.opening import json_of
 from ttabench.lm import loading
 from ttabench.lm.gguf_files import dequantised, readable_header, weights_of
 from ttabench.lm.gguf_header import Header
@@ -100,9 +102,9 @@ def read(
 def _stored(folder: Path, source_digest: str) -> Copy | None:
     """The copy in the folder, if it is whole and of that file."""
     try:
-        copy = Copy(**json.loads((folder / COPY_FILE).read_text(encoding="utf-8")))
+        copy = Copy(**json_of(folder / COPY_FILE))
         whole = copy.schema == SCHEMA and copy.source_digest == source_digest and copy.files == _digests(folder)
-    except (OSError, ValueError, TypeError, RecursionError, UserError):
+    except (OSError, ValueError, TypeError, UserError):
         return None
     return copy if whole else None
 
@@ -121,23 +123,18 @@ def _made(source: Source, header: Header, folder: Path, source_digest: str) -> C
     with _locked(folder, source):
         if (copy := _stored(folder, source_digest)) is not None:
             return copy
-        part = folder.with_name(f".{folder.name}.part")
-        for old in (part, folder):  # of a killed process, as we hold the lock; or damaged since
-            shutil.rmtree(old, ignore_errors=True)
+        for old in (folder, *folder.parent.glob(f".{folder.name}.*{PART}")):  # damaged since; or of a killed process
+            with contextlib.suppress(OSError):
+                remove(old)
         _check_room(folder.parent, 4 * sum(tensor.elements for tensor in header.tensors), source)
         assert source.gguf is not None
         log.warning("Dequantising %s once into %s ...", source.gguf.name, folder)
         model, tokenizer = dequantised(source, header)
-        try:
-            with _writing(folder.parent, source), quiet_loading():
-                part.mkdir()
-                model.save_pretrained(part)
-                tokenizer.save_pretrained(part)
-                copy = Copy(SCHEMA, source.gguf.name, source_digest, weights_of(header), _digests(part), versions())
-                (part / COPY_FILE).write_text(json.dumps(asdict(copy), indent=1) + "\n", encoding="utf-8")
-                part.rename(folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+        with _writing(folder.parent, source), quiet_loading(), replacing_folder(folder) as part:
+            model.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+            copy = Copy(SCHEMA, source.gguf.name, source_digest, weights_of(header), _digests(part), versions())
+            write_atomically(part / COPY_FILE, json.dumps(asdict(copy), indent=1) + "\n")
     return copy
 
 

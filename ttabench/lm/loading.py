@@ -6,15 +6,17 @@ misshapen tensor, or one that holds a NaN, is an error that names it. Code that 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttabench.core import memory
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
+from ttabench.core.opening import json_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +33,8 @@ DEEPEST = {"num_hidden_layers": 10_000, "n_layer": 10_000, "num_layers": 10_000}
 """More layers than any model has: a damaged number would be built layer by layer, for ever."""
 TABLES = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$|(^|\.)position_ids$")
 """Masks and tables that older versions of transformers stored beside the weights; models make their own."""
+SUFFIXES = (".json", ".safetensors", ".jinja", ".model", ".txt")
+"""Of what transformers reads in a model folder; a pipe of that name would be waited for."""
 AGAIN = "Download or copy it again, or give another --model."
 
 
@@ -110,13 +114,13 @@ def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Ma
 
 def refusal(source: Source, error: Exception) -> UserError:
     """What is told to a user whose model could not be loaded."""
-    from ttabench.lm.memory import out_of_memory
-
     if isinstance(error, UserError):
         return error
-    if out_of_memory(error) or "Cannot allocate memory" in str(error):
+    if memory.out_of_memory(error):
+        memory.released()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
-        return UserError(f"Model {source.name!r} does not fit into memory.", hint)
+        size = memory.shown(_bytes_of(source) or memory.wanted(error))
+        return UserError(f"Model {source.name!r} does not fit into memory{size and f': it takes {size}'}.", hint)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
     if isinstance(error, KeyError | RecursionError):
@@ -125,17 +129,27 @@ def refusal(source: Source, error: Exception) -> UserError:
     return UserError(f"Model {source.name!r} could not be loaded{source.shown}: {reason}.", source.hint)
 
 
+def _bytes_of(source: Source) -> int:
+    """Of the files of weights that are read; 0 where they are not here."""
+    with suppress(OSError):
+        return sum(file.stat().st_size for file in Path(source.place).glob("*.safetensors")) if source.local else 0
+    return 0
+
+
 def _check_folder(folder: Path) -> None:
     """Refuse damaged JSON, code of its own, and adapters: transformers passes over some of it, and asks about some."""
     if (folder / ADAPTER).is_file():
         what = f"{folder} holds an adapter of peft ({ADAPTER}), not a model alone."
         raise UserError(what, "Merge it into its base model (merge_and_unload), save that, and give its folder.")
+    for entry in sorted(folder.iterdir()):
+        if entry.suffix in SUFFIXES and not entry.is_file():
+            raise UserError(f"{entry} is no file.", AGAIN)
     for name in READ:
         if not (file := folder / name).exists():
             continue
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            found = json_of(file)
+        except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())[:120]
             raise UserError(f"{file} is damaged: {reason}.", AGAIN) from None
         if not isinstance(found, dict):

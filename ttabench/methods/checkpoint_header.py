@@ -5,11 +5,11 @@ FOLDER/adapter.json      header(FOLDER).method      "mac"
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 
 HEADER = "adapter.json"
@@ -40,13 +40,18 @@ def header(folder: Path) -> Header:
     """
     path = folder / HEADER
     try:
-        found = Header(**json.loads(path.read_text(encoding="utf-8")))
+        found = Header(**json_of(path))
     except OSError:
         raise UserError(
             f"{folder} holds no checkpoint ({HEADER} is missing).", "Make one with `ttabench train`."
         ) from None
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         raise UserError(f"{path} is damaged.", "Train the method again.") from None
-    if not isinstance(found.settings, dict) or not isinstance(found.training, dict):
+    texts = (found.method, found.base_name, found.base_fingerprint, found.version)
+    objects = (found.settings, found.training, found.stands_on)
+    step = found.step is None or isinstance(found.step, int)
+    below = not found.stands_on or all(isinstance(found.stands_on.get(key), str) for key in ("name", "digest"))
+    typed = all(isinstance(each, str) for each in texts) and all(isinstance(each, dict) for each in objects)
+    if not (typed and step and below):
         raise UserError(f"{path} is damaged.", "Train the method again.")
     return found

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing
+from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
+from ttabench.lm import tensors as files_of_tensors
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
@@ -55,7 +54,7 @@ def save(
         UserError: the folder cannot be written.
     """
     parameters = dict(method.modules().named_parameters())
-    tensors = {name: p.detach().to("cpu", getattr(torch, dtype)).contiguous() for name, p in parameters.items()}
+    tensors = {name: p.detach().to("cpu", getattr(torch, dtype)) for name, p in parameters.items()}
     header = Header(
         method=method.name,
         settings=asdict(method.settings),
@@ -69,13 +68,11 @@ def save(
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / WEIGHTS) as scratch:
-            save_file(tensors, scratch, None if step is None else {"step": str(step)})
-        with replacing(folder / HEADER) as scratch:
-            scratch.write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
-    except (OSError, SafetensorError) as error:
-        told = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        files_of_tensors.write(folder / WEIGHTS, tensors, None if step is None else {"step": str(step)})
+    except OSError as error:
+        told = error.strerror or error
         raise UserError(f"Checkpoint folder {folder} cannot be written: {told}.", "Choose another --out.") from None
+    write_atomically(folder / HEADER, json.dumps(asdict(header), indent=1) + "\n")
 
 
 def load(
@@ -124,27 +121,21 @@ def _settings(cls: type[BaseMethod[Any]], found: Header, changes: Mapping[str, J
 
 def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:
     try:
-        with safe_open(path, framework="pt") as file:
-            said = (file.metadata() or {}).get("step")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+        tensors, metadata = files_of_tensors.read(path)
     except FileNotFoundError:
         raise UserError(f"{path} is missing.", "Copy the whole folder, or train again.") from None
-    except (SafetensorError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise UserError(f"{path} is damaged: {error}.", "Copy it again, or train again.") from None
-    if said != (None if step is None else str(step)):
+    if (said := metadata.get("step")) != (None if step is None else str(step)):
         what = f"{path} is of step {said}, {HEADER} of step {step}: a save was cut off between them."
         raise UserError(what, "Run the same `ttabench train` again.")
     return tensors
 
 
 def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
-    odd = sorted(parameters.keys() ^ tensors.keys())
-    odd = odd or sorted(name for name, p in parameters.items() if p.shape != tensors[name].shape)
-    if odd:
-        raise UserError(
-            f"Checkpoint {folder} does not fit its settings: {odd[0]} and {len(odd) - 1} more parameters differ.",
-            "Leave out --set of sizes, or train again.",
-        )
+    if odd := files_of_tensors.unfit(tensors, parameters):
+        what = f"Checkpoint {folder} does not fit its settings: {odd}."
+        raise UserError(what, "Leave out --set of sizes, or train again.")
     if broken := first_not_finite(sorted(tensors.items())):
         raise UserError(f"{broken} of checkpoint {folder} holds values that are not finite.", "Train the method again.")
     with torch.no_grad():

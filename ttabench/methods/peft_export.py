@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors.torch import save_file
 from transformers.pytorch_utils import Conv1D
 
 from ttabench.core.errors import UserError
+from ttabench.core.files import replacing_folder
+from ttabench.lm import tensors as files_of_tensors
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 
@@ -35,10 +36,10 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
     Args:
         lm: the base model.
         patch: see `exportable`.
-        folder: made if it does not exist.
+        folder: does not exist, or is empty.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or holds something.
     """
     from peft import LoraConfig
 
@@ -63,10 +64,10 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
         inference_mode=True,
     )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        config.save_pretrained(folder)
-        save_file(tensors, folder / WEIGHTS)
-        (folder / WEIGHTS).chmod(0o644)  # safetensors lets only the owner read
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_folder(folder) as scratch:
+            config.save_pretrained(scratch)
+            files_of_tensors.write(scratch / WEIGHTS, tensors)
     except OSError as error:
-        raise UserError(f"{folder} cannot be written: {error.strerror}.", "Choose another --out.") from None
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}.", "Choose another --out.") from None
     return folder

@@ -114,6 +114,17 @@ def find(name: str) -> MethodSpec:
     raise UnknownName("method", name, sorted([*methods(), *offered(GROUP), *(f"{each}:..." for each in families())]))
 
 
+def find_installed(name: str) -> MethodSpec:
+    """The method of this name, where a record or a checkpoint says it: a file is executed only where it was typed.
+
+    Raises:
+        UserError: see `find`; a file of Python.
+    """
+    if FILE.fullmatch(name):
+        raise UnknownName("method", name[:200], sorted(methods()))
+    return find(name)
+
+
 def known_settings(name: str, origin: str = "") -> dict[str, Json]:
     """Defaults of the settings of a method, also of one whose optional package is missing.
 
@@ -125,7 +136,7 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
         UserError: whatever `find` raises; the method of that name is of another origin.
     """
     family = families().get(name.partition(":")[0])
-    found = family.stands_for if family else find(name)
+    found = family.stands_for if family else find_installed(name)
     if found.origin != origin:
         raise UserError(f"{name} is now of {found.origin or 'ttabench'}, not of {origin or 'ttabench'}.", "")
     return defaults(found)

@@ -5,14 +5,14 @@
     OUT/peft/               a LoRA, where the method makes one
 
 Which files are ours is read from `state.json`: a file under `peft` whose digest is not the one there belongs to
-somebody else. Files are made aside and renamed, the header first: a killed process leaves the state of before, or one
-that is refused as unfinished and that `--force` replaces.
+somebody else. All files are made aside, in a folder that is renamed once it is whole; from then on the state is there,
+and whoever holds the folder next puts the files into their places, should a process be killed in between. The header
+names what was asked for, so the same command finds its state instead of making it twice.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,14 +20,16 @@ from typing import Any
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.core.files import unwritable
+from ttabench.core.files import PART, moved, remove, replacing_folder, sweep, unwritable
 from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.lm.patch import State
-from ttabench.methods.states import HEADER_FILE, TENSORS_FILE, save_state
+from ttabench.methods.states import HEADER_FILE, TENSORS_FILE, is_whole, save_state
 
 PEFT = "peft"
-SCRATCH = ".unfinished"
+WHOLE = ".whole"
+"""Folder of a state that is made and not in its place."""
 MEND = "Give another --out, or move it away."
 
 
@@ -37,19 +39,21 @@ class StateFolder:
     Args:
         path: made if it does not exist.
         force: replace an earlier state, and write beside files of others.
+        asked: names what the state is to be made of, and by what; a state of that name is not made again.
     """
 
-    def __init__(self, path: Path, *, force: bool = False) -> None:
-        self.path, self.force = path, force
+    def __init__(self, path: Path, *, force: bool = False, asked: str = "") -> None:
+        self.path, self.force, self.asked = path, force, asked
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Hold the folder while a state is made for it.
 
         Raises:
-            UserError: it holds an earlier state or files of others, cannot be written, or another process holds it.
+            UserError: it holds another state or files of others, cannot be written, or another process holds it.
         """
-        self._check()
+        if not (self.path / WHOLE).exists():
+            self._check()
         made = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -57,34 +61,55 @@ class StateFolder:
             raise unwritable(self.path, error) from None
         with locked(self.path, self._refuse_second):
             try:
+                self._settle()
                 self._check()
                 yield
             finally:
                 if made:
                     self._leave_no_empty_folder()
 
-    def write(self, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None) -> Path:
+    def write(
+        self, state: State, belongs: Mapping[str, Json], lora: Callable[[Path], object] | None = None
+    ) -> dict[str, Any]:
         """Write the state, and with `lora`, which is given a folder, its peft folder; `held` is entered.
+
+        Returns:
+            its header, see `states`.
 
         Raises:
             UserError: the folder cannot be written.
         """
-        scratch = self.path / SCRATCH
         try:
-            _remove(scratch)
-            scratch.mkdir()
-            if lora is not None:
-                lora(scratch / PEFT)
-            save_state(scratch, state, belongs, sorted((scratch / PEFT).glob("*")))
-            self._remove_own_peft()
-            for name in (HEADER_FILE, TENSORS_FILE, *([PEFT] if lora is not None else [])):
-                (scratch / name).replace(self.path / name)
+            with replacing_folder(self.path / WHOLE) as scratch:
+                if lora is not None:
+                    lora(scratch / PEFT)
+                save_state(scratch, state, {**belongs, "asked": self.asked}, sorted((scratch / PEFT).glob("*")))
         except OSError as error:
             raise unwritable(self.path, error) from None
-        finally:
-            with suppress(OSError):
-                _remove(scratch)
-        return self.path
+        self._settle()
+        return self._header() or {}
+
+    def _settle(self) -> None:
+        """Put a state that is made into its place; what was not made to its end is removed.
+
+        Raises:
+            UserError: somebody else's file is in the way, or the folder cannot be written.
+        """
+        made = self.path / WHOLE
+        try:
+            sweep(self.path)
+            if made.is_symlink() or not made.is_dir():
+                remove(made)
+                return
+            self._refuse_foreign()
+            if (made / HEADER_FILE).exists():  # else the one of before was replaced already
+                self._remove_own_peft()
+            for name in (HEADER_FILE, TENSORS_FILE, PEFT):
+                if (made / name).exists():
+                    moved(made / name, self.path / name)
+            remove(made)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
 
     def _refuse_second(self) -> None:
         raise UserError(f"Another process writes a state in {self.path}.", "Wait for it, or give another --out.")
@@ -92,29 +117,46 @@ class StateFolder:
     def _check(self) -> None:
         """Refuse what is there, where it is not ours to replace."""
         try:
-            there = {entry.name for entry in self.path.iterdir()} - {LOCK_FILE, SCRATCH}
+            there = {entry.name for entry in self.path.iterdir()} - {LOCK_FILE, WHOLE}
+            there = {name for name in there if not name.endswith(PART)}
         except FileNotFoundError:
             return
         except OSError as error:
             raise unwritable(self.path, error) from None
         header = self._header()
-        if there and not self.force:
+        if there and not self.force and self.stored() is None:
             if header is not None:
                 what = f"{self.path} holds a state of {header['method']}."
                 raise UserError(what, "Replace it with --force, or give another --out.")
             what = f"{self.path} holds {min(there)}, which is of no adapted state."
             raise UserError(what, "Give another --out; --force writes beside it.")
-        if header is None and (foreign := there & {HEADER_FILE, TENSORS_FILE}):
-            raise UserError(f"{self.path / min(foreign)} is of no adapted state and is not replaced.", MEND)
-        if foreign_peft := self._foreign_peft(header or {}):
-            raise UserError(f"{foreign_peft} was not written by `adapt` and is not replaced, even with --force.", MEND)
+        self._refuse_foreign()
+
+    def _refuse_foreign(self) -> None:
+        """Refuse to replace files that are not ours."""
+        header = self._header()
+        for name in (HEADER_FILE, TENSORS_FILE):
+            if header is None and os.path.lexists(self.path / name):
+                raise UserError(f"{self.path / name} is of no adapted state and is not replaced.", MEND)
+        if foreign := self._foreign_peft(header or {}):
+            raise UserError(f"{foreign} was not written by `adapt` and is not replaced, even with --force.", MEND)
+
+    def stored(self) -> dict[str, Any] | None:
+        """The header of the state that is there, if it is what is asked for, whole, and not to be replaced."""
+        header = None if self.force or not self.asked else self._header()
+        files = header.get("files") if header is not None else None
+        if header is None or header.get("asked") != self.asked or not isinstance(files, dict):
+            return None
+        paths = {self.path / name: told for name, told in files.items()}
+        same = all(path.is_file() and digest(path) == told for path, told in paths.items())
+        return header if same and is_whole(header) else None
 
     def _header(self) -> dict[str, Any] | None:
         """What the state.json there says, None where it is none of ours."""
         path = self.path / HEADER_FILE
         try:
-            header = None if path.is_symlink() else json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+            header = None if path.is_symlink() else json_of(path)
+        except (OSError, ValueError):
             return None
         ours = isinstance(header, dict) and all(isinstance(header.get(key), str) for key in ("ttabench", "method"))
         return header if ours else None
@@ -135,24 +177,13 @@ class StateFolder:
     def _remove_own_peft(self) -> None:
         """Remove the peft folder of the state before; all in it is ours."""
         folder = self.path / PEFT
-        foreign = self._foreign_peft(self._header() or {})
-        if foreign is not None:  # it came while we adapted
-            raise UserError(f"{foreign} was not written by `adapt` and is not replaced.", MEND)
         for entry in folder.glob("*"):
-            entry.unlink()
+            remove(entry)
         with suppress(FileNotFoundError):
             folder.rmdir()
 
     def _leave_no_empty_folder(self) -> None:
         if {entry.name for entry in self.path.iterdir()} <= {LOCK_FILE}:
-            (self.path / LOCK_FILE).unlink(missing_ok=True)
+            remove(self.path / LOCK_FILE)
             with suppress(OSError):
                 self.path.rmdir()
-
-
-def _remove(scratch: Path) -> None:
-    """Remove what a killed process left; a link is removed, never followed."""
-    if scratch.is_dir() and not scratch.is_symlink():
-        shutil.rmtree(scratch)
-    else:
-        scratch.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.files import write_atomically
 from ttabench.lm.model import load
 from ttabench.mini.figures import figures
 
@@ -100,9 +101,9 @@ def main() -> None:
         "vocabulary": lm.vocab_size,
         "positions": lm.max_positions,
     }
-    (folder / "figures.json").write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+    write_atomically(folder / "figures.json", json.dumps(measured, indent=1) + "\n")
     record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    (folder / "README.md").write_text(card(record, measured, shape), encoding="utf-8")
+    write_atomically(folder / "README.md", card(record, measured, shape))
 
 
 if __name__ == "__main__":

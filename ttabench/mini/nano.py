@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.core.files import replacing, write_atomically
+from ttabench.core.files import replacing_files, write_atomically
 from ttabench.mini import corpus
 from ttabench.mini.lessons import STAGES, Batch, Stage, batches
 from ttabench.mini.world import rng
@@ -155,7 +155,8 @@ class _Run:
         self.losses: dict[str, float] = {}
         out.mkdir(parents=True, exist_ok=True)
         wrapped = PreTrainedTokenizerFast(tokenizer_object=self.tokenizer, bos_token=BOS, eos_token=EOS, pad_token=PAD)
-        wrapped.save_pretrained(out)
+        with replacing_files(out) as scratch:
+            wrapped.save_pretrained(scratch)
         self.progress = out / "progress.safetensors"
         self.model = LlamaForCausalLM(LlamaConfig(**CONFIG)).to(device)
         _quieten(self.model)
@@ -168,9 +169,9 @@ class _Run:
 
     def _resume(self) -> None:
         """Weights, moments and counts as `save` left them."""
-        from safetensors.torch import load_file
+        from ttabench.lm import tensors as files_of_tensors
 
-        tensors = load_file(self.progress, device=self.device)
+        tensors, _ = files_of_tensors.read(self.progress, self.device)
         self.model.load_state_dict({k[6:]: v for k, v in tensors.items() if k.startswith("model.")}, strict=False)
         state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
@@ -209,16 +210,16 @@ class _Run:
 
     def save(self) -> None:
         """The model folder, and beside it what a continued training needs."""
-        from safetensors.torch import save_file
+        from ttabench.lm import tensors as files_of_tensors
 
-        self.model.save_pretrained(self.out)
+        with replacing_files(self.out) as scratch:
+            self.model.save_pretrained(scratch)
         tensors = {
             f"model.{name}": value for name, value in self.model.state_dict().items() if name != "lm_head.weight"
         }
         for index, moments in self.optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value.contiguous() for name, value in moments.items()}
-        with replacing(self.progress) as scratch:
-            save_file(tensors, scratch)
+        files_of_tensors.write(self.progress, tensors)
         write_atomically(self.out / "training.json", json.dumps(self.record(), indent=1))
 
     def record(self) -> dict[str, object]:

@@ -23,6 +23,7 @@ from typing import IO, TypeAlias
 
 from ttabench.core import environment
 from ttabench.core.errors import UserError
+from ttabench.core.memory import says_so
 from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.sizes import short
 from ttabench.core.startup import own_process
@@ -32,8 +33,6 @@ from ttabench.profiling.job import Job
 from ttabench.profiling.record import ProfileFolder, ProfileRecord
 from ttabench.profiling.rows import Row, oom
 from ttabench.records.folder import Obtained, obtained
-
-SIGNS_OF_MEMORY = ("memoryerror", "out of memory", "not enough memory", "can't allocate memory", "bad_alloc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class End:
         last = next((line.strip() for line in reversed(self.said.splitlines()) if line.strip()), "")
         if self.code == -signal.SIGKILL:
             return oom(method, length, "the process was killed, as a system does that runs out of memory")
-        if any(sign in last.lower() for sign in SIGNS_OF_MEMORY):
+        if says_so(last):
             return oom(method, length, last)
         told = f"killed by signal {-self.code}" if self.code < 0 else f"ended with code {self.code}"
         return Row(method=method, prefill=length, status="failed", detail=f"the process {told}: {last}"[:300])

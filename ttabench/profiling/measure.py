@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from ttabench.core.errors import UserError
+from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import Meter
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.generation import greedy_tokens
-from ttabench.lm.memory import out_of_memory
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.patching import follows_text, text_start

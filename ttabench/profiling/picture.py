@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import unwritable
+from ttabench.core.files import replacing, unwritable
 from ttabench.core.render import size
 from ttabench.core.sizes import short
 from ttabench.profiling.record import ProfileRecord
@@ -61,7 +61,9 @@ def plot(record: ProfileRecord, path: Path) -> Path:
         axes.set_visible(False)
     figure.suptitle(f"{record.base}, {record.machine.get('device') or record.model.get('device')}")
     try:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        with replacing(path) as scratch:
+            kind = path.suffix.lower().removeprefix(".")
+            figure.savefig(scratch, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     except OSError as error:
         raise unwritable(path.parent, error) from None
     return path

@@ -26,6 +26,7 @@ from ttabench.core.environment import cache_folder, cores, cpu_name, use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.meter import load_average
+from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 
 SCHEMA = 1
@@ -117,7 +118,7 @@ def rates_of(setting: Setting) -> Rates:
 def _kept(file: Path, key: Json) -> Rates | None:
     """None where there are none, of another machine, or damaged."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json_of(file)
         table = tuple(tuple(float(value) for value in row) for row in content["rates"]["table"])
         load, call, element = (content["rates"][name] for name in ("load", "call_seconds", "element_seconds"))
         times = {"call_seconds": float(call), "element_seconds": float(element)}

@@ -20,7 +20,8 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import write_atomically
+from ttabench.core.files import remove, write_atomically
+from ttabench.core.opening import json_of
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.profiling.rows import FINAL, Row
@@ -116,12 +117,12 @@ def load_profile(folder: Path) -> ProfileRecord:
     """
     file = folder / RECORD_FILE
     try:
-        content: Any = json.loads(file.read_text(encoding="utf-8"))
+        content: Any = json_of(file)
         if not 1 <= content["schema_version"] <= SCHEMA:
             raise UserError(f"{file} has schema version {content['schema_version']}.", "Profile again with --force.")
         record = ProfileRecord.model_validate(content)
         check(content)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(_first_fault(error).split())[:160]
         raise UserError(f"The profile {file} cannot be read ({reason}).", "Profile again with --force.") from None
     return record
@@ -166,7 +167,7 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
     def discard(self) -> None:
         """Forget what was measured."""
         for name in (RECORD_FILE, TABLE_FILE):
-            (self.path / name).unlink(missing_ok=True)
+            remove(self.path / name)
         super().discard()
 
     def resume(self) -> int:

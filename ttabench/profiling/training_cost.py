@@ -14,11 +14,11 @@ from itertools import count, pairwise
 from typing import Any
 
 from ttabench.core.errors import UserError
+from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import Meter
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.memory import out_of_memory
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session

@@ -21,10 +21,11 @@ import torch
 
 from ttabench.core.environment import quiet_libraries, seed_everything, use_threads
 from ttabench.core.errors import UserError
+from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import Lap, load_average
 from ttabench.core.types import Json
+from ttabench.lm import memory
 from ttabench.lm import model as base
-from ttabench.lm.memory import out_of_memory
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.rotary import rotates
@@ -64,7 +65,8 @@ def _method(request: Mapping[str, Json], job: Job, lm: LM, emit: Emit) -> None:
     name, lengths = request["method"], list(request["lengths"])
     emit("model", lm.describe())
     lifted = lift_positions(lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE)
-    _limit_memory(job.memory_limit, lm.device)
+    if job.memory_limit is not None:
+        memory.limit(job.memory_limit, lm.device)
     try:
         method = job.adapters()[name].build(lm)
     except UserError as error:
@@ -142,20 +144,6 @@ def lift_positions(lm: LM, needed: int) -> str:
         return ""
     before, lm.max_positions = lm.max_positions, needed
     return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"
-
-
-def _limit_memory(limit: int | None, device: torch.device) -> None:
-    """From here on, allocations beyond the limit fail."""
-    if limit is None:
-        return
-    if device.type == "cuda":
-        whole = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / whole), device)
-        return
-    import resource
-
-    # private writable memory: what malloc and torch take, not the libraries that are mapped
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def _describe(method: BaseMethod[Any], lifted: str) -> dict[str, Json]:

@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import Unreadable, plain
 from ttabench.readers.cards import Card
 from ttabench.readers.description import fingerprint
 from ttabench.readers.faults import brief
 from ttabench.readers.formats import MAX_CELL
 from ttabench.readers.layouts import serving, tops
-from ttabench.readers.raw import RawRow, malformed, proper
+from ttabench.readers.raw import LONGEST, RawRow, malformed, proper
 from ttabench.readers.sources import Request, hub_rows, table
 
 METADATA = "metadata.csv"
@@ -137,9 +138,10 @@ def _of_files(files: Sequence[Path]) -> list[Candidate]:
 
 def _text_of(file: Path) -> str:
     try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise UserError(f"Cannot read {file} ({error.strerror or error}).", "Check the path and its rights.") from None
+        content = plain(file, LONGEST).read_bytes()
+    except (OSError, Unreadable) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"Cannot read {file} ({reason}).", "Check the path and its rights.") from None
     try:
         return proper(str(file), "the text", content.decode("utf-8").removeprefix("\ufeff"))
     except UnicodeDecodeError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import read_text
 
 MOST_BYTES, DEEPEST = 2**17, 32
 """Of a task card: its length, and how far values stand within each other."""
@@ -27,7 +28,7 @@ def parsed(path: Path) -> object:
     """
     if path.stat().st_size > MOST_BYTES:
         raise UserError(f"{path} is too long for a task card ({MOST_BYTES:,} bytes at most).", "Check the path.")
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     depth = 0
     for token in yaml.scan(text):
         where = f"{path} line {token.start_mark.line + 1}"

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import Unreadable, plain
+from ttabench.readers.raw import LONGEST, opened, whole_lines
 from ttabench.readers.raw import RawRow as RawRow
 from ttabench.readers.raw import malformed as malformed
-from ttabench.readers.raw import opened, whole_lines
 
 MAX_CELL = 16 * 2**20
 """Characters in one csv cell; beyond it a quote was most likely left open."""
@@ -176,12 +177,12 @@ def _parquet(path: Path) -> Iterator[RawRow]:
 
     number = 0
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(plain(path, LONGEST)) as file:
             for batch in file.iter_batches(batch_size=1024):
                 for values in batch.to_pylist():
                     yield RawRow(f"{path} row {number}", values)
                     number += 1
-    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError, Unreadable) as error:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"Cannot read {path} as parquet after row {number} ({why}).", "Download it again.") from None
 

@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import Unreadable, plain
+
+LONGEST = 1 << 46
+"""Bytes of a file of data: whatever a disk holds."""
 
 
 class RawRow(NamedTuple):
@@ -48,11 +52,14 @@ def opened(path: Path, newline: str = "\n") -> Iterator[TextIO]:
         UserError: it cannot be read, is not UTF-8, or is a broken archive.
     """
     try:
+        plain(path, LONGEST)
         opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
             yield file
     except UnicodeDecodeError:
         raise UserError(f"{path} line {_undecodable_line(path)}: not UTF-8 text.", "Save the file as UTF-8.") from None
+    except Unreadable as error:
+        raise UserError(f"Cannot read {path}: {error}.", "Give a file.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise UserError(f"{path} is not a whole gzip file.", "Download it again, or unpack it first.") from None
     except OSError as error:
@@ -60,7 +67,7 @@ def opened(path: Path, newline: str = "\n") -> Iterator[TextIO]:
 
 
 def _undecodable_line(path: Path) -> int:
-    with suppress(EOFError, zlib.error), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with suppress(OSError, EOFError, zlib.error), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
                 line.decode("utf-8")

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from ttabench.core.files import made
+from ttabench.core.errors import UserError
+from ttabench.core.files import made, remove, sweep
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.records.journal import Journal
 
@@ -94,6 +95,7 @@ class ResultFolder(ABC, Generic[RecordT]):
         """Hold the folder; where nothing comes of it, it is removed."""
         with locked(self.path, lambda: notify(self.busy())):
             self.begin()
+            sweep(self.path)
             try:
                 yield
             finally:
@@ -102,8 +104,8 @@ class ResultFolder(ABC, Generic[RecordT]):
     def _leave_no_empty_folder(self) -> None:
         if not self.is_stored(self.path) and self.is_empty():
             with suppress(OSError):
-                self.journal.path.unlink(missing_ok=True)
-                (self.path / LOCK_FILE).unlink(missing_ok=True)
+                remove(self.journal.path)
+                remove(self.path / LOCK_FILE)
                 self.path.rmdir()
 
 
@@ -136,6 +138,7 @@ def obtained(
         UserError: the folder cannot be written, the stored record is damaged, or the work refuses.
     """
     if not force and kind.is_stored(where):  # it is whole: neither a lock nor a right to write is needed
+        _tidy(kind, where)
         return Obtained(record=kind.load(where), folder=where, how="stored")
     folder = kind(where.parent, where.name)
     with folder.locked(notify):
@@ -148,3 +151,15 @@ def obtained(
             notify(kind.continuing.format(name=where.name, count=resumed))
         record = work(folder)
     return Obtained(record=record, folder=where, how="continued" if resumed else "new")
+
+
+def _tidy(kind: type[ResultFolder[Any]], where: Path) -> None:
+    """Drop what was found on the way to a record, where a kill left it and nobody works here."""
+
+    def busy() -> None:
+        raise UserError("Another process holds the folder.")
+
+    if (where / kind.partial_file).exists():
+        with suppress(UserError, OSError), locked(where, busy):
+            Journal(where / kind.partial_file).discard()
+            sweep(where)

@@ -8,17 +8,19 @@ journal.read()                                           [{"kind": "sample", "va
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ttabench.core import files
 from ttabench.core.errors import UserError
+from ttabench.core.opening import Unreadable, plain
 from ttabench.core.types import Json
 
 DIGITS = 18
 """Longest whole number that a line may hold: it fits into 64 bits."""
+LONGEST = 1 << 35
+"""Bytes of a journal that are read into memory."""
 
 
 class Journal:
@@ -47,14 +49,14 @@ class Journal:
         if self.path.is_symlink():
             raise UserError(f"{self.path} is a link to another file.", "Remove it, or give another --out.")
         try:
-            content = self.path.read_bytes()
+            content = plain(self.path, LONGEST).read_bytes()
             whole = content[: content.rfind(b"\n") + 1]
             if len(whole) < len(content):
-                os.truncate(self.path, len(whole))
+                files.cut(self.path, len(whole))
         except FileNotFoundError:
             return [], 0
-        except OSError as error:
-            what = f"{self.path} cannot be read: {error.strerror or error}."
+        except (OSError, Unreadable) as error:
+            what = f"{self.path} cannot be read: {getattr(error, 'strerror', None) or error}."
             raise UserError(what, "Remove it, or give another --out.") from None
         parsed = [_parsed(line) for line in whole.splitlines()]
         kept = [line for line in parsed if "kind" in line and "value" in line]
@@ -83,7 +85,9 @@ class Journal:
             UserError: the file cannot be removed.
         """
         try:
-            self.path.unlink(missing_ok=True)
+            if self.path.is_dir() and not self.path.is_symlink():
+                raise IsADirectoryError(21, "Is a directory")
+            files.remove(self.path)
         except OSError as error:
             what = f"{self.path} cannot be removed: {error.strerror or error}."
             raise UserError(what, "Remove it, or give another --out.") from None

@@ -11,7 +11,6 @@ process holds, or that cannot be written, is left as it is and used where it lie
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.core.errors import UserError
+from ttabench.core.files import moved
 from ttabench.core.locks import locked
+from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.records.journal import Journal
 
@@ -138,7 +139,7 @@ def _renamed(folder: Path, target: Path, content: dict[str, Json], kind: Kind) -
         record = of_today(content, target.name, kind)
         with locked(folder, _refuse):
             if folder != target:
-                folder.rename(target)
+                moved(folder, target)
             say_name(target / kind.partial_file, content["id"], target.name)
             kind.save(record, target)
     except (OSError, UserError, ValueError, KeyError, TypeError):
@@ -165,7 +166,7 @@ def adopt(out: Path, kind: Kind, before: str, name: str) -> None:
         with locked(out, _wait), locked(folder, _refuse):
             if not target.exists() and not (folder / kind.record_file).exists():
                 say_name(folder / kind.partial_file, before, name)
-                folder.rename(target)
+                moved(folder, target)
     except (OSError, UserError):
         return  # it stays where it is
 
@@ -180,8 +181,8 @@ def say_name(partial: Path, before: str, name: str) -> None:
 
 def _read(file: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = json_of(file)
+    except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
 

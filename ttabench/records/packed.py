@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import Unreadable, plain
 
 RUNS_FILE = "runs.parquet"
 ALL_SAMPLES_FILE = "samples.parquet"
@@ -84,11 +85,11 @@ def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(plain(path, 1 << 46)) as file:
             if missing := set(columns or ()) - set(file.schema_arrow.names):
                 raise pa.ArrowInvalid(f"no column {min(missing)}")
             return file.read(columns=None if columns is None else list(columns))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, Unreadable, pa.ArrowException) as error:
         what = " ".join(str(error).split())[:160]
         raise UserError(f"{path} cannot be read ({what}).", "Restore it: runs are packed in it.") from None
 

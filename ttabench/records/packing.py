@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable, write_atomically
+from ttabench.core.files import remove, replacing, unwritable, write_atomically
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.types import Json
 from ttabench.records import packed
@@ -70,8 +70,8 @@ def unpack(suite: Path, out: Path) -> int:
             _write(folder / SAMPLES_FILE, samples)
         write_atomically(folder / RECORD_FILE, run.record)
     if out == suite:
-        (suite / RUNS_FILE).unlink(missing_ok=True)
-        (suite / ALL_SAMPLES_FILE).unlink(missing_ok=True)
+        remove(suite / RUNS_FILE)
+        remove(suite / ALL_SAMPLES_FILE)
     return len(found)
 
 
@@ -131,7 +131,7 @@ def _write_samples(suite: Path, names: Sequence[str]) -> None:
     if tables:
         _write(suite / ALL_SAMPLES_FILE, pa.concat_tables(tables, promote_options="permissive"))
     else:
-        (suite / ALL_SAMPLES_FILE).unlink(missing_ok=True)
+        remove(suite / ALL_SAMPLES_FILE)
 
 
 def _write(path: Path, table: Any) -> None:
@@ -158,6 +158,6 @@ def _check(folder: Path) -> None:
 def _remove(folder: Path) -> None:
     """Remove a run's own files, the record first, and its folder where nothing else lies in it."""
     for name in (RECORD_FILE, SAMPLES_FILE, LOCK_FILE):
-        (folder / name).unlink(missing_ok=True)
+        remove(folder / name)
     with suppress(OSError):
         folder.rmdir()

@@ -20,6 +20,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable, write_atomically
+from ttabench.core.opening import Unreadable, json_of, plain
 from ttabench.core.types import Json
 from ttabench.records import packed
 from ttabench.stats.varying import Varying, unit_of
@@ -28,6 +29,8 @@ SCHEMA = 2
 """2: the id is a hash of what differs from the defaults. Records of all schemas from 1 on are read."""
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
+LONGEST = 1 << 40
+"""Bytes of a file of samples."""
 FORMERLY = {"subtask": ["part"], "source_key": ["about"], "unconditional_logprobs": ["blank"]}
 """Names that columns of samples and fields of rows have in records of earlier versions."""
 
@@ -146,7 +149,7 @@ def load_record(path: Path) -> RunRecord:
     remedy = "Run again with --force, or restore it."
     try:
         text = None if file.is_file() else packed.record(path)
-        content = json.loads(file.read_text(encoding="utf-8") if text is None else text)
+        content = json_of(file) if text is None else json.loads(text)
     except FileNotFoundError:
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -197,7 +200,7 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
     path = folder / SAMPLES_FILE
     kept = None if (folder / RECORD_FILE).exists() else packed.sample_columns(folder)
     try:
-        stored = pq.read_schema(path).names if kept is None else kept
+        stored = pq.read_schema(plain(path, LONGEST)).names if kept is None else kept
         now = {old: name for name, former in FORMERLY.items() if name not in stored for old in former}
         names = {now.get(name, name): name for name in stored}
         wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
@@ -209,7 +212,7 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
             what = f"{folder.parent} holds the record of run {folder.name} and not its answers."
             raise UserError(what, "Run it again with another --out.") from None
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, Unreadable, pa.ArrowException) as error:
         raise UserError(f"{path} cannot be read ({_one_line(error)}).", "Run again with --force.") from None
     return content
 

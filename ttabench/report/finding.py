@@ -5,12 +5,12 @@ A packed run (`records.packed`) is named like one in a folder: SUITE/ID.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.opening import json_of
 from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, runs
 from ttabench.records.schema import RECORD_FILE, is_stored, load_record
 
@@ -38,8 +38,8 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
 def _created(file: Path) -> str:
     """When a record says it was made: file times do not survive a clone. Damaged records come first."""
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["created"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return str(json_of(file)["created"])
+    except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import unwritable
+from ttabench.core.files import replacing, unwritable
 from ttabench.report.compare import Entry
 from ttabench.report.tables import scale
 
@@ -100,7 +100,9 @@ def plot(entries: Sequence[Entry], path: Path) -> Path:
         each.legend(fontsize="small")
     figure.suptitle(tasks[0])
     try:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        with replacing(path) as scratch:
+            kind = path.suffix.lower().removeprefix(".")
+            figure.savefig(scratch, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     except OSError as error:
         raise unwritable(path.parent, error) from None
     return path

@@ -13,6 +13,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from ttabench import cost
+from ttabench.core.files import write_atomically
 from ttabench.core.render import Table, as_markdown, count, size
 from ttabench.cost import Workload
 from ttabench.methods import registry
@@ -122,5 +123,5 @@ def write(folder: Path) -> Iterator[Path]:
     for name, text in parts().items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_atomically(path, text)
         yield path

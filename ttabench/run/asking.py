@@ -10,13 +10,13 @@ card's protocol says.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import json_of
 from ttabench.core.typed import assignments
 from ttabench.core.types import Json
 from ttabench.lm.chat import has_template
@@ -77,7 +77,7 @@ def _trained(request: RunRequest, card: Card) -> Manner | None:
     if checkpoint in ("", "none"):
         return None
     try:
-        header = json.loads((named(checkpoint, request.model) / "adapter.json").read_text(encoding="utf-8"))
+        header = json_of(named(checkpoint, request.model) / "adapter.json")
         found = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
     except (OSError, ValueError, KeyError, TypeError, ValidationError, UserError):
         return None  # no such record, or no checkpoint: whoever loads it says so

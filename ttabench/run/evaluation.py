@@ -114,6 +114,7 @@ class _Notes:
 
 def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.core.environment import seed_everything
+    from ttabench.methods.states import fitting
     from ttabench.run.recording import answer_notes, label_notes, make_record, notes
     from ttabench.run.runner import RunContext, run_episodes
 
@@ -130,7 +131,8 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
         state_of=plan.config.state_of,
     )
     pending = _Notes(notes(plan, lm), watching)
-    run_episodes(context, plan.task, folder, pending.tick)
+    with fitting(state, method.name):
+        run_episodes(context, plan.task, folder, pending.tick)
     pending.give()
     for note in [*label_notes(method.name, folder.costs), *answer_notes(folder.samples)]:
         watching.notify(f"Note: {note}.")

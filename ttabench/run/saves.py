@@ -12,24 +12,26 @@ is written after that, and again when the training goes on, so a kill in between
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import torch
 from torch import Tensor
 
-from ttabench.core import locks
+from ttabench.core import files, locks
 from ttabench.core.errors import UserError
-from ttabench.core.files import PART, synced
+from ttabench.core.opening import json_of
 from ttabench.core.types import Json
+from ttabench.lm import tensors as files_of_tensors
+from ttabench.lm.finite import first_not_finite
 
 SAVES, CURVE = "training", "curve.jsonl"
 TENSORS, STATE = "state.safetensors", "training.json"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Of Adam, for every parameter; and its step."""
 AGAIN = "Give the same as before, another --out, or --force to start anew."
 
 
@@ -40,10 +42,7 @@ def check(out: Path, *, resume: bool) -> None:
         UserError: it cannot be written; or `resume`, and it holds a checkpoint without a save to go on from.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / f".probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
+        files.probe(out)
     except OSError as error:
         raise unwritable(out, error) from None
     if resume and (out / "adapter.json").exists() and not saved(out):
@@ -97,19 +96,15 @@ def write(out: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[st
         UserError: the disk is full or cannot be written; the save before this one stays.
     """
     folder = out / SAVES / f"step-{step:08d}"
-    part = folder.with_suffix(".part")
     if folder in saved(out):
         return  # a training has one state after a step
     try:
-        remove(part)
-        part.mkdir(parents=True)
-        store(part / TENSORS, tensors, step)
-        (part / STATE).write_text(json.dumps({**state, "step": step}), encoding="utf-8")
-        synced(part / STATE)
-        rename(part, folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with files.replacing_folder(folder) as scratch:
+            files_of_tensors.write(scratch / TENSORS, tensors, {"step": str(step)})
+            files.write_atomically(scratch / STATE, json.dumps({**state, "step": step}))
         tidy(out)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(part, ignore_errors=True)
+    except (OSError, UserError) as error:
         raise unsaved(out, step, error) from None
 
 
@@ -130,15 +125,47 @@ def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         return None
     folder = folders[-1]
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        with safe_open(folder / TENSORS, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            steps = {str(state["step"]), (file.metadata() or {}).get("step"), str(int(folder.name[5:]))}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, SafetensorError) as error:
+        state = json_of(folder / STATE)
+        tensors, metadata = files_of_tensors.read(folder / TENSORS)
+        steps = {str(state["step"]), metadata.get("step"), str(int(folder.name[5:]))}
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"The training state in {folder} is damaged: {error}.", "Start anew with --force.") from None
     if len(steps) > 1:
         raise UserError(f"The files in {folder} are of different steps.", "Start anew with --force.")
     return tensors, state
+
+
+def grouped(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a save, by what they are ("parameter", "moment", "carried") and their own names.
+
+    Args:
+        tensors: as `read` gives them.
+        parameters: of the method, by name.
+
+    Raises:
+        ValueError: tensors are missing, superfluous, misshapen or not finite; names the first.
+    """
+    groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition(".")
+        groups[kind][rest] = tensor
+    moved = {name.partition(".")[0] for name in groups["moment"]}  # what no loss depends on has no moments
+    wanted = {f"{index}.{moment}": tensor for index, tensor in enumerate(parameters.values()) for moment in MOMENTS}
+    wanted |= {f"{index}.step": torch.zeros(()) for index in range(len(parameters))}
+    wanted = {name: tensor for name, tensor in wanted.items() if name.partition(".")[0] in moved}
+    fault = files_of_tensors.unfit(groups["parameter"], parameters) or files_of_tensors.unfit(groups["moment"], wanted)
+    if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
+        fault = f"{broken} holds values that are not finite"
+    if fault is not None:
+        raise ValueError(fault)
+    return groups
+
+
+def damaged(out: Path, error: Exception) -> UserError:
+    """The user error for a save that cannot be gone on from."""
+    named = isinstance(error, KeyError | TypeError | AttributeError)
+    what = " ".join((f"{type(error).__name__}: {error}" if named else str(error)).split())[:200]
+    return UserError(f"The training state in {out / SAVES} is damaged ({what}).", "Start anew with --force.")
 
 
 def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -157,36 +184,18 @@ def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
 
 def tidy(out: Path) -> None:
     """Remove what a kill may have left beside the newest save: older ones, and one that was not whole."""
-    for path in [*saved(out)[:-1], *(out / SAVES).glob("*.part"), *out.glob(f".*{PART}")]:
-        remove(path)
+    for path in saved(out)[:-1]:
+        files.remove(path)
+    for folder in (out, out / SAVES):
+        files.sweep(folder)
 
 
 def discard(out: Path) -> None:
     """Forget a training: all of its saves, its curve and its checkpoint."""
     for path in (out / "adapter.json", out / "adapter.safetensors", out / CURVE, out / SAVES):
-        remove(path)
+        files.remove(path)
 
 
 def saved(out: Path) -> list[Path]:
     """Folders of whole saves, oldest first."""
-    return sorted(path for path in (out / SAVES).glob("step-*") if path.is_dir() and path.suffix != ".part")
-
-
-def store(path: Path, tensors: Mapping[str, Tensor], step: int) -> None:
-    """Tensors as safetensors that say their step, surely on the disk."""
-    save_file({name: each.detach().cpu().contiguous() for name, each in tensors.items()}, path, {"step": str(step)})
-    path.chmod(0o644)  # safetensors lets only the owner read
-    synced(path)
-
-
-def rename(part: Path, whole: Path) -> None:
-    """Give what was written its name."""
-    part.replace(whole)
-
-
-def remove(path: Path) -> None:
-    """Remove a file or folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    return sorted(path for path in (out / SAVES).glob("step-*") if path.is_dir())

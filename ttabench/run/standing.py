@@ -37,12 +37,12 @@ def stood_on(lm: LM, folder: Path, name: str) -> LM:
             stands on a checkpoint that is not there or has changed.
     """
     header = header_of(folder)
-    if registry.find(header.method).growth != "none":
+    if registry.find_installed(header.method).growth != "none":
         what = f"{folder} is a checkpoint of {header.method}: its weights depend on what was read."
         raise UserError(what, "Stand on a checkpoint of lora.")
     if header.stands_on and not lm.stands_on:
         _stand_below(lm, folder, header.stands_on)
-    method = checkpoints.load(registry.find(header.method).load(), lm, folder)
+    method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)
     patch = method.patch(method.begin(1), [])
     assert patch.prefix is None is patch.tokens_BT, f"{header.method} changes more than weights"
     with torch.no_grad():

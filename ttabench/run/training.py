@@ -95,7 +95,10 @@ class _Training:
             return
         saves.check(out, resume=True)
         if (found := saves.read(out)) is not None:
-            self._go_on(out, *found)
+            try:
+                self._go_on(out, *found)
+            except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+                raise saves.damaged(out, error) from error
             saves.tidy(out)
             self._publish(out)
 
@@ -209,12 +212,10 @@ class _Training:
     def _go_on(self, out: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Parameters, optimiser, record and what is carried, as `_save` left them."""
         saves.refuse_others(out, state["belongs"], self._belongs())
-        groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}}
-        for name, tensor in tensors.items():
-            kind, _, rest = name.partition(".")
-            groups[kind][rest] = tensor
+        parameters = dict(self.method.modules().named_parameters())
+        groups = saves.grouped(tensors, parameters)
         with torch.no_grad():
-            for name, parameter in self.method.modules().named_parameters():
+            for name, parameter in parameters.items():
                 parameter.copy_(groups["parameter"][name])
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in groups["moment"].items():

@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from ttabench.core.files import replacing
+from ttabench.core.files import add, write_atomically
+from ttabench.core.opening import read_text
 from ttabench.core.types import Episode, Json
 from ttabench.methods import checkpoints
 from ttabench.run import saves
@@ -148,14 +149,13 @@ class Curve:
             return
         try:
             kept = [line for line in self._lines() if (_step_of(line) or math.inf) <= step]
-            with replacing(self.path) as scratch:
-                scratch.write_text("".join(kept), encoding="utf-8")
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise saves.unwritable(self.path.parent, error) from None
+        write_atomically(self.path, "".join(kept))
 
     def _lines(self) -> list[str]:
         assert self.path is not None
-        return self.path.read_text(encoding="utf-8").splitlines(keepends=True) if self.path.exists() else []
+        return read_text(self.path).splitlines(keepends=True) if self.path.exists() else []
 
     def add(self, step: int, line: Mapping[str, Json]) -> None:
         """One more line.
@@ -166,8 +166,7 @@ class Curve:
         if self.path is None:
             return
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **line}) + "\n")
+            add(self.path, json.dumps({"step": step, **line}) + "\n")
         except OSError as error:
             raise saves.unsaved(self.path.parent, step, error) from None
 

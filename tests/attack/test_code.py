@@ -1,0 +1,57 @@
+"""No record, checkpoint or profile of somebody else's makes a file of Python run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Command
+from tests.records.test_records import record
+from ttabench.core.errors import UserError
+from ttabench.methods import registry
+from ttabench.records.schema import save_record
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A file that leaves a mark where it is run."""
+    path = tmp_path / "mine.py"
+    path.write_text(f"from pathlib import Path\nPath({str(tmp_path / 'RUN')!r}).touch()\n")
+    return path
+
+
+def test_a_record_names_no_file_to_run(ttabench: Command, mine: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        config: dict[str, Any] = {"method": str(mine), "task": "streamingqa", "model": "nano", "seed": 0}
+        save_record(record(name, config=config), folder)
+        old = json.loads((folder / "run.json").read_text()) | {"schema_version": 1}
+        (folder / "run.json").write_text(json.dumps(old, indent=1))
+    ttabench("compare", tmp_path / "runs")
+    ttabench("list", "runs", "--out", tmp_path / "runs")
+    ttabench("eval", "--method", "none", "--limit", 1, "--task-set", "max_new_tokens=1", "--out", tmp_path / "runs")
+    assert not (tmp_path / "RUN").exists()
+
+
+def test_a_checkpoint_names_no_file_to_run(
+    ttabench: Command, common: list[object], trained: Path, mine: Path, tmp_path: Path
+) -> None:
+    said = json.loads((trained / "adapter.json").read_text())
+    (trained / "adapter.json").write_text(json.dumps({**said, "method": str(mine)}))
+    for flag, method in (("--base-checkpoint", "none"), ("--checkpoint", "mac")):
+        assert ttabench("eval", "--method", method, *common, flag, trained).code == 2
+    assert not (tmp_path / "RUN").exists()
+
+
+def test_only_what_was_typed_is_run(mine: Path, tmp_path: Path) -> None:
+    for looked_up in (registry.find_installed, registry.known_settings):
+        with pytest.raises(UserError, match="Unknown method"):
+            looked_up(str(mine))
+    assert not (tmp_path / "RUN").exists()
+    with pytest.raises(UserError, match="holds no method"):
+        registry.find(str(mine))
+    assert (tmp_path / "RUN").exists()

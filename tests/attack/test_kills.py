@@ -1,0 +1,150 @@
+"""A command that is killed at any write, and then given again, leaves what one leaves that nobody killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tests.attack.conftest import Counted
+from tests.attack.dying import Dying
+from ttabench.cli import app as cli
+from ttabench.profiling.driver import End, Lines, Manner, execute
+from ttabench.profiling.job import Chosen, Job
+from ttabench.profiling.load import Load
+from ttabench.profiling.rows import Row, exactly
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="refused: no forks here")
+SHARE = 6
+"""Kills of a command that are tried with the tests."""
+CLOCKS = re.compile(r"seconds|_ms|created|load_average|peak|^code$|per_second|^hardware$|^formerly$|digest_of_run")
+"""Fields of records that no two runs share."""
+Work = Callable[[Path], int]
+
+
+def command(*words: object) -> int:
+    return cli.run([str(word) for word in words])
+
+
+ADAPT = ("adapt", "--method", "templora", "--set", "rank=2", "--set", "prefix=0", "--quiet")
+
+
+def evaluates(base: Path) -> Work:
+    words = ("eval", "--method", "icl", "--set", "truncate=right", "--task", "streamingqa", "--source", "mini",
+             "--model", base, "--batch-size", 2, "--task-set", "documents=3", "--task-set", "questions=1",
+             "--task-set", "max_new_tokens=2", "--quiet")  # fmt: skip
+    return lambda out: command(*words, "--out", out)
+
+
+def trains(base: Path) -> Work:
+    words = ("train", "--method", "lora", "--set", "rank=2", "--model", base, "--source", "mini", "--steps", 3,
+             "--documents", 1, "--questions", 1, "--save-every", 2, "--quiet")  # fmt: skip
+    return lambda out: command(*words, "--out", out)
+
+
+def adapts(base: Path) -> Work:
+    return lambda out: command(*ADAPT, "--model", base, "--context", base.parent / "notes.txt", "--out", out)
+
+
+def replaces(base: Path) -> Work:
+    """The state of another text is there already."""
+    words = (*ADAPT, "--model", base, "--context", base.parent / "more.txt", "--force")
+    return lambda out: command(*words, "--out", out)
+
+
+def profiles(base: Path) -> Work:
+    """With processes that find what they always find."""
+
+    def process(request: Mapping[str, Any]) -> Lines:
+        if request["task"] == "machine":
+            yield "machine", {"flops": 1e9, "bytes": 1e9, "dtype": "float32", "device": "cpu", "threads": 1}
+        else:
+            method = {"name": request["method"], "growth": "none", "parameters": 0, "notes": []}
+            yield from (("model", {"name": "tiny"}), ("method", method))
+            for length in request["lengths"]:
+                yield "at", length
+                figures = {"total_seconds": exactly(1.0), "state_bytes": exactly(float(length))}
+                yield "row", Row(method=request["method"], prefill=length, figures=figures).model_dump()
+        yield End(code=0)
+
+    chosen = tuple(Chosen(method=name) for name in ("none", "icl"))
+    job = Job(model=str(base), lengths=(32, 64), chosen=chosen, load=Load(repeat=1), device="cpu")
+
+    def work(out: Path) -> int:
+        out.mkdir(exist_ok=True)
+        execute(job, out, Manner(launch=process))
+        return 0
+
+    return work
+
+
+COMMANDS = {"eval": evaluates, "train": trains, "adapt": adapts, "adapt --force": replaces, "profile": profiles}
+
+
+def plain(value: Any) -> Any:
+    """A value of JSON without what clocks told."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items() if not CLOCKS.search(key)}
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+def left(folder: Path) -> dict[str, Any]:
+    """What a command left behind: every file, but locks, and what it holds, but times."""
+    found: dict[str, Any] = {}
+    for file in sorted(folder.rglob("*")):
+        name = str(file.relative_to(folder))
+        if file.is_dir() or file.name == ".lock":
+            continue
+        if file.suffix == ".json":
+            found[name] = plain(json.loads(file.read_text()))
+        elif file.suffix == ".jsonl":
+            found[name] = [plain(json.loads(line)) for line in file.read_text().splitlines()]
+        elif file.suffix == ".parquet":
+            found[name] = plain(pq.read_table(file).to_pylist())
+        else:
+            found[name] = file.read_bytes()
+    return found
+
+
+@pytest.fixture
+def one_thread(tiny_base: Path, tmp_path: Path) -> None:
+    """Forks have one thread; whatever is imported late is imported before."""
+    torch.set_num_threads(1)
+    for name, text in (("notes", "Ada Voss lives in Port Ansel."), ("more", "Ada Voss has moved to Grey Harbour.")):
+        (tiny_base.parent / f"{name}.txt").write_text(text)
+    if not (before := tiny_base.parent / "before").exists():
+        assert adapts(tiny_base)(before) == 0
+    assert evaluates(tiny_base)(tmp_path / "warm") == 0
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_a_kill_at_any_write_changes_nothing(
+    tiny_base: Path, one_thread: None, tmp_path: Path, name: str, all_of_it: bool, counted: Counted
+) -> None:
+    work = COMMANDS[name](tiny_base)
+
+    def begun(out: Path) -> Path:
+        if name == "adapt --force":
+            shutil.copytree(tiny_base.parent / "before", out)
+        return out
+
+    whole = begun(tmp_path / "whole")
+    code, steps = Dying(whole).run(lambda: work(whole))
+    assert (code, steps > 10) == (0, True), f"{steps} steps"
+    expected = left(whole)
+    every = 1 if all_of_it else max(1, steps // SHARE)
+    for at in range(1, steps + 1, every):
+        out = begun(tmp_path / f"{at}")
+        assert Dying(out, at).run(lambda out=out: work(out))[0] == -9, at  # type: ignore[misc]
+        assert Dying(out).run(lambda out=out: work(out))[0] == 0, f"after a kill at step {at} of {steps}"  # type: ignore[misc]
+        assert left(out) == expected, f"after a kill at step {at} of {steps}"
+        shutil.rmtree(out)
+    counted(f"kills of {name}, of {steps} steps", "identical", len(range(1, steps + 1, every)))

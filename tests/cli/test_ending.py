@@ -1,0 +1,144 @@
+"""How commands end: asked to by a signal, without an output that can be written, without memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MAC, Command, one_line
+from tests.places import ROOT
+from ttabench.cli import commands
+from ttabench.records.store import RunFolder
+from ttabench.run.training_config import Curve
+
+FULL = Path("/dev/full")
+Signal = signal.Signals
+
+
+def sending(original: Callable[..., Any], number: Signal, at: int) -> Callable[..., Any]:
+    """Do what is done, and at the `at`-th time send this process a signal."""
+    calls: list[int] = []
+
+    def call(*given: Any, **named: Any) -> Any:
+        result = original(*given, **named)
+        calls.append(1)
+        if len(calls) == at:
+            os.kill(os.getpid(), number)
+        return result
+
+    return call
+
+
+CODES = [(signal.SIGTERM, 143, "Terminated."), (signal.SIGINT, 130, "Interrupted.")]
+
+
+@pytest.mark.parametrize(("number", "code", "word"), CODES)
+def test_an_evaluation_that_is_asked_to_end_goes_on(
+    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: Signal, code: int,
+    word: str,
+) -> None:  # fmt: skip
+    words = ["eval", "--method", "none", *common, "--task-set", "questions=4", "--batch-size", 1, "--json"]
+    whole = ttabench(*words, "--out", tmp_path / "whole").json()["runs"][0]
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", sending(RunFolder.append, number, 2))
+        stopped = ttabench(*words)
+    assert stopped.code == code
+    assert stopped.err.splitlines()[-1] == f"{word} The same command resumes where it stopped."
+    assert stopped.out == ""
+    (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
+    assert len(partial.read_text().splitlines()) == 2
+    assert ttabench(*words).json()["runs"][0]["rows"] == whole["rows"]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "it is as it was"
+
+
+@pytest.mark.parametrize(("number", "code", "word"), CODES)
+def test_a_training_that_is_asked_to_end_saves_first(
+    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: Signal, code: int,
+    word: str,
+) -> None:  # fmt: skip
+    words = ["train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 3,
+             "--documents", 1, "--out", tmp_path / "mac", "--json"]  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr(Curve, "add", sending(Curve.add, number, 2))
+        stopped = ttabench(*words)
+    assert stopped.code == code
+    assert stopped.err.splitlines()[-1] == f"{word} The same command resumes where it stopped."
+    assert [folder.name for folder in (tmp_path / "mac" / "training").iterdir()] == ["step-00000002"]
+    assert ttabench(*words).json()["steps"] == 3
+
+
+def test_reading_that_is_asked_to_end_leaves_nothing(
+    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
+    words = ["adapt", "--model", common[5], "--context", tmp_path / "notes.txt", "--out", tmp_path / "state"]
+    with monkeypatch.context() as patched:
+        patched.setattr(commands, "read", sending(commands.read, signal.SIGTERM, 1))
+        stopped = ttabench(*words)
+    assert (stopped.code, stopped.err.splitlines()[-1]) == (143, "Terminated. The same command begins anew.")
+    assert not (tmp_path / "state").exists()
+    assert ttabench(*words).code == 0
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TTABENCH": f"{sys.executable} -m ttabench"}
+    return subprocess.run(
+        ["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=120,
+        cwd=ROOT,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="refused: no device that is full")
+@pytest.mark.parametrize("words", ["list methods", "--help", "list tasks --json", "--version"])
+def test_an_output_that_is_full_is_one_line(words: str) -> None:
+    done = shell(f"$TTABENCH {words} > /dev/full")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Error: Standard output cannot be written: No space left on device. What was stored is stored.\n"
+    )
+
+
+def test_a_reader_who_goes_away_is_no_fault() -> None:
+    done = shell("$TTABENCH list tasks --json | head -c 1; exit ${PIPESTATUS[0]}")
+    assert done.returncode in (0, 1), "it may be done before the reader goes away"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_a_closed_stream_is_no_fault(closed: str) -> None:
+    done = shell(f"$TTABENCH list methods {closed}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_file_of_ours_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    words = f"--method none --limit 1 --task-set max_new_tokens=1 --out {tmp_path}"
+    assert shell(f"$TTABENCH eval {words} >&- 2>&- <&-").returncode == 0
+    (record,) = tmp_path.glob("*/run.json")
+    assert json.loads(record.read_text())["n"] == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437", "utf-16"])
+def test_an_output_of_another_encoding(encoding: str) -> None:
+    done = shell(f"PYTHONIOENCODING={encoding} $TTABENCH list methods > /dev/null")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_any_exhaustion_of_memory_is_one_line(
+    ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_given: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 3221225472"
+                           " bytes. Error code 12 (Cannot allocate memory)")  # fmt: skip
+
+    monkeypatch.setattr("ttabench.run.runner._EpisodeRun._read", full)
+    line = one_line(ttabench("eval", "--method", "icl", *common))
+    assert line.startswith("Error: Out of memory: 3.0 GiB more did not fit. Take a smaller --batch-size or --model")
+    assert "the same command goes on" in line

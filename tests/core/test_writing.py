@@ -1,0 +1,151 @@
+"""Files are written in `core/files.py` alone, and tensors and small files of others opened where they are checked."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_imports import MODULES
+
+WRITER = "core.files"
+ALLOWED = {
+    "core.meter": "write_text",  # /proc/self/clear_refs, which is no file
+    "profiling.driver": "TemporaryFile",  # what a process says on standard error; it has no name
+    "contract.lasting": "TemporaryDirectory",  # a state that is written to be read back
+    "profiling.worker": "fdopen",  # standard output
+    "lm.tensors": "save_file",
+    "core.streams": "open",  # on nothing, where standard output is closed
+}
+"""Calls that no other module may make, and why these may."""
+WRITES = set(
+    "write_text write_bytes touch rename unlink rmtree chmod truncate symlink_to hardlink_to fdopen mkstemp mkdtemp"
+    " NamedTemporaryFile TemporaryFile TemporaryDirectory copyfile copytree copy2 removedirs save_file".split()
+)
+INTO_SCRATCH = {"save_pretrained", "savefig", "write_table", "to_parquet", "to_csv", "to_json", "save"}
+"""Calls of libraries that write; they are given a file or folder of `replacing`, `replacing_folder` or
+`replacing_files`."""
+READERS = {"safe_open": "lm.tensors", "load_file": None}
+"""Calls that read tensors, and the module that may make them."""
+FORBIDDEN = {("torch", "load"), ("os", "system"), ("os", "popen"), ("yaml", "load"), ("yaml", "unsafe_load")}
+CODE = {"eval", "exec", "compile"}
+PICKLES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
+
+
+def called(node: ast.Call) -> str:
+    function = node.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def mode_of(node: ast.Call) -> str:
+    """The mode of a call of `open`; "r" where none is given."""
+    first = 0 if isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") != "gzip" else 1
+    given = [word.value for word in node.keywords if word.arg == "mode"] or node.args[first : first + 1]
+    return str(given[0].value) if given and isinstance(given[0], ast.Constant) else "r" if not given else "w"
+
+
+def writes(name: str, tree: ast.AST) -> Iterator[str]:
+    """What a module calls that writes, outside `core.files`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        what = called(node)
+        if what in WRITES and ALLOWED.get(name) != what:
+            yield f"line {node.lineno}: {what}"
+        elif what == "open" and ALLOWED.get(name) == "open":
+            continue
+        elif what == "open" and set(mode_of(node)) & set("wax+"):
+            yield f"line {node.lineno}: open to write"
+        elif what == "open" and isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "os":
+            yield f"line {node.lineno}: os.open"
+        elif what in ("replace", "remove", "rename") and getattr(getattr(node.func, "value", None), "id", "") == "os":
+            yield f"line {node.lineno}: os.{what}"
+        elif what == "replace" and isinstance(node.func, ast.Attribute) and len(node.args) == 1 and not node.keywords:
+            if getattr(node.func.value, "id", "") == "journal":  # ours, which uses `files`
+                continue
+            yield f"line {node.lineno}: replace, which renames a file"
+
+
+def outside_scratch(tree: ast.AST) -> Iterator[str]:
+    """Calls of libraries that write, and stand in no block of `replacing`."""
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With):
+            calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+            if any(called(call).startswith("replacing") for call in calls):
+                inside |= {id(each) for each in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and called(node) in INTO_SCRATCH and id(node) not in inside and node.args:
+            whose = getattr(getattr(node.func, "value", None), "id", "")
+            if whose not in ("checkpoints", "kind"):  # ours, which use `files`
+                yield f"line {node.lineno}: {called(node)}"
+
+
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+def test_no_other_module_writes() -> None:
+    found = {name: [*writes(name, tree), *outside_scratch(tree)] for name, tree in TREES.items() if name != WRITER}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def dangers(name: str, tree: ast.AST) -> Iterator[str]:
+    """Pickles, shells, code from a text or a model, and safetensors read where they are not checked."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", "") or ""]
+            yield from (each for each in names if each.split(".")[0] in PICKLES)
+        if not isinstance(node, ast.Call):
+            continue
+        what, whose = called(node), getattr(getattr(node.func, "value", None), "id", "")
+        told = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
+        if (whose, what) in FORBIDDEN or told.get("shell") or (isinstance(node.func, ast.Name) and what in CODE):
+            yield f"line {node.lineno}: {whose}.{what}"
+        if what in READERS and READERS[what] != name:
+            yield f"line {node.lineno}: {what}"
+        if any(word in told and told[word] is not False for word in ("trust_remote_code", "allow_pickle")):
+            yield f"line {node.lineno}: {what} may run code"
+
+
+def test_nothing_is_unpickled_or_run() -> None:
+    found = {name: list(dangers(name, tree)) for name, tree in TREES.items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import pickle", "from joblib import load", "torch.load(p)", "eval(text)", "run(words, shell=True)",
+     "np.load(p, allow_pickle=True)", "os.system(a)", "load_file(p)", "f(trust_remote_code=asked)"],
+)  # fmt: skip
+def test_what_is_dangerous_is_seen(line: str) -> None:
+    assert list(dangers("anywhere", ast.parse(line)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "path.open('w')", "open(path, 'ab')", "path.open(mode='x')", "os.open(path, 1)", "path.write_text('a')",
+        "path.replace(other)", "os.replace(a, b)", "shutil.rmtree(path)", "save_file(tensors, path)",
+        "gzip.open(path, 'wb')", "path.open(mode=given)",
+    ],
+)  # fmt: skip
+def test_what_writes_is_seen(line: str) -> None:
+    assert list(writes("anywhere", ast.parse(line)))
+
+
+@pytest.mark.parametrize("line", ["path.open('rb')", "open(path)", "text.replace('a', 'b')", "gzip.open(path)"])
+def test_what_reads_is_let_through(line: str) -> None:
+    assert not list(writes("anywhere", ast.parse(line)))
+
+
+def test_a_library_writes_into_a_scratch_file() -> None:
+    assert list(outside_scratch(ast.parse("figure.savefig(path)")))
+    assert not list(outside_scratch(ast.parse("with replacing(path) as scratch:\n    figure.savefig(scratch)")))
+
+
+def test_every_exception_is_needed() -> None:
+    for name, what in ALLOWED.items():
+        tree = ast.parse(Path(MODULES[name]).read_text(encoding="utf-8"))
+        assert any(isinstance(node, ast.Call) and called(node) == what for node in ast.walk(tree)), name

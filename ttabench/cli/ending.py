@@ -1,0 +1,155 @@
+"""How a command ends: its exit code, and one line on standard error where it did not do what was asked.
+
+0      done
+1      the reader of its output went away; `check` found a broken promise
+2      a fault of the user's, memory or room that did not suffice: one line says what, where, and what helps
+130    interrupted (SIGINT)
+143    asked to end (SIGTERM)
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+
+from ttabench.core import memory, streams
+from ttabench.core.errors import UserError
+from ttabench.core.printable import printable
+from ttabench.core.progress import loaded
+from ttabench.core.sizes import memory as memory_in
+
+INTERRUPTED, TERMINATED = 130, 143
+GOES_ON = {
+    "eval": "The same command resumes where it stopped.",
+    "train": "The same command resumes where it stopped.",
+    "profile": "The same command resumes where it stopped.",
+    "adapt": "The same command begins anew.",
+}
+FITS = {
+    "eval": "Take a smaller --batch-size or --model, fewer documents (--task-set documents=N, --limit), or --dtype"
+    " bfloat16; what is answered stays, and the same command goes on.",
+    "train": "Take fewer --documents or --batch-documents, more --accumulate, a smaller --model, or --dtype bfloat16;"
+    " the same command goes on from the last save.",
+    "adapt": "Read less at once (--pieces paragraphs), or take a smaller --model or --dtype bfloat16.",
+}
+"""What helps where memory did not suffice, by command."""
+LONGEST = 1000
+"""Characters of a line that is told."""
+OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end; whatever an interrupt puts in order is put in order."""
+
+
+def ended(call: Callable[[], object], command: str) -> int:
+    """Run a command; returns its exit code.
+
+    Args:
+        call: runs it, and returns an exit code or nothing.
+        command: its name, by which the advice is chosen.
+    """
+    streams.ready()
+    with _asked_to_end() as signals:
+        code = _ended(call, command, signals)
+        failed = streams.flushed()
+    return code if failed is None else _no_output(failed)
+
+
+def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
+    try:
+        code = call()
+    except UserError as error:
+        return complain(str(error), 2)
+    except (typer.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__cause__, EOFError):  # typer takes it for the end of what somebody types
+            raise error.__cause__ from None
+        code = INTERRUPTED
+    except typer.TyperException as error:
+        told = error.format_message() if hasattr(error, "format_message") else str(error)
+        return complain(told, getattr(error, "exit_code", 2))
+    except Exception as error:
+        if memory.out_of_memory(error):
+            return complain(str(memory.told(error, FITS.get(command, "Take less at once."))), 2)
+        if isinstance(error, OSError) and (code := _of_system(error)) is not None:
+            return code
+        raise
+    if code == INTERRUPTED:
+        asked = bool(signals)
+        how = "Terminated." if asked else "Interrupted."
+        return complain(f"{how} {GOES_ON.get(command, '')}", TERMINATED if asked else INTERRUPTED)
+    return code if isinstance(code, int) else 0
+
+
+def _of_system(error: OSError) -> int | None:
+    """The exit code for what the system refused, once it is told; None for what is no fault of the user's."""
+    if error.errno == errno.ENAMETOOLONG:
+        return complain(f"{str(error.filename)[:40]}... is too long for a file name. Give a shorter one.", 2)
+    if error.filename is None and error.errno in OUTPUT:  # files have names
+        return _no_output(error)
+    return None
+
+
+def _no_output(error: OSError) -> int:
+    """Standard output cannot be written: its reader went away, or the disk is full."""
+    streams.abandoned()
+    if error.errno == errno.EPIPE:
+        return 1
+    reason = error.strerror or error
+    return complain(f"Standard output cannot be written: {reason}. What was stored is stored.", 2)
+
+
+def limit_memory(typed: str, device: str) -> None:
+    """Let a command take no more than `--memory-limit`, libraries included; nothing where none was typed.
+
+    Raises:
+        UserError: no amount of memory, or less than the libraries take; no such device.
+    """
+    if not typed:
+        return
+    most = memory_in(typed)
+    from ttabench.core.environment import quiet_libraries
+    from ttabench.lm import memory as of_device
+    from ttabench.lm.model import find_device
+
+    quiet_libraries()
+    found = find_device(device)
+    if found.type == "cpu":
+        memory.check(most)
+    of_device.limit(most, found)
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[list[int]]:
+    """Let SIGTERM end a command as an interrupt does; yields the signals that came."""
+    came: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield came  # somebody else decides
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def complain(text: str, code: int) -> int:
+    """Print one line on standard error, and return the exit code."""
+    loaded()
+    line = printable(" ".join(text.split()))
+    if len(line) > LONGEST:  # somebody typed as much; what helps stands at the end
+        line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+    if line:
+        typer.secho(f"Error: {line}" if code == 2 else line, fg=typer.colors.RED, err=True)
+    return code

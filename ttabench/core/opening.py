@@ -1,0 +1,63 @@
+"""The one place where small files of a user's folders are opened: what is no plain file, or too long, is not read.
+
+json_of(Path("mine/state.json"))      the value; a ValueError says in a few words why there is none
+
+A pipe would be waited for, a device read without end, and brackets nested without end would break the parser. Tensors
+are opened in `lm/tensors.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+from ttabench.core.types import Json
+
+LONGEST = 256 * 2**20
+"""Bytes; no record or header of this package comes near."""
+
+
+class Unreadable(ValueError):
+    """Why a file is not read, in a few words."""
+
+
+def plain(path: Path, most: int = LONGEST) -> Path:
+    """The path of a plain file of at most so many bytes.
+
+    Raises:
+        OSError: it is not there, or cannot be looked at.
+        Unreadable: it is something else, or longer.
+    """
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(21, "Is a directory", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise Unreadable("it is no plain file")
+    if found.st_size > most:
+        raise Unreadable(f"its {found.st_size / 2**20:,.0f} MiB are too long")
+    return path
+
+
+def read_text(path: Path, most: int = LONGEST) -> str:
+    """The text of a file in UTF-8.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+        Unreadable: it is no plain file, or longer than so many bytes.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    return plain(path, most).read_text(encoding="utf-8")
+
+
+def json_of(path: Path, most: int = LONGEST) -> Json:
+    """The value in a JSON file.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+        ValueError: it is no plain file, too long, no UTF-8, no JSON, or nested too deep.
+    """
+    try:
+        return json.loads(read_text(path, most))
+    except RecursionError:
+        raise Unreadable("it is nested too deep") from None

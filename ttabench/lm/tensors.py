@@ -1,0 +1,73 @@
+"""The one place where tensors of our own (checkpoints, states, saves) are written and read, as safetensors.
+
+    write(Path("adapter.safetensors"), {"a": tensor}, {"step": "500"})
+    read(Path("adapter.safetensors"))                                     ({"a": tensor}, {"step": "500"})
+    unfit({"a": tensor}, {"a": wanted})                                   None, or what differs first
+
+What is read is a plain file of the length its header says; names, shapes and finite values are checked by `unfit` and
+`lm/finite.py`. No pickle is ever read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ttabench.core.files import replacing
+from ttabench.core.opening import plain
+
+LONGEST = 1 << 46
+"""Bytes; whatever a disk holds."""
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors so that a reader sees the old file or the new one.
+
+    Args:
+        path: of the file; its folder exists.
+        tensors: by name, on any device.
+        metadata: texts that stand in its header.
+
+    Raises:
+        OSError: the folder cannot be written, or the disk is full.
+    """
+    found = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        with replacing(path) as scratch:
+            save_file(found, scratch, dict(metadata) if metadata else None)
+    except SafetensorError as error:
+        raise OSError(str(error)) from None
+
+
+def read(path: Path, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file by name, and its metadata.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        OSError: it cannot be read.
+        ValueError: it is no plain file, or damaged; says in a few words how.
+    """
+    try:
+        with safe_open(plain(path, LONGEST), framework="pt", device=device) as file:
+            metadata = dict(file.metadata() or {})
+            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118  # no mapping
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+    except (KeyError, TypeError, IndexError) as error:  # a number format that torch here does not know
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def unfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:
+    """How tensors differ from those that are wanted, naming the first; None where names and shapes are the same."""
+    if missing := sorted(wanted.keys() - tensors.keys()):
+        return f"{missing[0]} is missing"
+    if more := sorted(tensors.keys() - wanted.keys()):
+        return f"{more[0]} has no place"
+    for name, tensor in sorted(tensors.items()):
+        if tensor.shape != wanted[name].shape:
+            return f"{name} is {list(tensor.shape)}, not {list(wanted[name].shape)}"
+    return None
