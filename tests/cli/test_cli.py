@@ -127,7 +127,7 @@ def test_adapt_then_eval_from_the_state(
     cut = ["--context", notes, more, "--pieces", "paragraphs"]
     ran = ttabench("adapt", "--method", method, *base, *cut, "--out", state)
     assert ran.code == 0, ran.err
-    assert "--ask-only" in ran.out
+    assert f'ttabench ask "..." --state {state}' in ran.out
     header = json.loads((state / "state.json").read_text())
     assert header["method"] == method
     assert (state / "state.safetensors").stat().st_size > 0

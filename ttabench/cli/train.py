@@ -78,7 +78,8 @@ def train(
     record = _train_stage(plan, recipe, config, training, "trained", showing)
     result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     result |= {f"validation_{name}": value for name, value in (record.validation or [{}])[-1].items() if name != "step"}
-    again = f"ttabench eval --method {quote(request.method)} --task {request.task} {request.base_words}"
+    source = f" --source {quote(request.source)}" if request.source else ""
+    again = f"ttabench eval --method {quote(request.method)} --task {request.task}{source} {request.base_words}"
     commands.show_result("trained", result, showing, f"Try it: {again} --checkpoint {out}")
 
 

@@ -24,7 +24,8 @@ from ttabench.core.files import unwritable
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.types import Json
 from ttabench.lm.patch import State
-from ttabench.methods.states import HEADER_FILE, TENSORS_FILE, save_state
+from ttabench.methods.state_header import HEADER_FILE
+from ttabench.methods.states import TENSORS_FILE, save_state
 
 PEFT = "peft"
 SCRATCH = ".unfinished"

@@ -6,11 +6,9 @@ ttabench eval --method mac --state mine/                        starts from it
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -22,10 +20,10 @@ from ttabench.core.types import Json
 from ttabench.core.version import __version__
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.patch import State
+from ttabench.methods.state_header import HEADER_FILE, SCHEMA, header_digest
+from ttabench.methods.state_header import header as header_of
 
-SCHEMA = 2
 TENSORS_FILE = "state.safetensors"
-HEADER_FILE = "state.json"
 
 
 def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
@@ -51,7 +49,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         "meta": dict(state.meta),
         "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
     }
-    header["digest"] = _digest(header)
+    header["digest"] = header_digest(header)
     write_atomically(folder / HEADER_FILE, json.dumps(header, indent=1, ensure_ascii=False) + "\n")
     return folder
 
@@ -62,7 +60,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     Raises:
         UserError: missing, corrupted, not finite, or belonging to something else, which the message names.
     """
-    header = _header(folder)
+    header = header_of(folder)
     for field in ("method", "origin", "fingerprint", "checkpoint", "settings", "start"):
         if header.get(field) != belongs.get(field):
             raise UserError(
@@ -96,24 +94,3 @@ def _shown(owner: Mapping[str, Json], field: str) -> str:
     if field == "fingerprint":
         return f"{owner.get('model')} ({str(owner.get(field))[:8]})"
     return str(owner.get(field) or "none")
-
-
-def _header(folder: Path) -> dict[str, Any]:
-    path = folder / HEADER_FILE
-    try:
-        header: Any = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
-    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
-        raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
-    if header.get("digest") != _digest(header):
-        raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
-    return header
-
-
-def _digest(header: Mapping[str, Json]) -> str:
-    """16 hexadecimal digits of what a header says, as JSON has it."""
-    said = {key: value for key, value in json.loads(json.dumps(header)).items() if key != "digest"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
