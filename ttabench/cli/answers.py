@@ -165,11 +165,11 @@ def _answer_table(questions: Sequence[OwnQuestion], told: Sequence[Told]) -> ren
     for number, each in enumerate(questions):
         for method in told:
             scores = method.scores[number]
-            asked = each.question if method is told[0] else ""
+            first = method is told[0]
             said = method.answers[number].prediction or "(nothing)"
-            row = [asked, *([method.method] if several else []), said]
+            row = [each.question if first else "", *([method.method] if several else []), said]
             if scored:
-                row += [" / ".join(each.answers) or "-", *(_percent(scores.get(name)) for name in SCORES)]
+                row += [" / ".join(each.answers) if first else "", *(_percent(scores.get(name)) for name in SCORES)]
             rows.append(tuple(row))
     heads = ("question", *(["method"] if several else []), "answer")
     more = ("right answer", *(f"#{name}" for name in SCORES)) if scored else ()

@@ -36,7 +36,6 @@ from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, ne
 from ttabench.methods.eviction.settings import H2OSettings
 from ttabench.methods.parts.amount import Amount
 
-
 ASKED = 256
 """Tokens of prompt and answer that must fit beside a context for it to be called whole, where these evict too."""
 
