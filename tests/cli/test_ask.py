@@ -197,3 +197,23 @@ def test_a_state_on_a_model_in_a_folder_is_asked_from_anywhere(
     found = ttabench("ask", "Who?", "--state", "../state", "--max-new-tokens", 2, "--json").json()
     assert found["method"] == "window"
     assert "Leave --model out" in one_line(ttabench("ask", "Who?", "--state", "../state", "--model", "nano"))
+
+
+def test_what_did_not_fit_and_what_was_not_evicted_is_said(ttabench: Command, notes: Path) -> None:
+    notes.write_text(f"{TEXT}\n\n" * 100)
+    found = ttabench("adapt", "--context", notes, "--method", "mac", "--json").json()
+    assert found["notes"][0].startswith("not all context was read: truncated_documents 1; smaller pieces")
+    words = ("--method", "mac", "--pieces", "paragraphs", "--out", "cut", "--json")
+    assert ttabench("adapt", "--context", notes, *words).json()["notes"] == []
+    notes.write_text(TEXT)
+    for command in (["ask", "Who?"], ["adapt", "--out", "snap"]):
+        shown = ttabench(*command, "--context", notes, "--method", "snapkv", "--set", "budget=1000").err
+        assert "snapkv evicted nothing" in shown
+
+
+def test_a_file_that_is_its_own_validation_is_not_judged_by(ttabench: Command, notes: Path) -> None:
+    Path("mine.jsonl").write_text('{"text": "The pet is a goat.", "question": "What is the pet?", "answer": "goat"}\n')
+    words = ("--task", "mine.jsonl", "--method", "lora", "--steps", 1, "--documents", 1, "--out", "lora")
+    ran = ttabench("train", *words)
+    assert "nothing is validated: the source has one split" in ran.err
+    assert "--source mine.jsonl" in ran.out

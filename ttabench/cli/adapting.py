@@ -35,6 +35,7 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
     from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
     from ttabench.methods.session import Session
     from ttabench.methods.state_folder import StateFolder
+    from ttabench.run.notes import state_notes
 
     folder = StateFolder(storing.out, force=storing.force)
     with folder.held():
@@ -55,7 +56,7 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
         "folder": str(folder.path),
         **peft,
     }
-    _show(result, misleading(lm, resolved, pieces), showing)
+    _show(result, [*misleading(lm, resolved, pieces), *state_notes(method, state)], showing)
 
 
 def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> list[str]:

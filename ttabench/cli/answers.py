@@ -42,6 +42,8 @@ class Told:
     """Mean over the questions."""
     state_bytes: int
     tokens: int | None
+    notes: list[str]
+    """Where that would mislead."""
 
     def mean(self, name: str) -> float | None:
         """A score over the questions whose answer is known."""
@@ -71,6 +73,7 @@ class Asker:
 
         from ttabench.core.meter import Meter
         from ttabench.methods.session import Session
+        from ttabench.run.notes import state_notes
 
         meter = Meter(self.lm.device.type)
         method = resolved.build(self.lm)
@@ -91,6 +94,7 @@ class Asker:
             ask_ms=meter.seconds["ask"] * 1000 / len(self.asks),
             state_bytes=max(state.nbytes, held),
             tokens=int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
+            notes=state_notes(method, state),
         )
 
     def _answers(self, session: Session, meter: Meter) -> list[Answer]:

@@ -65,7 +65,7 @@ class _Source:
     pieces: list[Observe]
     """Read now."""
     before: list[Observe]
-    """What the state has read, as far as `icl` is asked about it."""
+    """What the state has read."""
     lost: str = ""
     """Why that is not to be had."""
 
@@ -79,7 +79,7 @@ def ask(given: Given, asking: Asking, showing: Showing) -> None:
     """
     given, asking = _files_apart(given, asking)
     questions = _questions(asking)
-    source = _source(given, compare=asking.compare)
+    source = _source(given)
     asks = _asks(questions, source.asked, asking)
     from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
 
@@ -89,7 +89,8 @@ def ask(given: Given, asking: Asking, showing: Showing) -> None:
         asker = Asker(lm, asks, tick)
         before = None if source.state is None else source.resolved.stored_state(source.state, lm)
         told = [asker.told(source.resolved, before, source.pieces)]
-        notes = [*misleading(lm, source.resolved, [*source.before, *source.pieces]), *_cut(asks, told[0])]
+        read = [*source.before, *source.pieces]
+        notes = [*misleading(lm, source.resolved, read), *told[0].notes, *_cut(asks, told[0])]
         if asking.compare:
             compared, lost = _compared(asker, source)
             told, notes = [*told, *compared], [*notes, *lost]
@@ -125,7 +126,7 @@ def _questions(asking: Asking) -> list[OwnQuestion]:
     return typed_questions(asking.questions)
 
 
-def _source(given: Given, *, compare: bool) -> _Source:
+def _source(given: Given) -> _Source:
     if given.reading.files and given.state is None:
         request, folder, said = RunRequest(**{"method": "icl", "task": "streamingqa", **given.typed}), None, {}
     else:
@@ -136,8 +137,7 @@ def _source(given: Given, *, compare: bool) -> _Source:
         said = header(folder)
         request = with_state(request_of(said, folder), folder, given.typed)
     resolved, asked = resolve_method(request), manner(request)
-    wanted = compare and folder is not None and resolved.spec.name != CEILING
-    before, lost = read_again(said, folder) if wanted and folder is not None else ([], "")
+    before, lost = ([], "") if folder is None else read_again(said, folder)
     pieces = pieces_of(given.reading) if given.reading.files else []
     return _Source(
         request=request, resolved=resolved, asked=asked, state=folder, pieces=pieces, before=before, lost=lost

@@ -8,7 +8,7 @@ All of them follow from what a run stores, so a run that was killed and continue
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.types import Json, Observe, Score
@@ -18,6 +18,7 @@ from ttabench.records.samples import EpisodeCost, Sample
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
+    from ttabench.lm.patch import State
     from ttabench.methods.base import BaseMethod
     from ttabench.readers import Task
     from ttabench.run.plan import Plan
@@ -41,13 +42,20 @@ def notes_after(
 ) -> list[str]:
     """What is known once all queries are answered."""
     return [
-        *_truncations(costs),
+        *_truncations(truncated(costs)),
         *label_notes(method.name, costs),
         *(eviction_notes(method, [cost.tokens_read for cost in costs]) if plan.config.state_of == "own" else []),
         *_shorter(plan, samples),
         *count_notes(samples),
         *answer_notes(samples),
     ]
+
+
+def state_notes(method: BaseMethod[Any], state: State) -> list[str]:
+    """What is known of a state that was made outside a run."""
+    lost = {key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")}
+    smaller = [f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncations(lost)]
+    return [*smaller, *eviction_notes(method, state.meta.get("tokens_read", []))]
 
 
 def _told_too_late(plan: Plan, lm: LM) -> bool:
@@ -127,8 +135,8 @@ def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
     return {name: sum(cost.truncated.get(name, 0) for cost in costs) for name in names}
 
 
-def _truncations(costs: Sequence[EpisodeCost]) -> list[str]:
-    return [f"not all context was read: {name} {lost:,}" for name, lost in truncated(costs).items() if lost]
+def _truncations(truncated: Mapping[str, int]) -> list[str]:
+    return [f"not all context was read: {name} {lost:,}" for name, lost in truncated.items() if lost]
 
 
 def lengths_of(plan: Plan) -> list[int]:
