@@ -202,7 +202,7 @@ def test_settings_of_a_method_are_explained(ttabench: Command) -> None:
 
 def test_help_and_version(ttabench: Command) -> None:
     assert ttabench("--version").out.startswith("ttabench ")
-    for command in ("eval", "train", "adapt", "compare", "list", "profile"):
+    for command in ("eval", "train", "adapt", "ask", "compare", "list", "profile"):
         assert command in ttabench("--help").out
         assert ttabench(command, "--help").code == 0
 

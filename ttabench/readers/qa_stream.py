@@ -66,7 +66,7 @@ class QAStream(Bound[Settings]):
         if wanted is not None and read_ < wanted and self.settings.downsample == "contexts":
             typed = "documents" in self.request.options
             asked = f"{wanted} documents were asked for, the source has {read_}"
-            found.append(asked if typed else f"the source has {read_} documents: all of them are read")
+            found.append(asked if typed else f"all documents of the source are read: {read_}")
         return found
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
