@@ -66,7 +66,8 @@ def _told_too_late(plan: Plan, lm: LM) -> bool:
 
 def _texts(task: Task) -> Iterator[str]:
     """What the first reader of a task reads and is asked, cut as without a tokenizer."""
-    for step in next(iter(task.episodes())).steps:
+    first = next(iter(task.episodes()), None)
+    for step in () if first is None else first.steps:
         if isinstance(step, Observe):
             yield step.text
         else:
