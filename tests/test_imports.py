@@ -84,6 +84,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
         "--help",
         "eval --help",
         "train --help",
+        "ask --help",
         "--version",
         "list models",
         "list methods",

@@ -127,7 +127,7 @@ def test_adapt_then_eval_from_the_state(
     cut = ["--context", notes, more, "--pieces", "paragraphs"]
     ran = ttabench("adapt", "--method", method, *base, *cut, "--out", state)
     assert ran.code == 0, ran.err
-    assert "--ask-only" in ran.out
+    assert f'ttabench ask "..." --state {state}' in ran.out
     header = json.loads((state / "state.json").read_text())
     assert header["method"] == method
     assert (state / "state.safetensors").stat().st_size > 0
@@ -202,7 +202,7 @@ def test_settings_of_a_method_are_explained(ttabench: Command) -> None:
 
 def test_help_and_version(ttabench: Command) -> None:
     assert ttabench("--version").out.startswith("ttabench ")
-    for command in ("eval", "train", "adapt", "compare", "list", "profile"):
+    for command in ("eval", "train", "adapt", "ask", "compare", "list", "profile"):
         assert command in ttabench("--help").out
         assert ttabench(command, "--help").code == 0
 

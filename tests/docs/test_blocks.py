@@ -19,6 +19,7 @@ from ttabench.core.typed import assignments
 from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_settings
 from ttabench.readers import cards, load
+from ttabench.readers.formats import readable
 
 COMMANDS = commands()
 OURS = {line: words[1:] for line, words in COMMANDS.items() if words[0] == "ttabench"}
@@ -45,7 +46,7 @@ def test_a_command_of_ours_parses_and_names_what_there_is(line: str) -> None:
     assert command is not None, words
     typed = command.make_context(words[0], words[1:], parent=context).params
     task = typed.get("task")
-    assert task is None or task in cards.names() or task.endswith(".yaml"), task
+    assert task is None or task in cards.names() or task.endswith(".yaml") or readable(Path(task)), task
     if words[0] == "eval" and task in cards.names():
         told = [text for text in typed["task_set"] or () if not text.startswith("articles=")]  # twins have few titles
         load(task, source="mini", options=assignments(told, "--task-set"))

@@ -206,7 +206,7 @@ def test_jsonl_is_read_where_a_name_stands_in_several_formats(tmp_path: Path) ->
             write_jsonl(path, rows)
         task = load("streamingqa", source=str(tmp_path))
         assert next(task.episodes()).observes()[0].text == suffix
-        assert task.notes == ("1665 documents were asked for, the source has 1",), "the same number of rows in all"
+        assert task.notes == ("all documents of the source are read: 1",), "the same number of rows in all"
     write_csv(tmp_path / "test.csv", [row, row])
     notes = load("streamingqa", source=str(tmp_path)).notes
     assert notes[0] == f"{tmp_path / 'test.jsonl'} was read (1 rows), not test.csv beside it (2 rows)"

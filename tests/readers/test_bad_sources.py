@@ -248,7 +248,7 @@ def test_arbitrary_cells_are_rows_or_a_user_error(tmp_path: Path, row: dict[str,
 @given(st.one_of(st.text(max_size=60), st.text("[](){}'\"-+*,:0123456789jf \\", max_size=60)))
 def test_literals_are_values_or_a_user_error(text: str) -> None:
     try:
-        answers = qa_rows._answers("x line 1", "[" + text, "literal")
+        answers = qa_rows.answers_of("x line 1", "[" + text, "literal")
     except UserError:
         return
     assert all(isinstance(answer, str) and answer.strip() == answer != "" for answer in answers)

@@ -112,7 +112,9 @@ def test_repeated_ids_become_unique(tmp_path: Path) -> None:
 def test_too_few_documents_and_empty_golds_are_noted(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "x.csv", [*CAMELS, {"text": "t", "question": "q", "answers": "The"}])
     task = load("streamingqa", source=str(path))
-    assert "1665 documents were asked for, the source has 3" in task.notes
+    assert "all documents of the source are read: 3" in task.notes
+    typed = load("streamingqa", source=str(path), options={"documents": "8"})
+    assert "8 documents were asked for, the source has 3" in typed.notes
     assert any("1 target answers are empty" in note for note in task.notes)
 
 

@@ -27,7 +27,7 @@ from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
 from ttabench.records.store import RunFolder, Sample
-from ttabench.run.recording import answer_notes
+from ttabench.run.notes import answer_notes
 from ttabench.run.runner import RunContext, run_episodes
 
 METRICS = ("em", "f1")

@@ -1,4 +1,4 @@
-"""The command line: `ttabench eval | train | adapt | compare | profile | list | check | new`.
+"""The command line: `ttabench eval | train | adapt | ask | compare | profile | list | check | new`.
 
 Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
 fault of the user's is one line on standard error and exit code 2, see `ending`.
@@ -183,12 +183,12 @@ def adapt(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Read files and write the adapted state for `eval --state`; --state continues an earlier one.
+    """Read files and write the adapted state for `ask`; --state continues an earlier one.
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
     _say_loading(model, json or quiet)
-    from ttabench.cli import commands
+    from ttabench.cli import adapting, commands
     from ttabench.cli.reading import Reading
     from ttabench.core.environment import use_threads
     from ttabench.run.resolve import RunRequest
@@ -202,7 +202,54 @@ def adapt(
     storing = commands.Storing(out=out, force=force)
     use_threads(threads)
     limit_memory(memory_limit, device)
-    commands.adapt(request, reading, storing, commands.Showing(json=json, quiet=quiet))
+    adapting.adapt(request, reading, storing, commands.Showing(json=json, quiet=quiet))
+
+
+@app.command()
+def ask(
+    questions: o.Asked = None,
+    file: o.QuestionFile = None,
+    state: o.AskedState = None,
+    context: o.Context = None,
+    pieces: o.Pieces = "file",
+    method: o.AskMethod = None,
+    model: o.AskModel = None,
+    base_checkpoint: o.BaseCheckpoint = "",
+    random_weights: o.RandomWeights = False,
+    preset: o.Preset = "",
+    set_: o.Set = None,
+    checkpoint: o.Checkpoint = "",
+    task: o.AskTask = None,
+    options: o.Options = "",
+    max_new_tokens: o.MaxNewTokens = None,
+    compare: o.Beside = False,
+    device: o.Device = "auto",
+    threads: o.Threads = None,
+    dtype: o.Dtype = "auto",
+    bos: o.Bos = "auto",
+    chat_template: o.ChatTemplate = None,
+    json: o.AsJson = False,
+    quiet: o.QuietAnswers = False,
+) -> None:
+    """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
+    _say_loading(model or "the model", json or quiet)
+    from ttabench.cli import asking, commands
+    from ttabench.cli.reading import Reading
+    from ttabench.core.environment import use_threads
+
+    said = {
+        "method": method, "model": model, "task": task, "preset": preset, "settings": tuple(set_ or ()),
+        "checkpoint": checkpoint, "base_checkpoint": base_checkpoint, "random_weights": random_weights,
+        "chat_template": chat_template, "bos": "" if bos == "auto" else bos,
+        "device": "" if device == "auto" else device, "dtype": "" if dtype == "auto" else dtype,
+    }  # fmt: skip
+    typed = {name: value for name, value in said.items() if value or (name == "chat_template" and value is False)}
+    given = asking.Given(state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=typed)
+    wanted = asking.Asking(
+        questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare
+    )
+    use_threads(threads)
+    asking.ask(given, wanted, commands.Showing(json=json, quiet=quiet))
 
 
 @app.command()

@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ttabench import cost
 from ttabench.cli.options import DEFAULT_OUT
-from ttabench.cli.reading import Reading, asked_of, pieces_of, read
 from ttabench.core import render
 from ttabench.core.environment import other_versions
 from ttabench.core.errors import UserError
 from ttabench.core.progress import no_word
 from ttabench.methods.registry import cost_of
-from ttabench.run.asking import manner
 from ttabench.run.config import STATES_OF
 from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.resolve import RunRequest, resolve_method
+from ttabench.run.resolve import RunRequest
 
 if TYPE_CHECKING:
     from ttabench.records.schema import RunRecord
@@ -158,48 +155,6 @@ def dry_run(
         render.remark(time.sentence())
     if found is None:
         render.remark(f"No analytic cost is known for {request.method} on {request.model}.")
-
-
-def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Showing) -> None:
-    """`ttabench adapt`: read files, write the state."""
-    pieces = pieces_of(reading)
-    resolved = resolve_method(request)
-    from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
-    from ttabench.lm.patch import Patch
-    from ttabench.methods.peft_export import exportable, save_lora
-    from ttabench.methods.session import Session
-    from ttabench.methods.state_folder import StateFolder
-    from ttabench.methods.states import fitting
-
-    assert storing.out is not None, "adapt has a default folder"
-    folder = StateFolder(storing.out, force=storing.force, asked=asked_of(request, resolved, pieces))
-    with folder.held():
-        header = folder.stored()
-        if header is not None and showing.talking:
-            render.remark(f"This state is in {folder.path} already; --force makes it anew.")
-        if header is None:
-            seed_everything(0)
-            lm = ModelCache().get(request, chat_template=manner(request).chat)
-            method = resolved.build(lm)
-            before = None if request.state is None else resolved.stored_state(request.state, lm)
-            with render.progress(showing.talking) as tick, fitting(request.state, method.name):
-                state = read(Session(lm, method, before), pieces, tick)
-                patch = Patch() if method.looks_at_question else method.patch(state, [])
-            lora = (lambda inside: save_lora(lm, patch, inside)) if exportable(patch) else None
-            window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
-            header = folder.write(state, {**resolved.belongs(lm), "window_tokens": window}, lora)
-    result = {
-        "method": resolved.spec.name,
-        "pieces": len(pieces),
-        "state_bytes": header["bytes"],
-        "folder": str(folder.path),
-    }
-    if any(name.startswith("peft/") for name in header["files"]):
-        result["peft"] = str(folder.path / "peft")
-        if header["window_tokens"]:
-            result["peft_without"] = f"the last {header['window_tokens']} tokens, which stand in the window"
-    again = f"ttabench eval --method {quote(request.method)} {request.base_words} --state {quote(str(folder.path))}"
-    show_result("adapted", result, showing, f"Ask it: {again} --ask-only")
 
 
 def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:

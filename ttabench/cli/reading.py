@@ -1,8 +1,9 @@
-"""Files a user gives to `ttabench adapt`: cut into pieces of context, and read."""
+"""Files a user gives to `ttabench adapt` and `ask`: cut into pieces of context, read, and found again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,9 +12,10 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import identity
 from ttabench.core.progress import Tick
-from ttabench.core.types import Observe
+from ttabench.core.types import Json, Observe
 from ttabench.core.version import __version__
 from ttabench.lm.hub import digest_of
+from ttabench.methods.state_header import header
 from ttabench.run.asking import manner
 from ttabench.run.resolve import ResolvedMethod, RunRequest, named
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from ttabench.methods.session import Session
 
 PIECES = ("file", "paragraphs", "lines")
+DEFAULT_STATE = Path("state")
+"""Where `adapt` writes and `ask` looks."""
+READ = "read"
+"""Where a state's header says which files it has read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +64,10 @@ def pieces_of(reading: Reading) -> list[Observe]:
     return found
 
 
-def asked_of(request: RunRequest, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> str:
+def asked_of(request: RunRequest, resolved: ResolvedMethod, pieces: Sequence[Observe], said: Mapping[str, Json]) -> str:
     """A name for the state that these pieces make: a hash of all that decides it, see `StateFolder`.
+
+    `said` is what its header says of how and from which files it was made.
 
     Raises:
         UserError: a model, checkpoint or state that is not there.
@@ -71,7 +79,7 @@ def asked_of(request: RunRequest, resolved: ResolvedMethod, pieces: Sequence[Obs
     turns = manner(request).chat
     before = None if request.state is None else digest(request.state)
     what = {"model": of_model, "method": of_method, "turns": turns, "state": before, "version": __version__}
-    return identity({**what, "pieces": [piece.text for piece in pieces]})
+    return identity({**what, "pieces": [piece.text for piece in pieces], "said": dict(said)})
 
 
 def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
@@ -80,3 +88,37 @@ def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
     while session.settle_some():
         tick("read", len(pieces) - session.unsettled, len(pieces))
     return session.state
+
+
+def told(reading: Reading, folder: Path) -> list[dict[str, Json]]:
+    """What the header of a state in `folder` says of files: their paths from there, digests, and how they were cut."""
+    return [
+        {"file": os.path.relpath(file, folder), "digest": digest(file), "pieces": reading.pieces}
+        for file in reading.files
+    ]
+
+
+def told_after(before: Path | None, reading: Reading, folder: Path) -> list[dict[str, Json]]:
+    """The same after what an earlier state says; nothing where that one says nothing.
+
+    Raises:
+        UserError: there is no such state, or it is damaged.
+    """
+    if before is None:
+        return told(reading, folder)
+    earlier = header(before).get(READ, [])
+    moved = [{**each, "file": os.path.relpath(before / each["file"], folder)} for each in earlier]
+    return [*moved, *told(reading, folder)] if earlier else []
+
+
+def read_again(said: Mapping[str, Json], folder: Path) -> tuple[list[Observe], str]:
+    """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
+    found: list[Observe] = []
+    for each in said.get(READ, []):
+        path = Path(os.path.normpath(folder / each["file"]))
+        if not path.is_file():
+            return [], f"{path}, which was read, is not there any more"
+        if digest(path) != each["digest"]:
+            return [], f"{path} has changed since it was read"
+        found += pieces_of(Reading(files=(path,), pieces=each["pieces"]))
+    return found, "" if found else f"the state in {folder} does not say which files it has read"

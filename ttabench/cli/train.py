@@ -78,7 +78,8 @@ def train(
     record = _train_stage(plan, recipe, config, training, "trained", showing)
     result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     result |= {f"validation_{name}": value for name, value in (record.validation or [{}])[-1].items() if name != "step"}
-    again = f"ttabench eval --method {quote(request.method)} --task {request.task} {request.base_words}"
+    source = f" --source {quote(request.source)}" if request.source else ""
+    again = f"ttabench eval --method {quote(request.method)} --task {request.task}{source} {request.base_words}"
     commands.show_result("trained", result, showing, f"Try it: {again} --checkpoint {out}")
 
 
@@ -170,6 +171,9 @@ def _validation(plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
         found = load(plan.request.task, source=plan.config.source, split=split, options=options)
     except UserError as error:
         render.remark(f"Note: nothing is validated: {error}")
+        return []
+    if found.describe()["digest"] == plan.config.inputs.get("rows"):  # one file of one's own serves as any split
+        render.remark("Note: nothing is validated: the source has one split, which is trained on.")
         return []
     return list(islice(found.training(0, recipe.documents[0], recipe.questions, base), JUDGED))
 

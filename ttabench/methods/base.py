@@ -84,6 +84,10 @@ class BaseMethod(Generic[SettingsT]):
         """
         raise NotImplementedError
 
+    def evicts_nothing(self, tokens: int) -> bool:  # noqa: ARG002  # for methods that evict
+        """Whether a method that evicts keeps all of a context of so many tokens, so that it is full context."""
+        return False
+
     def modules(self) -> nn.ModuleDict:
         """What is trained and saved."""
         return nn.ModuleDict()

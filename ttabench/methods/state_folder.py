@@ -25,7 +25,8 @@ from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.lm.patch import State
-from ttabench.methods.states import HEADER_FILE, TENSORS_FILE, is_whole, save_state
+from ttabench.methods.state_header import HEADER_FILE, is_whole
+from ttabench.methods.states import TENSORS_FILE, save_state
 
 PEFT = "peft"
 WHOLE = ".whole"

@@ -6,27 +6,24 @@ ttabench eval --method mac --state mine/                        starts from it
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.files import unwritable, write_atomically
 from ttabench.core.memory import out_of_memory
-from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
 from ttabench.lm import tensors
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.patch import State
+from ttabench.methods.state_header import HEADER_FILE, SCHEMA, header_digest
+from ttabench.methods.state_header import header as header_of
 
-SCHEMA = 2
 TENSORS_FILE = "state.safetensors"
-HEADER_FILE = "state.json"
 
 
 def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Sequence[Path] = ()) -> Path:
@@ -51,7 +48,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         "meta": dict(state.meta),
         "files": {str(file.relative_to(folder)): digest(file) for file in (folder / TENSORS_FILE, *also)},
     }
-    header["digest"] = _digest(header)
+    header["digest"] = header_digest(header)
     write_atomically(folder / HEADER_FILE, json.dumps(header, indent=1, ensure_ascii=False) + "\n")
     return folder
 
@@ -62,7 +59,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     Raises:
         UserError: missing, corrupted, not finite, or belonging to something else, which the message names.
     """
-    header = _header(folder)
+    header = header_of(folder)
     for field in ("method", "origin", "fingerprint", "checkpoint", "settings", "start"):
         if header.get(field) != belongs.get(field):
             raise UserError(
@@ -98,33 +95,6 @@ def _shown(owner: Mapping[str, Json], field: str) -> str:
     return str(owner.get(field) or "none")
 
 
-def _header(folder: Path) -> dict[str, Any]:
-    path = folder / HEADER_FILE
-    try:
-        header: Any = json_of(path)
-    except FileNotFoundError:
-        raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
-    if not isinstance(header, dict) or header.get("schema_version") != SCHEMA:
-        raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
-    if not is_whole(header) or not _typed(header):
-        raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
-    return header
-
-
-def _typed(header: Mapping[str, Json]) -> bool:
-    """Whether the values of a header are what they are read as."""
-    rows, meta, files = (header.get(key) for key in ("rows", "meta", "files"))
-    if not isinstance(rows, int) or rows < 1 or not isinstance(meta, dict) or not isinstance(files, dict):
-        return False
-    of_rows = [value for key, value in meta.items() if key == "tokens_read" or key.startswith("truncated")]
-    return isinstance(meta.get("labels", {}), dict) and all(
-        isinstance(value, list) and len(value) == rows and all(type(each) in (int, float) for each in value)
-        for value in of_rows
-    )
-
-
 @contextmanager
 def fitting(folder: Path | None, method: str) -> Iterator[None]:
     """Work on what was read from a folder, if it was: where it does not fit its method, that is said in one line.
@@ -142,14 +112,3 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
         told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         what = f"The state in {folder} does not fit {method} ({told})."
         raise UserError(what, "Make it anew with `ttabench adapt`.") from error
-
-
-def is_whole(header: Mapping[str, Json]) -> bool:
-    """Whether a header is of this version and says what it said when it was written."""
-    return header.get("schema_version") == SCHEMA and header.get("digest") == _digest(header)
-
-
-def _digest(header: Mapping[str, Json]) -> str:
-    """16 hexadecimal digits of what a header says, as JSON has it."""
-    said = {key: value for key, value in json.loads(json.dumps(header)).items() if key != "digest"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]

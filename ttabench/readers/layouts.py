@@ -118,8 +118,8 @@ def serving(card: Card, wanted: str, name: str, where: Path) -> tuple[str, ...]:
     Raises:
         UserError: the card knows the source as another split.
     """
-    if _holds(card.splits[wanted], name):
-        return ()
+    if _holds(card.splits[wanted], name) or not any(split.files or split.whole for split in card.splits.values()):
+        return ()  # a card that names no files takes any
     others = [other for other, split in card.splits.items() if _holds(split, name)]
     if others:
         split = others[0] if len(others) == 1 else "NAME"

@@ -100,10 +100,10 @@ def _names(card: Card, field: str) -> set[str]:
 
 def _lacks(card: Card, where: str, field: str, values: Mapping[str, object]) -> UserError:
     wanted = " or ".join(repr(name) for name in card.columns[field])
-    return UserError(
-        f"{where} lacks the column {wanted}; it has {brief(', '.join(map(str, values)), 160)}.",
-        f"Rename the column, or write a card with columns.{field}.",
-    )
+    hint = f"Rename the column, or write a card with columns.{field}."
+    if field == "text" and card.source.hub is None:
+        hint += " Questions about other files: `ttabench ask --questions FILE --context TEXT`."
+    return UserError(f"{where} lacks the column {wanted}; it has {brief(', '.join(map(str, values)), 160)}.", hint)
 
 
 def _row(card: Card, raw: RawRow, texts: Mapping[str, str] | None) -> QARow | str:
@@ -116,7 +116,7 @@ def _row(card: Card, raw: RawRow, texts: Mapping[str, str] | None) -> QARow | st
         if not _names(card, field) & raw.values.keys():
             raise _lacks(card, raw.place, field, raw.values)
     question = _text(raw.place, "question", cell("question")).strip()
-    answers = _answers(raw.place, cell("answers"), card.source.answers)
+    answers = answers_of(raw.place, cell("answers"), card.source.answers)
     if texts is None:
         text = _text(raw.place, "text", cell("text"))
     else:
@@ -130,7 +130,7 @@ def _row(card: Card, raw: RawRow, texts: Mapping[str, str] | None) -> QARow | st
         text=text,
         question=question,
         answers=answers,
-        answers_additional=_answers(raw.place, cell("answers_additional"), "single"),
+        answers_additional=answers_of(raw.place, cell("answers_additional"), "single"),
         timestamp=_timestamp(raw.place, cell("timestamp")),
         title=_label(raw.place, "title", cell("title")),
         position=_position(raw.place, cell("position")),
@@ -152,8 +152,12 @@ def _label(place: str, field: str, value: object) -> str:
     return _text(place, field, value).strip()
 
 
-def _answers(place: str, value: object, form: str | None) -> tuple[str, ...]:
-    """Answers of any published shape, stripped, without blanks and repeats; see the module's examples."""
+def answers_of(place: str, value: object, form: str | None = "single") -> tuple[str, ...]:
+    """Answers of any published shape, stripped, without blanks and repeats; see the module's examples.
+
+    Raises:
+        UserError: they are no texts, or a literal that is none.
+    """
     if isinstance(value, str) and form == "literal" and value.strip():
         value = _literal(place, value)
     if isinstance(value, dict):

@@ -64,7 +64,9 @@ class QAStream(Bound[Settings]):
             found.append(f"{empty} target answers are empty after normalisation: em_prefix counts them right always")
         wanted, read_ = self.settings.documents, len(self.documents)
         if wanted is not None and read_ < wanted and self.settings.downsample == "contexts":
-            found.append(f"{wanted} documents were asked for, the source has {read_}")
+            typed = "documents" in self.request.options
+            asked = f"{wanted} documents were asked for, the source has {read_}"
+            found.append(asked if typed else f"all documents of the source are read: {read_}")
         return found
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:

@@ -149,7 +149,7 @@ def _from_folder(card: Card, folder: Path, name: str) -> Table:
         return _saved(card, folder, name)
     files = find(split, places(card, folder))
     if files is None:
-        wanted = ", ".join(split.files + split.whole)
+        wanted = ", ".join(split.files + split.whole) or "no name: any file may be this split"
         what = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
         hint = (
             "Give the folder with the files of all splits."

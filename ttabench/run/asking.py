@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from ttabench.core.errors import UserError
 from ttabench.core.opening import json_of
 from ttabench.core.typed import assignments
-from ttabench.core.types import Json
+from ttabench.core.types import Ask, Json, Want
 from ttabench.lm.chat import has_template
 from ttabench.readers.card_prompt import Manner
 from ttabench.readers.cards import Card, load_card
@@ -37,6 +37,32 @@ class Asked:
     """Context and question stand in the model's chat template."""
     options: Mapping[str, str]
     """Of the task: those that were typed, and those of the prompt that follow from the model."""
+
+    def prompted(self, question: str) -> str:
+        """A question in the words of the task.
+
+        Raises:
+            UserError: the task asks no questions about what was read.
+        """
+        options = {**self.card.protocol, **self.options}
+        if self.card.reader != "qa_stream" or "prompt" not in options:
+            raise UserError(f"The task {self.card.name} asks no questions of its own.", "Leave --task out.")
+        examples = int(str(options.get("examples", 0)))
+        return self.card.prompt.asked(question, str(options["prompt"]), examples)
+
+    def query(self, question: str, key: str, want: Want) -> Ask:
+        """A question as the model is asked it.
+
+        Raises:
+            UserError: as `prompted`.
+        """
+        joiner = self.card.prompt.joiner
+        return Ask(prompt=self.prompted(question), question=question, key=key, joiner=joiner, want=want)
+
+    @property
+    def length(self) -> int:
+        """Most tokens of a written answer, as the card says."""
+        return int(str(self.options.get("max_new_tokens", self.card.protocol.get("max_new_tokens", 16))))
 
 
 def manner(request: RunRequest) -> Asked:

@@ -115,7 +115,8 @@ class _Notes:
 def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
-    from ttabench.run.recording import answer_notes, label_notes, make_record, notes
+    from ttabench.run.notes import notes_after, notes_before
+    from ttabench.run.recording import make_record
     from ttabench.run.runner import RunContext, run_episodes
 
     seed_everything(plan.config.seed)
@@ -130,11 +131,11 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
         ask_only=plan.config.ask_only,
         state_of=plan.config.state_of,
     )
-    pending = _Notes(notes(plan, lm), watching)
+    pending = _Notes(notes_before(plan, lm), watching)
     with fitting(state, method.name):
         run_episodes(context, plan.task, folder, pending.tick)
     pending.give()
-    for note in [*label_notes(method.name, folder.costs), *answer_notes(folder.samples)]:
+    for note in notes_after(plan, method, folder.costs, folder.samples):
         watching.notify(f"Note: {note}.")
     if note := folder.settle():
         watching.notify(f"Note: {note}.")

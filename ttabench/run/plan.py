@@ -39,9 +39,7 @@ class Plan:
         found = [str(note) for note in self.task.notes]
         if told := STATES_OF[self.config.state_of]:
             found += [told, *self.task_record.get("others", {}).get("notes", [])]
-        if self.resolved.spec.trainable and self.resolved.checkpoint is None:
-            found.append(f"{self.config.method} has no checkpoint here: its modules are untrained")
-        return found
+        return [*found, *self.resolved.notes()]
 
 
 def make_plan(request: RunRequest, seed: int) -> Plan:

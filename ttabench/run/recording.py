@@ -9,11 +9,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
-from ttabench.core.types import Json, Score
-from ttabench.lm.chat import has_template
+from ttabench.core.types import Json
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
+from ttabench.run.notes import labels, lengths_of, notes_after, notes_before, truncated
 from ttabench.stats.aggregation import estimated
 from ttabench.stats.estimate import Estimate, interval_of_mean, single
 from ttabench.stats.metrics import metric
@@ -42,65 +42,12 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         rows=tuple(tidy_rows(plan, folder.samples)),
         cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
         dropped=dict(plan.task.dropped),
-        notes=(
-            *notes(plan, lm),
-            *_truncations(folder.costs),
-            *label_notes(method.name, folder.costs),
-            *_shorter(plan, folder.samples),
-            *answer_notes(folder.samples),
-        ),
+        notes=(*notes_before(plan, lm), *notes_after(plan, method, folder.costs, folder.samples)),
         versions=environment.versions(),
         hardware=environment.hardware(),
         determinism=environment.determinism(),
         code=environment.code(),
     )
-
-
-def notes(plan: Plan, lm: LM) -> list[str]:
-    """What the record and the user should know once the base model is loaded."""
-    found = plan.notes()
-    if lm.random_weights:
-        found.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
-    elif _told_too_late(plan, lm):
-        found.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
-    return found
-
-
-def _told_too_late(plan: Plan, lm: LM) -> bool:
-    """Whether only the loaded model has told of a chat template, too late for the prompt that its task's card names."""
-    has = bool(getattr(lm.tokenizer, "chat_template", None))
-    return has and plan.task.card.prompt.chat is not None and not has_template(plan.request.model)
-
-
-def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
-    """What the states of all episodes say about how they came about: a label holds where it held once."""
-    found: dict[str, Json] = {}
-    for cost in costs:
-        found |= {name: value or found.get(name, value) for name, value in cost.labels.items()}
-    return found
-
-
-def label_notes(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
-    """What a method says about how it did its work, in one note."""
-    told = ", ".join(
-        f"{label} {'yes' if value is True else 'no' if value is False else value}"
-        for label, value in labels(costs).items()
-    )
-    return [f"{name}: {told.replace('_', ' ')}"] if told else []
-
-
-def answer_notes(samples: Sequence[Sample]) -> list[str]:
-    """Whether most generated answers say nothing, or were cut by the number of tokens they may have."""
-    written = [sample for sample in samples if sample.ask.mode == "generate"]
-    counts = {
-        "are empty": sum(not sample.answer.prediction for sample in written),
-        "were cut at max_new_tokens": sum(not sample.answer.ended for sample in written),
-    }
-    return [
-        f"{count} of {len(written)} answers {what}: the prompt may not suit the base model"
-        for what, count in counts.items()
-        if 2 * count > len(written)
-    ]
 
 
 def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> dict[str, Json]:
@@ -117,44 +64,13 @@ def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -
     }
 
 
-def _truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
-    names = sorted({name for cost in costs for name in cost.truncated})
-    return {name: sum(cost.truncated.get(name, 0) for cost in costs) for name in names}
-
-
-def _truncations(costs: Sequence[EpisodeCost]) -> list[str]:
-    return [f"not all context was read: {name} {lost:,}" for name, lost in _truncated(costs).items() if lost]
-
-
-def _lengths(plan: Plan) -> list[int]:
-    """Lengths that texts are read to in one pass, in tokens; none for most tasks."""
-    return [int(length) for length in plan.task_record.get("lengths", ())]
-
-
-def _shorter(plan: Plan, samples: Sequence[Sample]) -> list[str]:
-    """How many texts do not reach a length."""
-    lengths = _lengths(plan)
-    if not lengths:
-        return []
-    ends: dict[str, int] = {}
-    for sample in samples:
-        if isinstance(sample.ask.want, Score):
-            end = sample.ask.want.position + sample.answer.tokens[0]
-            ends[sample.episode] = max(ends.get(sample.episode, 0), end)
-    return [
-        f"{count} of {len(ends)} texts end before {length:,} tokens and count there at their own length"
-        for length in lengths
-        if (count := sum(end < length for end in ends.values()))
-    ]
-
-
 def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
     """One row a metric, over all steps and sub-tasks, and for each of them where there are several.
 
     With several sub-tasks there is also their unweighted mean (sub-task "mean"), which papers print as the average.
     What was asked up to one length of a text counts at every greater length, too; single texts have no rows by length.
     """
-    lengths = _lengths(plan)
+    lengths = lengths_of(plan)
     steps = lengths or sorted({sample.step for sample in samples})
     subtasks = sorted({sample.ask.subtask for sample in samples})
     rows = []
@@ -243,7 +159,7 @@ def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[
     adapt_seconds = sum(cost.adapt_seconds + cost.encode_seconds for cost in costs)
     pieces = sum(cost.pieces for cost in costs)
     return {
-        **_truncated(costs),
+        **truncated(costs),
         "episodes": len(costs),
         "pieces": pieces,
         "tokens_read": sum(read) if read else None,

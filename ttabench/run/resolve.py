@@ -20,6 +20,7 @@ from ttabench.methods import registry
 from ttabench.methods.checkpoint_header import header
 from ttabench.methods.settings import plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
+from ttabench.readers.formats import readable
 from ttabench.run.config import standing_name
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ NO_CHECKPOINT = "none"
 SHIPPED = "shipped:"
 STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
 """Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
+OWN_QUESTIONS = "qa"
+"""The task of a user's own table of texts, questions and answers; `--task FILE` means it."""
+TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
+"""Tasks that take the checkpoints shipped for another one, whose words they ask in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,11 @@ class RunRequest:
     the task has words for it."""
 
     def __post_init__(self) -> None:
+        if readable(Path(self.task)):
+            if self.source:
+                raise UserError(f"--task {self.task} is the data already.", "Leave --source out, or name a card.")
+            object.__setattr__(self, "source", self.task)
+            object.__setattr__(self, "task", OWN_QUESTIONS)
         if self.model in STANDING:
             if self.base_checkpoint:
                 raise UserError(f"{self.model} stands on a checkpoint already.", "Leave --base-checkpoint out.")
@@ -123,6 +133,12 @@ class ResolvedMethod:
             return ""
         shipped = self.checkpoint.is_relative_to(ASSETS / "adapters")
         return f"{SHIPPED}{self.checkpoint.name}" if shipped else str(self.checkpoint)
+
+    def notes(self) -> list[str]:
+        """What figures of this method would hide."""
+        if not self.spec.trainable or self.checkpoint is not None:
+            return []
+        return [f"{self.spec.name} has no checkpoint here: its modules are untrained, so its figures do not measure it"]
 
     def belongs(self, lm: LM) -> dict[str, Json]:
         """What a state made by this method on this base model belongs to, see `methods/states`."""
@@ -183,7 +199,7 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
 
 def shipped_checkpoint(method: str, task: str, model: str) -> Path:
     """Where the package keeps its own checkpoint of a method, whether or not it has one."""
-    return ASSETS / "adapters" / model / f"{method}-{task}"
+    return ASSETS / "adapters" / model / f"{method}-{TRAINED_FOR.get(task, task)}"
 
 
 def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:

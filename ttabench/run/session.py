@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Observe
 from ttabench.methods import session
 from ttabench.methods.states import save_state
 from ttabench.run.asking import manner
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.resolve import RunRequest, resolve_method
+from ttabench.run.state_request import MADE, made_with
 
 
 class Session(session.Session):
@@ -60,6 +61,7 @@ class Session(session.Session):
         self._asked, self._resolved, self._questions = manner(request), resolve_method(request), 0
         lm = ModelCache().get(request, chat_template=self._asked.chat)
         self._belongs = self._resolved.belongs(lm)
+        self._recipe = made_with(request, chat=self._asked.chat)
         before = None if state is None else self._resolved.stored_state(Path(state), lm)
         super().__init__(lm, self._resolved.build(lm), before)
 
@@ -72,18 +74,11 @@ class Session(session.Session):
         """What the model answers to a question, in the words of the task.
 
         Raises:
-            UserError: what was read does not fit the model.
+            UserError: what was read does not fit the model, or the task asks no questions.
         """
-        card, options = self._asked.card, {**self._asked.card.protocol, **self._asked.options}
-        prompt, self._questions = card.prompt, self._questions + 1
-        text = prompt.asked(question, str(options["prompt"]), int(str(options.get("examples", 0))))
-        ask = Ask(
-            prompt=text,
-            question=question,
-            key=str(self._questions),
-            joiner=prompt.joiner,
-            want=prompt.generated(max_new_tokens=max_new_tokens),
-        )
+        self._questions += 1
+        want = self._asked.card.prompt.generated(max_new_tokens=max_new_tokens)
+        ask = self._asked.query(question, str(self._questions), want)
         (answer,) = self.answer([ask])
         return answer.prediction
 
@@ -93,4 +88,4 @@ class Session(session.Session):
         Raises:
             UserError: the folder cannot be written.
         """
-        return save_state(Path(folder), self.state, self._belongs)
+        return save_state(Path(folder), self.state, {**self._belongs, MADE: self._recipe})

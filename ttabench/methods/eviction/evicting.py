@@ -63,6 +63,15 @@ class EvictingMethod(BaseMethod[SettingsT]):
         kept = EvictedCache.of(state)
         return Patch(prefix=None if kept is None else kept.prefix(self.rotary))
 
+    def evicts_nothing(self, tokens: int) -> bool:
+        """Whether as many tokens stay as there are; BOS, or what opens a chat, is kept like text."""
+        whole = tokens + len(self.lm.start_ids)
+        return self._room(torch.tensor([whole])) >= whole
+
+    @abstractmethod
+    def _room(self, read_B: Tensor) -> int:
+        """How many tokens stay of a row that has read so many, int64 [1]."""
+
     def _parts(self, rows: Sequence[list[int]], start: list[int]) -> Iterator[list[list[int]]]:
         """Rows cut into parts of at most `chunk` tokens, the parts of a row of like length."""
         texts = [start + row for row in rows]

@@ -36,6 +36,9 @@ from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, ne
 from ttabench.methods.eviction.settings import H2OSettings
 from ttabench.methods.parts.amount import Amount
 
+ASKED = 256
+"""Tokens of prompt and answer that must fit beside a context for it to be called whole, where these evict too."""
+
 
 class H2O(EvictingMethod[H2OSettings]):
     """The cache of the context, compressed by how much attention its slots have received."""
@@ -52,6 +55,10 @@ class H2O(EvictingMethod[H2OSettings]):
         whole = scored(whole, sums, kept)
         heavy_B, recent_B = (tokens_of(each, whole.next) for each in (self.settings.heavy, self.settings.recent))
         return evicted(whole, heavy_B, recent_B)
+
+    def _room(self, read_B: Tensor) -> int:
+        room = int(tokens_of(self.settings.heavy, read_B) + tokens_of(self.settings.recent, read_B))
+        return room - ASKED if self.settings.evict_decode else room
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The kept cache as a prefix, which goes on evicting; nothing where nothing was read."""

@@ -61,6 +61,9 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
         whole, sums = compacted(whole, sums)
         return whole.take(kept_slots(ranked(sums, whole, window_B, self.settings), budget_B))
 
+    def _room(self, read_B: Tensor) -> int:
+        return int(tokens_of(self.settings.budget, read_B))
+
     def _amounts(self, read_B: Tensor) -> tuple[Tensor, Tensor]:
         """Budget and window in tokens, int64 [B] each."""
         budget_B = tokens_of(self.settings.budget, read_B)

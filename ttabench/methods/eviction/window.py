@@ -84,6 +84,10 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         """The kept cache as a prefix; with mode=stride the ids that stay, to be read again."""
         return window_of(state.tensors) if self.settings.mode == "stride" else super().patch(state, asks)
 
+    def _room(self, read_B: Tensor) -> int:
+        recent = int(tokens_of(self.settings.recent, read_B))
+        return recent - 1 if self.settings.mode == "stride" else recent + self.settings.n_sink
+
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.mode == "postprefill":
             return self._cut(extended(self.lm, kept, ids_BT, mask_BT, None))

@@ -90,6 +90,11 @@ class KvPress(BaseMethod[Any]):
         labels = {"cache_reduced": reduced, "needs_eager": self.eager}
         return State(state.rows, tensors, {"tokens_read": [len(ids) for ids in rows], "labels": labels})
 
+    def evicts_nothing(self, tokens: int) -> bool:
+        """Whether the budget is as large as the text; a press without a budget is not known to keep all."""
+        whole = tokens + len(self.lm.start_ids)
+        return self.budget is not None and int(tokens_of(self.budget, torch.tensor([whole]))) >= whole
+
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
         """The compressed cache as a prefix."""
         held = state.tensors

@@ -1,0 +1,219 @@
+"""`ttabench ask`: one's own questions about one's own files, of a state or of files read now."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.test_imports import ran_light
+
+TEXT = "The usual transport of Dadel Hurov is the taxi. The home of Sinio Dorard is in Redmoor."
+ASKED = {"How does Dadel Hurov travel?": "taxi", "Where does Sinio Dorard live?": "Redmoor"}
+"""Words of nano's world, and what MAC answers after reading."""
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file to read, in the folder that commands run in."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("notes.txt")
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def state(ttabench: Command, notes: Path) -> Path:
+    """What `adapt` made of it with MAC, where it writes by default."""
+    ran = ttabench("adapt", "--context", notes, "--method", "mac")
+    assert ran.code == 0, ran.err
+    assert ran.out.rstrip().endswith('Ask it: ttabench ask "..."')
+    return Path("state")
+
+
+def test_a_state_brings_its_model_and_method(ttabench: Command, state: Path) -> None:
+    found = ttabench("ask", *ASKED, "--json").json()
+    assert (found["model"], found["method"], found["state"]) == ("nano", "mac", "state")
+    (told,) = found["methods"]
+    assert [each["answer"] for each in told["answers"]] == list(ASKED.values())
+    assert told["cost"]["adapt_seconds"] is None, "it was read before"
+    assert told["cost"]["state_bytes"] == json.loads((state / "state.json").read_text())["bytes"]
+    assert told["cost"]["tokens_read"] > 10
+    assert told["scores"] is None
+    assert found["notes"] == []
+    assert ttabench("ask", *ASKED, "--quiet").out.split() == list(ASKED.values())
+
+
+def test_the_same_words_may_be_typed_again_and_others_are_refused_at_once(state: Path, ttabench: Command) -> None:
+    assert ttabench("ask", "Who?", "--method", "mac", "--model", "nano", "--quiet").code == 0
+    for words, told in {
+        "--method icl": "made with method mac, not icl",
+        "--model smollm2-135m": "made with model nano, not smollm2-135m",
+        "--set hierarchy=2": "--set is for reading",
+        "--no-chat-template": "--chat-template is for reading",
+        "--state elsewhere": "There is no state in elsewhere",
+        "--options yes": "is no choice",
+        "--options a,b --max-new-tokens 3": "chosen, not written",
+        "--questions q.txt": "Leave --questions out",
+    }.items():
+        assert told in one_line(ttabench("ask", "Who?", *words.split()))
+    assert "The question is empty" in one_line(ttabench("ask", " "))
+    assert "Nothing is asked" in one_line(ttabench("ask"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [("ask Who? --state nowhere", "There is no state in nowhere"), ("ask --state nowhere", "Nothing is asked"),
+     ("ask Who? --context README.md --method nope", "Unknown method"), ("ask Who? --context no.md", "no.md cannot be")],
+)  # fmt: skip
+def test_bad_input_is_refused_without_torch(words: str, told: str) -> None:
+    refused = ran_light(words)
+    assert refused.returncode == 2, refused.stderr
+    assert told in refused.stderr
+
+
+def test_files_may_be_read_now_and_a_shell_may_write_their_names_out(ttabench: Command, notes: Path) -> None:
+    Path("more.txt").write_text("The pet of Mudun Prarov is a goat.")
+    (question, answer), *_ = ASKED.items()
+    found = ttabench("ask", question, "--context", notes, "more.txt", "--method", "mac", "--json").json()
+    (told,) = found["methods"]
+    assert found["state"] is None
+    assert told["answers"][0]["answer"] == answer
+    assert told["cost"]["adapt_seconds"] > 0
+    alone = ttabench("ask", question, "--context", notes, "--method", "mac", "--json").json()["methods"][0]
+    assert told["cost"]["tokens_read"] > alone["cost"]["tokens_read"]
+    assert "mistyped.txt cannot be read" in one_line(ttabench("ask", question, "--context", notes, "mistyped.txt"))
+
+
+def test_floor_and_ceiling_stand_beside_it(ttabench: Command, state: Path) -> None:
+    ran = ttabench("ask", *ASKED, "--compare")
+    assert ran.code == 0, ran.err
+    assert all(name in ran.out for name in ("mac", "none", "icl", "before"))
+    own, floor, ceiling = ttabench("ask", *ASKED, "--compare", "--json").json()["methods"]
+    assert [own["method"], floor["method"], ceiling["method"]] == ["mac", "none", "icl"]
+    assert [each["answer"] for each in ceiling["answers"]] == list(ASKED.values())
+    assert floor["cost"]["tokens_read"] == 0
+    assert ceiling["cost"]["state_bytes"] > own["cost"]["state_bytes"]
+
+
+def test_a_ceiling_over_other_files_is_not_asked(ttabench: Command, state: Path, notes: Path) -> None:
+    def compared() -> tuple[list[str], list[str]]:
+        found = ttabench("ask", "Who?", "--compare", "--json").json()
+        return [each["method"] for each in found["methods"]], found["notes"]
+
+    notes.write_text(f"{TEXT} And more.")
+    assert compared() == (["mac", "none"], ["icl is not asked: notes.txt has changed since it was read"])
+    notes.unlink()
+    assert compared() == (["mac", "none"], ["icl is not asked: notes.txt, which was read, is not there any more"])
+
+
+def test_a_state_that_read_on_names_all_its_files(ttabench: Command, state: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("The pet of Mudun Prarov is a goat.")
+    ran = ttabench("adapt", "--context", "more.txt", "--method", "mac", "--state", state, "--out", "deep/both")
+    assert ran.code == 0, ran.err
+    read = json.loads((tmp_path / "deep/both/state.json").read_text())["read"]
+    assert [each["file"] for each in read] == ["../../notes.txt", "../../more.txt"]
+    asked = ("ask", "Who?", "--state", "deep/both", "--compare", "--json")
+    assert [each["method"] for each in ttabench(*asked).json()["methods"]] == ["mac", "none", "icl"]
+
+
+def test_a_state_from_python_is_asked_and_knows_no_files(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ttabench as package
+
+    monkeypatch.chdir(tmp_path)
+    session = package.Session("nano", "mac")
+    session.read([TEXT])
+    session.save("mine")
+    (question, answer), *_ = ASKED.items()
+    found = ttabench("ask", question, "--state", "mine", "--compare", "--json").json()
+    assert found["methods"][0]["answers"][0]["answer"] == answer
+    assert found["notes"] == ["icl is not asked: the state in mine does not say which files it has read"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("q.jsonl", "".join(json.dumps({"query": q, "answer": a}) + "\n" for q, a in ASKED.items())),
+        ("q.json", json.dumps([{"question": q, "answers": ["by " + a, a]} for q, a in ASKED.items()])),
+        ("q.csv", "question,answers\n" + "".join(f"{q},{a}\n" for q, a in ASKED.items())),
+    ],
+)
+def test_answers_that_are_known_are_scored(ttabench: Command, state: Path, name: str, content: str) -> None:
+    Path(name).write_text(content)
+    (told,) = ttabench("ask", "--questions", name, "--json").json()["methods"]
+    assert told["scores"] == {"n": 2, "em": 1.0, "f1": 1.0}
+    assert "n = 2 questions" in ttabench("ask", "--questions", name).out
+
+
+def test_a_file_of_lines_is_a_question_a_line(ttabench: Command, state: Path) -> None:
+    Path("q.txt").write_text("\n\n".join(ASKED) + "\n")
+    assert ttabench("ask", "--questions", "q.txt", "--quiet").out.split() == list(ASKED.values())
+
+
+def test_options_are_chosen_by_their_likelihood(ttabench: Command, state: Path) -> None:
+    (question, answer), *_ = ASKED.items()
+    (told,) = ttabench("ask", question, "--options", f"skateboard,{answer}", "--json").json()["methods"]
+    assert told["answers"][0]["answer"] == answer
+    skateboard, right = told["answers"][0]["logprobs"]
+    assert right > skateboard
+
+
+def test_an_answer_that_is_cut_is_said(ttabench: Command, state: Path) -> None:
+    ran = ttabench("ask", "Where does Sinio Dorard live?", "--max-new-tokens", 1)
+    assert "1 of 1 answers were cut at their length: --max-new-tokens N" in ran.err
+
+
+def test_english_under_nano_is_said(ttabench: Command, notes: Path) -> None:
+    notes.write_text("The library opens at nine. It was founded by a teacher, who also wrote all of its rules.")
+    for words in (["ask", "Who wrote its rules?"], ["adapt"]):
+        ran = ttabench(*words, "--context", notes)
+        assert ran.code == 0
+        assert "nano cuts the words of this text into pieces of" in ran.err, words
+
+
+def test_what_was_read_is_said(ttabench: Command, tiny_base: Path, notes: Path) -> None:
+    Path("more.txt").write_text("One.\n\nTwo.\n\n\n\n")
+    words = ("--context", notes, "more.txt", "--pieces", "paragraphs", "--model", tiny_base, "--json")
+    found = ttabench("adapt", *words).json()
+    assert (found["files"], found["pieces"]) == (2, 3)
+    assert found["tokens"] == len(TEXT) + len("\n\nOne.\n\nTwo."), "a token a byte"
+    more = ttabench("adapt", *words, "--state", "state", "--out", "again").json()
+    assert more["tokens"] == found["tokens"] + len("\n\n"), "what was read before does not count again"
+
+
+def test_a_state_on_a_model_in_a_folder_is_asked_from_anywhere(
+    ttabench: Command, tiny_base: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Path(tiny_base.name)
+    base.symlink_to(tiny_base)
+    settings = ("--method", "window", "--set", "recent=64", "--model", base)
+    assert ttabench("adapt", *settings, "--context", notes).code == 0
+    Path("below").mkdir()
+    monkeypatch.chdir("below")
+    found = ttabench("ask", "Who?", "--state", "../state", "--max-new-tokens", 2, "--json").json()
+    assert found["method"] == "window"
+    assert "Leave --model out" in one_line(ttabench("ask", "Who?", "--state", "../state", "--model", "nano"))
+
+
+def test_what_did_not_fit_and_what_was_not_evicted_is_said(ttabench: Command, notes: Path) -> None:
+    notes.write_text(f"{TEXT}\n\n" * 100)
+    found = ttabench("adapt", "--context", notes, "--method", "mac", "--json").json()
+    assert found["notes"][0].startswith("not all context was read: truncated_documents 1; smaller pieces")
+    words = ("--method", "mac", "--pieces", "paragraphs", "--out", "cut", "--json")
+    assert ttabench("adapt", "--context", notes, *words).json()["notes"] == []
+    notes.write_text(TEXT)
+    for command in (["ask", "Who?"], ["adapt", "--out", "snap"]):
+        shown = ttabench(*command, "--context", notes, "--method", "snapkv", "--set", "budget=1000").err
+        assert "snapkv evicted nothing" in shown
+
+
+def test_a_file_that_is_its_own_validation_is_not_judged_by(ttabench: Command, notes: Path) -> None:
+    Path("mine.jsonl").write_text('{"text": "The pet is a goat.", "question": "What is the pet?", "answer": "goat"}\n')
+    words = ("--task", "mine.jsonl", "--method", "lora", "--steps", 1, "--documents", 1, "--out", "lora")
+    ran = ttabench("train", *words)
+    assert "nothing is validated: the source has one split" in ran.err
+    assert "--source mine.jsonl" in ran.out

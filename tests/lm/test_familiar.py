@@ -1,0 +1,53 @@
+"""Whether a tokenizer was made for a text."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tiny import tiny_llama
+from ttabench.lm.familiar import LEAST_BYTES, bytes_a_token, unfamiliar
+from ttabench.lm.model import LM, load
+from ttabench.readers import load as load_task
+from ttabench.readers.cards import names
+
+ENGLISH = "The library opens at nine. It was founded by Maria Keller in 1921, who also wrote its rules."
+OTHERS = ("Die Bibliothek öffnet um neun Uhr und schließt um sechs.", "Библиотека открывается в девять часов утра.",
+          "La bibliothèque ouvre à neuf heures et ferme à midi.")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def nano() -> LM:
+    return load("nano", device="cpu")
+
+
+@pytest.mark.parametrize("task", names())
+def test_nano_was_made_for_its_world(nano: LM, task: str) -> None:
+    episode = next(iter(load_task(task).episodes()))
+    texts = [piece.text for piece in episode.observes()] + [ask.bare for ask in episode.asks()]
+    assert unfamiliar(nano, texts) == []
+
+
+@pytest.mark.parametrize("text", [ENGLISH, *OTHERS])
+def test_and_for_no_other_language(nano: LM, text: str) -> None:
+    (note,) = unfamiliar(nano, [text])
+    assert note.startswith("nano cuts the words of this text into pieces of ")
+
+
+def test_little_and_random_and_bytes_tell_nothing(nano: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bytes_a_token(nano, ["Who wrote it?", "1 2 3 4 5 6 7 8 9 x1"]) is None
+    assert bytes_a_token(tiny_llama(), [ENGLISH]) is None, "a token a byte, in any language"
+    monkeypatch.setattr(nano, "random_weights", True)
+    assert unfamiliar(nano, [ENGLISH]) == []
+
+
+def test_only_the_first_words_are_looked_at(nano: LM) -> None:
+    endless = (text for text in iter(lambda: ENGLISH, ""))
+    found = bytes_a_token(nano, endless)
+    assert found is not None
+    assert found < LEAST_BYTES
+
+
+@pytest.mark.english
+def test_smollm2_was_made_for_english_alone(smollm2: LM) -> None:
+    assert unfamiliar(smollm2, [ENGLISH]) == []
+    assert all(unfamiliar(smollm2, [text]) for text in OTHERS)

@@ -1,0 +1,111 @@
+"""A table of one's own texts, questions and answers is a task; a file of questions is read for `ask`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.qa_files import refusal, steps, write_csv, write_jsonl
+from ttabench.core.errors import UserError
+from ttabench.readers import load
+from ttabench.readers.own_questions import own_questions
+from ttabench.run.resolve import RunRequest, shipped_checkpoint
+
+OPENS, CLOSES, GAVE = "When does it open?", "When does it close?", "Who gave the atlas?"
+LIBRARY, ATLAS = "The library opens at nine and closes at six.", "Tom Reed gave the atlas."
+SYNONYMS = [
+    ("text", "question", "answers"),
+    ("context", "query", "answer"),
+    ("document", "question", "answer"),
+    ("passage", "query", "answers"),
+]
+
+
+def rows(text: str, question: str, answers: str) -> list[dict[str, Any]]:
+    return [
+        {text: LIBRARY, question: OPENS, answers: "nine"},
+        {text: ATLAS, question: GAVE, answers: "Tom Reed"},
+        {text: LIBRARY, question: CLOSES, answers: "six"},
+    ]
+
+
+def written(path: Path, table: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".jsonl":
+        return write_jsonl(path, table)
+    if path.suffix == ".csv":
+        return write_csv(path, table)
+    path.write_text(json.dumps(table))
+    return path
+
+
+@pytest.mark.parametrize("columns", SYNONYMS, ids=lambda columns: "-".join(columns))
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.csv", "train.json"])
+def test_columns_are_found_by_any_of_their_names(tmp_path: Path, columns: tuple[str, str, str], name: str) -> None:
+    task = load("qa", source=str(written(tmp_path / name, rows(*columns))))
+    observed, asked = steps(task)
+    assert observed == [LIBRARY, ATLAS], "in the order of the file, a text once"
+    assert asked == [(OPENS, ("nine",)), (CLOSES, ("six",)), (GAVE, ("Tom Reed",))]
+    assert task.notes == (), "all of a small file, whatever it is called"
+    assert task.card.unit == "document"
+
+
+def test_a_column_that_is_not_there_is_told_with_the_names_it_may_have(tmp_path: Path) -> None:
+    path = written(tmp_path / "mine.csv", [{"question": OPENS, "answers": "nine"}])
+    message = refusal("qa", source=str(path))
+    assert "lacks the column 'text' or 'context' or 'document'" in message
+    assert "it has 'question, answers'" in message
+    assert "ttabench ask --questions FILE" in message
+    assert "any file may be this split" in refusal("qa", source=str(tmp_path))
+
+
+def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path, tiny_base: Path) -> None:
+    path = written(tmp_path / "mine.jsonl", rows(*SYNONYMS[2]))
+    words = ("--model", tiny_base, "--method", "none", "--out", tmp_path / "runs", "--task-set", "max_new_tokens=2")
+    (record,) = ttabench("eval", "--task", path, *words, "--json").json()["runs"]
+    assert (record["config"]["task"], record["source"], record["n"]) == ("qa", f"file:{path}", 3)
+    assert record["rows"][0]["stderr"] is not None
+    again = ttabench("eval", "--task", "qa", "--source", path, *words, "--json").json()["runs"][0]
+    assert again["id"] == record["id"]
+    assert "is the data already" in one_line(ttabench("eval", "--task", path, "--source", path, *words))
+    assert "to read qa from" in one_line(ttabench("eval", "--task", "nope.jsonl", *words))
+
+
+def test_own_questions_take_the_checkpoints_of_question_streams() -> None:
+    request = RunRequest(method="mac", task="mine.csv.gz")
+    assert (request.task, request.source) == ("qa", "mine.csv.gz")
+    assert shipped_checkpoint("mac", "qa", "nano") == shipped_checkpoint("mac", "streamingqa", "nano")
+
+
+def test_questions_of_a_file(tmp_path: Path) -> None:
+    table = [{"question": f" {OPENS} ", "answers": ["at nine", "nine"]}, {"question": CLOSES, "answers": None}]
+    first, second = own_questions(written(tmp_path / "q.jsonl", table))
+    assert (first.question, first.answers) == (OPENS, ("nine", "at nine")), "the shortest is the target, as in tasks"
+    assert (second.question, second.answers) == (CLOSES, ())
+    assert first.key != second.key
+    (tmp_path / "q.txt").write_text(f"{OPENS}\n\n  {CLOSES}\n")
+    assert [each.question for each in own_questions(tmp_path / "q.txt")] == [OPENS, CLOSES]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("q.jsonl", '{"q": "Who?"}\n', "line 1: no column 'question' or 'query'; it has 'q'"),
+        ("q.jsonl", '{"question": " "}\n', "line 1: the question is empty or no text"),
+        ("q.jsonl", '{"question": 3}\n', "line 1: the question is empty or no text"),
+        ("q.txt", "\n \n", "holds no question"),
+        ("q.docx", "Who?", "Its name must end in .txt, .jsonl"),
+        ("q.txt", "Who\0?\n", "line 1: the question holds a NUL"),
+    ],
+)
+def test_a_bad_file_of_questions_is_one_line(tmp_path: Path, name: str, content: str, told: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError) as caught:
+        own_questions(tmp_path / name)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="There is no file"):
+        own_questions(tmp_path / "gone.txt")

@@ -1,0 +1,126 @@
+"""Notes where a figure would mislead: nothing was evicted, rows asked several times, few queries, foreign texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fake_kvpress
+from tests.conftest import Command
+from tests.qa_files import write_jsonl
+from tests.tiny import tiny_llama
+from ttabench.core.types import Answer, Ask, At, Observe
+from ttabench.lm.model import LM
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.registry import find
+from ttabench.methods.settings import settings_of
+from ttabench.records.samples import Sample
+from ttabench.run.notes import count_notes, eviction_notes
+
+WORDS = "Ada Voss lives in Port Ansel."
+TOKENS = len(WORDS)
+HELD = TOKENS + 1
+"""With BOS: the tiny model has a token a byte."""
+AT_THE_BORDER: dict[str, tuple[dict[str, Any], str]] = {
+    "window": ({"n_sink": 4, "recent": HELD - 4}, "recent"),
+    "window postprefill": ({"mode": "postprefill", "n_sink": 0, "recent": HELD}, "recent"),
+    "snapkv": ({"budget": HELD, "window": 4}, "budget"),
+    "h2o": ({"heavy": 6, "recent": HELD - 6, "evict_decode": False}, "heavy"),
+    "kvpress:LastPress": ({"budget": HELD}, "budget"),
+}
+"""Settings that keep all of these words, and which of them keeps less when it is one less."""
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return tiny_llama()
+
+
+def made(lm: LM, name: str, changes: dict[str, Any]) -> BaseMethod[Any]:
+    spec = find(name.split()[0])
+    method: BaseMethod[Any] = spec.load()(lm, settings_of(spec, changes))
+    return method
+
+
+@pytest.mark.parametrize("name", AT_THE_BORDER)
+def test_a_method_that_evicts_knows_when_it_had_no_need(lm: LM, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_kvpress.installed(monkeypatch)
+    changes, border = AT_THE_BORDER[name]
+    for less in (0, 1):
+        method = made(lm, name, {**changes, border: changes[border] - less})
+        state = method.adapt(method.begin(1), [[Observe(text=WORDS)]])
+        assert state.meta["tokens_read"] == [TOKENS]
+        prefix = method.patch(state, []).prefix
+        assert prefix is not None
+        assert prefix.keys_LBHPD[0].shape[2] == HELD - less
+        assert method.evicts_nothing(TOKENS) == (less == 0)
+
+
+def test_shares_and_prompts_that_evict_are_never_whole(lm: LM) -> None:
+    assert made(lm, "snapkv", {"budget": 1.0, "window": 4}).evicts_nothing(10**6)
+    assert not made(lm, "snapkv", {"budget": 0.9, "window": 4}).evicts_nothing(10)
+    assert not made(lm, "h2o", {"heavy": HELD, "recent": HELD}).evicts_nothing(TOKENS), "prompt and answer evict, too"
+    assert made(lm, "h2o", {"heavy": 900, "recent": 900}).evicts_nothing(TOKENS)
+    for name in ("none", "icl", "templora"):
+        assert not made(lm, name, {}).evicts_nothing(1), "nothing that it would evict"
+
+
+def test_contexts_that_fit_are_counted(lm: LM) -> None:
+    method = made(lm, "snapkv", {"budget": 100, "window": 4})
+    assert eviction_notes(method, [100, None, 0]) == []
+    (note,) = eviction_notes(method, [100, 99, 40])
+    assert note.startswith("snapkv evicted nothing from 2 of 3 contexts: 99 tokens of context fit what it may keep")
+    assert "evicted nothing: 40 tokens" in eviction_notes(method, [40, None, 0])[0]
+
+
+def sample(key: str, step: int, episode: str = "e") -> Sample:
+    ask = Ask(prompt="Who?", key=key, at=At(step))
+    return Sample(episode=episode, ask=ask, answer=Answer(prediction="x"), metrics={}, context_tokens=1, ask_ms=1.0)
+
+
+def test_a_row_asked_at_several_places_counts_once() -> None:
+    answers = [sample(f"{row}@{step}", step) for row in "abcdefghijkl" for step in (1, 2, 4)]
+    (note,) = count_notes(answers)
+    assert note.endswith("n counts them all: 36 answers to 12 rows")
+    repeated, few = count_notes(answers[:6])
+    assert repeated.endswith("6 answers to 2 rows")
+    assert few == "n = 2: figures of so few queries say little"
+    assert count_notes([sample("q@1", 0, str(number)) for number in range(10)]) == [], "an address is no place"
+
+
+def notes_of(ttabench: Command, *words: object) -> list[str]:
+    ran = ttabench("eval", *words, "--json")
+    (record,) = ran.json()["runs"]
+    again = ttabench("eval", *words, "--json").json()["runs"][0]
+    assert again["notes"] == record["notes"], "what is stored is what was said"
+    found: list[str] = record["notes"]
+    return found
+
+
+def test_a_run_says_what_would_mislead(ttabench: Command, tmp_path: Path) -> None:
+    words = ("--task", "metaicl", "--limit", 8, "--method", "snapkv", "--set", "budget=4000", "--out", tmp_path)
+    evicted, repeated, few = notes_of(ttabench, *words)
+    assert "evicted nothing" in evicted
+    assert repeated.endswith("5 answers to 1 row")
+    assert few.startswith("n = 1:")
+    assert notes_of(ttabench, "--task", "streamingqa", "--method", "icl", "--out", tmp_path) == []
+    shown = ttabench("eval", *words, "--force").err
+    assert all(note in shown for note in (evicted, repeated, few))
+
+
+def test_a_text_that_nano_was_not_made_for_is_noted(ttabench: Command, tmp_path: Path) -> None:
+    rows = [{"text": "The library opens at nine in the morning.", "question": "When does it open?", "answers": "nine"}]
+    path = write_jsonl(tmp_path / "mine.jsonl", rows)
+    found = notes_of(ttabench, "--task", path, "--method", "icl", "--out", tmp_path / "runs")
+    assert found[0].startswith("nano cuts the words of this text into pieces of")
+    assert found[-1].startswith("n = 1:")
+
+
+def test_untrained_modules_are_said_to_measure_nothing(ttabench: Command, tmp_path: Path) -> None:
+    words = ("--method", "mac", "--checkpoint", "none", "--limit", 2, "--task-set", "documents=2", "--out", tmp_path)
+    assert "its figures do not measure it" in notes_of(ttabench, *words)[0]
+    planned = json.loads(ttabench("eval", *words, "--dry-run", "--json").out)
+    assert "its figures do not measure it" in planned["runs"][0]["notes"][0]

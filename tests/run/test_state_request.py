@@ -1,0 +1,56 @@
+"""What a state says about how it was made is enough to make its method again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ttabench.core.errors import UserError
+from ttabench.run.resolve import RunRequest
+from ttabench.run.state_request import MADE, made_with, request_of, with_state
+
+STATE = Path("mine")
+
+
+def test_a_request_comes_back_as_it_was_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my-mac").mkdir()
+    Path("nano").mkdir()
+    request = RunRequest(
+        method="mac",
+        task="squad_seq",
+        model="smollm2-135m-qa",
+        checkpoint="my-mac",
+        settings=("hierarchy=2",),
+        bos="no",
+    )
+    found = request_of({MADE: made_with(request, chat=True)}, STATE)
+    assert found.base_name == request.base_name == "smollm2-135m-qa"
+    assert (found.method, found.task, found.settings, found.bos) == ("mac", "squad_seq", ("hierarchy=2",), "no")
+    assert found.chat_template is True
+    assert found.checkpoint == str(tmp_path / "my-mac"), "asked from any folder"
+    assert made_with(RunRequest(method="icl", task="qa"), chat=False)["model"] == "nano", "a name, whatever lies here"
+    own = made_with(RunRequest(method="./tail.py:Tail", task="./card.yaml"), chat=False)
+    assert (own["method"], own["task"]) == ("./tail.py:Tail", "./card.yaml"), "what is not there stays as it was typed"
+    Path("tail.py").touch()
+    assert made_with(RunRequest(method="./tail.py:Tail", task="qa"), chat=False)["method"] == f"{tmp_path}/tail.py:Tail"
+
+
+def test_a_state_of_before_names_its_method_and_model() -> None:
+    found = request_of({"method": "window", "model": "nano", "settings": {"recent": 64}}, STATE)
+    assert (found.method, found.model, found.settings) == ("window", "nano", ())
+    with pytest.raises(UserError, match="does not say how it was made"):
+        request_of({MADE: {"method": "icl"}}, STATE)
+
+
+def test_what_is_typed_beside_a_state_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("base").mkdir()
+    request = request_of({MADE: made_with(RunRequest(method="icl", task="qa", model="base"), chat=False)}, STATE)
+    assert with_state(request, STATE, {"model": "./base", "method": "icl", "device": "cpu"}).device == "cpu"
+    for typed in ({"model": "nano"}, {"method": "none"}, {"base_checkpoint": "shipped:qa"}, {"preset": "nano"}):
+        with pytest.raises(UserError, match="in mine was"):
+            with_state(request, STATE, typed)
+    tuned = RunRequest(method="icl", task="qa", model="smollm2-135m-qa")
+    assert with_state(tuned, STATE, {"model": "smollm2-135m-qa"}) == tuned

@@ -1,0 +1,123 @@
+"""`ttabench adapt`: read files, write the state, and say how to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from ttabench.cli.commands import Showing, Storing, show_result
+from ttabench.cli.reading import DEFAULT_STATE, READ, Reading, asked_of, pieces_of, read, told_after
+from ttabench.core import render
+from ttabench.core.progress import Tick
+from ttabench.core.types import Json, Observe
+from ttabench.methods.state_header import header
+from ttabench.run.asking import manner
+from ttabench.run.evaluation import ModelCache
+from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
+from ttabench.run.state_request import MADE, made_with
+
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+    from ttabench.lm.patch import State
+    from ttabench.methods.base import BaseMethod
+    from ttabench.methods.state_folder import StateFolder
+
+
+def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Showing) -> None:
+    """Read files and write the state.
+
+    Raises:
+        UserError: anything typed that is wrong, a file that cannot be read, a folder that holds something else, a text
+            that does not fit the model.
+    """
+    pieces, asked, resolved = pieces_of(reading), manner(request), resolve_method(request)
+    assert storing.out is not None, "adapt has a default folder"
+    said = {MADE: made_with(request, chat=asked.chat), READ: told_after(request.state, reading, storing.out)}
+    from ttabench.methods.state_folder import StateFolder
+
+    asked_for = asked_of(request, resolved, pieces, said)
+    folder = StateFolder(storing.out, force=storing.force, asked=asked_for)
+    notes: list[str] = []
+    with folder.held():
+        found = folder.stored()
+        if found is None:
+            with render.progress(showing.talking) as tick:
+                found, notes = _made(request, folder, pieces, said, tick)
+        elif showing.talking:
+            render.remark(f"This state is in {folder.path} already; --force makes it anew.")
+    result = {
+        "method": resolved.spec.name,
+        "model": request.base_name,
+        "files": len(reading.files),
+        "pieces": len(pieces),
+        **_tokens(None if request.state is None else header(request.state), found),
+        "state_bytes": found["bytes"],
+        "folder": str(folder.path),
+        **_peft(folder, found),
+    }
+    _show(result, notes, showing)
+
+
+def _made(
+    request: RunRequest, folder: StateFolder, pieces: Sequence[Observe], said: Mapping[str, Json], tick: Tick
+) -> tuple[dict[str, Json], list[str]]:
+    """Read the pieces and write the state: its header, and notes on it."""
+    from ttabench.core.environment import seed_everything
+    from ttabench.methods.session import Session
+    from ttabench.methods.states import fitting
+    from ttabench.run.notes import state_notes
+
+    resolved = resolve_method(request)
+    seed_everything(0)
+    lm = ModelCache().get(request, chat_template=manner(request).chat)
+    method = resolved.build(lm)
+    before = None if request.state is None else resolved.stored_state(request.state, lm)
+    with fitting(request.state, method.name):
+        state = read(Session(lm, method, before), pieces, tick)
+        found = _write(folder, method, state, {**resolved.belongs(lm), **said})
+    return found, [*misleading(lm, resolved, pieces), *state_notes(method, state)]
+
+
+def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> list[str]:
+    """Why answers about these pieces would say less of the method than they seem to."""
+    from ttabench.lm.familiar import unfamiliar
+
+    return [*resolved.notes(), *unfamiliar(lm, (piece.text for piece in pieces))]
+
+
+def _write(folder: StateFolder, method: BaseMethod[object], state: State, said: Mapping[str, Json]) -> dict[str, Json]:
+    """Write the state, and what it says in peft's form; returns its header."""
+    from ttabench.lm.patch import Patch
+    from ttabench.methods.peft_export import exportable, save_lora
+
+    patch = Patch() if method.looks_at_question else method.patch(state, [])
+    lora = (lambda inside: save_lora(method.lm, patch, inside)) if exportable(patch) else None
+    window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
+    return folder.write(state, {**said, "window_tokens": window}, lora)
+
+
+def _peft(folder: StateFolder, found: Mapping[str, Json]) -> dict[str, Json]:
+    """Where peft finds the state, and what it lacks there; nothing of a state that is no LoRA."""
+    if not any(name.startswith("peft/") for name in found["files"]):
+        return {}
+    where: dict[str, Json] = {"peft": str(folder.path / "peft")}
+    if found["window_tokens"]:
+        where["peft_without"] = f"the last {found['window_tokens']} tokens, which stand in the window"
+    return where
+
+
+def _tokens(before: Mapping[str, Json] | None, found: Mapping[str, Json]) -> dict[str, Json]:
+    """Tokens that were read now; nothing of a method that does not count them."""
+    counts = [int(sum(each["meta"].get("tokens_read", [0]))) for each in (before, found) if each is not None]
+    return {"tokens": counts[-1] - sum(counts[:-1])} if "tokens_read" in found["meta"] else {}
+
+
+def _show(result: dict[str, Json], notes: Sequence[str], showing: Showing) -> None:
+    where = "" if result["folder"] == str(DEFAULT_STATE) else f" --state {quote(str(result['folder']))}"
+    if showing.json:
+        result = {**result, "notes": list(notes)}
+    show_result("adapted", result, showing, f'Ask it: ttabench ask "..."{where}')
+    if showing.talking:
+        for note in notes:
+            render.remark(f"Note: {note}.")

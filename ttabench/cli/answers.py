@@ -1,0 +1,204 @@
+"""Answers to one's own questions: got from a session, timed, scored where the right ones are known, and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from ttabench.cli.commands import Showing
+from ttabench.cli.reading import read
+from ttabench.core import render
+from ttabench.core.progress import Tick
+from ttabench.core.types import Answer, Ask, Json, Observe
+from ttabench.readers.own_questions import OwnQuestion
+from ttabench.run.resolve import ResolvedMethod
+from ttabench.stats.metrics import metric
+
+if TYPE_CHECKING:
+    from ttabench.core.meter import Meter
+    from ttabench.lm.model import LM
+    from ttabench.lm.patch import State
+    from ttabench.methods.session import Session
+
+SCORES = ("em", "f1")
+TOGETHER = 32
+"""Questions answered in one batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What one method said, and what it cost."""
+
+    method: str
+    answers: list[Answer]
+    """One a question, in order."""
+    scores: list[Mapping[str, float]]
+    """By name, 0 to 1; empty where no right answer is known."""
+    adapt_seconds: float | None
+    """None where a state had read everything before."""
+    ask_ms: float
+    """Mean over the questions."""
+    state_bytes: int
+    tokens: int | None
+    notes: list[str]
+    """Where that would mislead."""
+
+    def mean(self, name: str) -> float | None:
+        """A score over the questions whose answer is known."""
+        known = [scores[name] for scores in self.scores if name in scores]
+        return fmean(known) if known else None
+
+
+class Asker:
+    """Asks the same questions of several methods on one model.
+
+    Args:
+        lm: the base model.
+        asks: the questions.
+        tick: is told about progress.
+    """
+
+    def __init__(self, lm: LM, asks: Sequence[Ask], tick: Tick) -> None:
+        self.lm, self.asks, self.tick = lm, asks, tick
+
+    def told(self, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe]) -> Told:
+        """What a method says that goes on from a state and reads these pieces.
+
+        Raises:
+            UserError: the pieces or a question do not fit the model, or the method refuses them.
+        """
+        import torch
+
+        from ttabench.core.meter import Meter
+        from ttabench.methods.session import Session
+        from ttabench.run.notes import state_notes
+
+        meter = Meter(self.lm.device.type)
+        method = resolved.build(self.lm)
+        session = Session(self.lm, method, before)
+        with meter.phase("adapt"):
+            state = read(session, pieces, self.tick)
+        held = 0
+        if not method.looks_at_question:
+            with torch.no_grad(), meter.phase("encode"):
+                patch = session.patch(self.asks[:1])
+            held = patch.prefix.nbytes if patch.prefix is not None else 0
+        answers = self._answers(session, meter)
+        return Told(
+            method=resolved.spec.name,
+            answers=answers,
+            scores=[_scores(ask, answer) for ask, answer in zip(self.asks, answers, strict=True)],
+            adapt_seconds=meter.seconds["adapt"] + meter.seconds["encode"] if pieces or before is None else None,
+            ask_ms=meter.seconds["ask"] * 1000 / len(self.asks),
+            state_bytes=max(state.nbytes, held),
+            tokens=int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
+            notes=state_notes(method, state),
+        )
+
+    def _answers(self, session: Session, meter: Meter) -> list[Answer]:
+        from ttabench.lm.batching import BatchSize, alike, in_batches
+
+        def answered(batch: list[Ask]) -> list[tuple[str, Answer]]:
+            with meter.phase("ask"):
+                given = session.answer(batch)
+            return [(ask.key, answer) for ask, answer in zip(batch, given, strict=True)]
+
+        size = BatchSize(TOGETHER, self.lm.device.type)
+        found: dict[str, Answer] = {}
+        for together in alike(self.lm, self.asks):
+            for answers in in_batches(together, size, answered):
+                found.update(answers)
+                self.tick("answered", len(found), len(self.asks))
+        return [found[ask.key] for ask in self.asks]
+
+
+def _scores(ask: Ask, answer: Answer) -> dict[str, float]:
+    return {name: metric(name)(answer.prediction, ask, answer) for name in SCORES} if ask.answers else {}
+
+
+def show(
+    questions: Sequence[OwnQuestion],
+    told: Sequence[Told],
+    where: Mapping[str, Json],
+    notes: Sequence[str],
+    showing: Showing,
+) -> None:
+    """Show answers and costs: the first of `told` is what was asked for, the others stand beside it."""
+    if showing.json:
+        methods = [_as_json(questions, each) for each in told]
+        render.print_json({**where, "notes": list(notes), "methods": methods})
+    elif showing.quiet:
+        for answer in told[0].answers:
+            render.print_line(answer.prediction)
+    else:
+        render.show([_answer_table(questions, told), _cost_table(told, where)])
+        for note in notes:
+            render.remark(f"Note: {note}.")
+
+
+def _as_json(questions: Sequence[OwnQuestion], told: Told) -> dict[str, Json]:
+    answers = [
+        {
+            "question": each.question,
+            "answer": answer.prediction,
+            "ended": answer.ended,
+            **({"answers": list(each.answers), **scores} if scores else {}),
+            **({"logprobs": list(answer.logprobs)} if answer.logprobs else {}),
+        }
+        for each, answer, scores in zip(questions, told.answers, told.scores, strict=True)
+    ]
+    scored = [scores for scores in told.scores if scores]
+    return {
+        "method": told.method,
+        "answers": answers,
+        "scores": {"n": len(scored), **{name: told.mean(name) for name in SCORES}} if scored else None,
+        "cost": {
+            "adapt_seconds": told.adapt_seconds,
+            "ask_ms": told.ask_ms,
+            "state_bytes": told.state_bytes,
+            "tokens_read": told.tokens,
+        },
+    }
+
+
+def _answer_table(questions: Sequence[OwnQuestion], told: Sequence[Told]) -> render.Table:
+    several, scored = len(told) > 1, any(each.answers for each in questions)
+    rows = []
+    for number, each in enumerate(questions):
+        for method in told:
+            scores = method.scores[number]
+            first = method is told[0]
+            said = method.answers[number].prediction or "(nothing)"
+            row = [each.question if first else "", *([method.method] if several else []), said]
+            if scored:
+                row += [" / ".join(each.answers) if first else "", *(_percent(scores.get(name)) for name in SCORES)]
+            rows.append(tuple(row))
+    heads = ("question", *(["method"] if several else []), "answer")
+    more = ("right answer", *(f"#{name}" for name in SCORES)) if scored else ()
+    return render.Table(title="answers", columns=(*heads, *more), rows=tuple(rows))
+
+
+def _cost_table(told: Sequence[Told], where: Mapping[str, Json]) -> render.Table:
+    scored = [name for name in SCORES if any(each.mean(name) is not None for each in told)]
+    columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *(f"#{name}" for name in scored))
+    rows = tuple(
+        (
+            each.method,
+            "-" if each.tokens is None else f"{each.tokens:,}",
+            "before" if each.adapt_seconds is None else render.number(each.adapt_seconds, 2),
+            render.number(each.ask_ms),
+            render.size(each.state_bytes),
+            *(_percent(each.mean(name)) for name in scored),
+        )
+        for each in told
+    )
+    count = sum(bool(scores) for scores in told[0].scores)
+    source = f" from {where['state']}" if where["state"] else ""
+    caption = f"{where['method']} on {where['model']}{source}" + (f"; n = {count} questions" if scored else "")
+    return render.Table(title="cost", columns=columns, rows=rows, caption=caption)
+
+
+def _percent(value: float | None) -> str:
+    return render.number(None if value is None else value * metric("f1").scale)

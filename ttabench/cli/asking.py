@@ -1,0 +1,202 @@
+"""`ttabench ask`: questions of one's own about one's own texts, read before by `adapt` or now.
+
+    ttabench ask "Who wrote it?"                                     of the state that `adapt` wrote
+    ttabench ask "Who wrote it?" --context notes.txt --method icl    read now
+
+A state says which model and method made it, and which files it has read: with `--compare` the same is asked of a model
+that has read nothing (`none`), and of one that has all of it in view (`icl`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ttabench.cli.adapting import misleading
+from ttabench.cli.answers import Asker, Told, show
+from ttabench.cli.commands import Showing
+from ttabench.cli.reading import DEFAULT_STATE, Reading, pieces_of, read_again
+from ttabench.core import render
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Choose, Json, Observe
+from ttabench.methods.state_header import HEADER_FILE, header
+from ttabench.readers.own_questions import OwnQuestion, own_questions, typed_questions
+from ttabench.run.asking import Asked, manner
+from ttabench.run.evaluation import ModelCache
+from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
+from ttabench.run.state_request import request_of, with_state
+
+FLOOR, CEILING = "none", "icl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """What is asked, as typed."""
+
+    questions: tuple[str, ...] = ()
+    file: Path | None = None
+    """A file of questions."""
+    options: str = ""
+    """Answers to choose from, separated by commas; empty: an answer is written."""
+    max_new_tokens: int | None = None
+    compare: bool = False
+    """Ask `none` and `icl` too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What is asked of, as typed: a state, or files and how to read them."""
+
+    state: Path | None
+    reading: Reading
+    typed: Mapping[str, Json]
+    """Fields of a request that were typed, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """What is asked of, resolved, before a model is loaded."""
+
+    request: RunRequest
+    resolved: ResolvedMethod
+    asked: Asked
+    state: Path | None
+    pieces: list[Observe]
+    """Read now."""
+    before: list[Observe]
+    """What the state has read."""
+    lost: str = ""
+    """Why that is not to be had."""
+
+
+def ask(given: Given, asking: Asking, showing: Showing) -> None:
+    """Answer questions, and say what it cost.
+
+    Raises:
+        UserError: anything typed that is wrong, a state that is missing or of something else, a text or question that
+            does not fit the model.
+    """
+    given, asking = _files_apart(given, asking)
+    questions = _questions(asking)
+    source = _source(given)
+    asks = _asks(questions, source.asked, asking)
+    from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
+
+    seed_everything(0)
+    lm = ModelCache().get(source.request, chat_template=source.asked.chat)
+    with render.progress(showing.talking) as tick:
+        asker = Asker(lm, asks, tick)
+        before = None if source.state is None else source.resolved.stored_state(source.state, lm)
+        told = [asker.told(source.resolved, before, source.pieces)]
+        read = [*source.before, *source.pieces]
+        notes = [*misleading(lm, source.resolved, read), *told[0].notes, *_cut(asks, told[0])]
+        if asking.compare:
+            compared, lost = _compared(asker, source)
+            told, notes = [*told, *compared], [*notes, *lost]
+    show(questions, told, _where(source), notes, showing)
+
+
+def _files_apart(given: Given, asking: Asking) -> tuple[Given, Asking]:
+    """Beside --context, words that name a file are read: a shell writes `--context *.txt` out as several words."""
+    if not given.reading.files:
+        return given, asking
+    named = [text for text in asking.questions if _names_a_file(text)]
+    questions = tuple(text for text in asking.questions if text not in named)
+    files = (*given.reading.files, *map(Path, named))
+    return replace(given, reading=replace(given.reading, files=files)), replace(asking, questions=questions)
+
+
+def _names_a_file(text: str) -> bool:
+    misspelt = text.endswith(".txt") and " " not in text
+    try:
+        return misspelt or Path(text).is_file()
+    except OSError:  # too long for a name
+        return False
+
+
+def _questions(asking: Asking) -> list[OwnQuestion]:
+    if asking.file is not None and asking.questions:
+        raise UserError("Questions are typed and in a file.", "Leave --questions out, or the typed ones.")
+    if asking.file is not None:
+        return own_questions(asking.file)
+    if not asking.questions:
+        hint = 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.'
+        raise UserError("Nothing is asked.", hint)
+    return typed_questions(asking.questions)
+
+
+def _source(given: Given) -> _Source:
+    if given.reading.files and given.state is None:
+        request, folder, said = RunRequest(**{"method": "icl", "task": "streamingqa", **given.typed}), None, {}
+    else:
+        folder = given.state or DEFAULT_STATE
+        if not (folder / HEADER_FILE).exists():
+            hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
+            raise UserError(f"There is no state in {folder}.", hint)
+        said = header(folder)
+        request = with_state(request_of(said, folder), folder, given.typed)
+    resolved, asked = resolve_method(request), manner(request)
+    before, lost = ([], "") if folder is None else read_again(said, folder)
+    pieces = pieces_of(given.reading) if given.reading.files else []
+    return _Source(
+        request=request, resolved=resolved, asked=asked, state=folder, pieces=pieces, before=before, lost=lost
+    )
+
+
+def _asks(questions: Sequence[OwnQuestion], asked: Asked, asking: Asking) -> list[Ask]:
+    if asking.max_new_tokens is not None and asking.options:
+        raise UserError("An option is chosen, not written.", "Leave --max-new-tokens out, or --options.")
+    options = _options(asking.options) if asking.options else ()
+    prompt, length = asked.card.prompt, asking.max_new_tokens or asked.length
+    found = []
+    for each in questions:
+        if options:
+            gold = next((options.index(answer) for answer in each.answers if answer in options), None)
+            texts = tuple(prompt.delimiter + option for option in options)
+            want = Choose(options=texts, gold=gold, delimiter=prompt.delimiter)
+            found.append(asked.query(each.question, each.key, want))
+        else:
+            written = prompt.generated(each.answers, length)
+            found.append(asked.query(each.question, each.key, written))
+    return found
+
+
+def _options(text: str) -> tuple[str, ...]:
+    found = tuple(option.strip() for option in text.split(","))
+    if len(set(found)) < max(2, len(found)) or not all(found):
+        raise UserError(f"--options {text!r:.60} is no choice.", "Write two or more different ones: --options yes,no")
+    return found
+
+
+def _compared(asker: Asker, source: _Source) -> tuple[list[Told], list[str]]:
+    """What floor and ceiling say, and why one of them is left out."""
+    found, left_out = [], []
+    for name in (FLOOR, CEILING):
+        if name == source.resolved.spec.name:
+            continue
+        if name == CEILING and source.lost:
+            left_out.append(f"icl is not asked: {source.lost}")
+            continue
+        plain = replace(source.request, method=name, preset="", settings=(), checkpoint="")
+        texts = [*source.before, *source.pieces] if name == CEILING else []
+        try:
+            found.append(asker.told(resolve_method(plain), None, texts))
+        except UserError as error:
+            left_out.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
+    return found, left_out
+
+
+def _cut(asks: Sequence[Ask], told: Told) -> list[str]:
+    cut = sum(not answer.ended for answer in told.answers)
+    if not cut:
+        return []
+    return [f"{cut} of {len(asks)} answers were cut at their length: --max-new-tokens N allows more"]
+
+
+def _where(source: _Source) -> dict[str, Json]:
+    return {
+        "model": source.request.base_name,
+        "method": source.resolved.spec.name,
+        "state": None if source.state is None else str(source.state),
+    }

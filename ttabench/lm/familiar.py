@@ -1,0 +1,44 @@
+"""Whether a tokenizer was made for texts like these: how long the pieces are that it cuts their words into.
+
+    unfamiliar(lm, ["The library opens at nine."])     ["nano's tokenizer cuts the words of this text into ..."]
+
+A tokenizer joins what was frequent in the texts it was made from. SmolLM2's has 5 bytes of an English word in a token,
+and 2.7 of a German one; nano's has 4 to 5 in its miniature world and 2 to 3 in English. Words are letters only, so that
+numbers do not count; bytes are those of UTF-8, so that scripts of few, long characters count alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+
+WORD = re.compile(r"[^\W\d_]+")
+LEAST_BYTES = 3.4
+"""Bytes of words in a token below which a text is not what the tokenizer was made for."""
+LEAST_WORDS, MOST_WORDS = 5, 2000
+"""Fewer words tell nothing; more are not looked at."""
+LEAST_TOKENS = 1024
+"""A smaller vocabulary is of bytes or characters, and tells nothing of any language."""
+
+
+def bytes_a_token(lm: LM, texts: Iterable[str]) -> float | None:
+    """UTF-8 bytes of words, the blank in front included, in a token; None where nothing can be told."""
+    found = (match[0] for text in texts for match in WORD.finditer(text))
+    words = [f" {word}" for word in islice(found, MOST_WORDS)]
+    if len(words) < LEAST_WORDS or len(lm.tokenizer) < LEAST_TOKENS:
+        return None
+    return sum(len(word.encode()) for word in words) / sum(map(len, lm.encode_many(words)))
+
+
+def unfamiliar(lm: LM, texts: Iterable[str]) -> list[str]:
+    """One sentence where the texts are not what the model was made for, else none."""
+    share = None if lm.random_weights else bytes_a_token(lm, texts)
+    if share is None or share >= LEAST_BYTES:
+        return []
+    cut = f"{lm.name} cuts the words of this text into pieces of {share:.1f} bytes"
+    return [f"{cut}: it was hardly trained on such text, so its answers say little about the method"]

@@ -1,0 +1,62 @@
+"""What the JSON beside a state's tensors says: what the state belongs to, and how and from which files it was made.
+
+FOLDER/state.json      header(FOLDER)["method"]      "mac"
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ttabench.core.errors import UserError
+from ttabench.core.opening import json_of
+from ttabench.core.types import Json
+
+SCHEMA = 2
+HEADER_FILE = "state.json"
+
+
+def header(folder: Path) -> dict[str, Any]:
+    """The header of a state.
+
+    Raises:
+        UserError: no state there, of another version, damaged, or changed after it was written.
+    """
+    path = folder / HEADER_FILE
+    try:
+        found: Any = json_of(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
+    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA:
+        raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
+    if not is_whole(found) or not _typed(found):
+        raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
+    return found
+
+
+def is_whole(said: Mapping[str, Json]) -> bool:
+    """Whether a header is of this version and says what it said when it was written."""
+    return said.get("schema_version") == SCHEMA and said.get("digest") == header_digest(said)
+
+
+def _typed(said: Mapping[str, Json]) -> bool:
+    """Whether the values of a header are what they are read as."""
+    rows, meta, files = (said.get(key) for key in ("rows", "meta", "files"))
+    if not isinstance(rows, int) or rows < 1 or not isinstance(meta, dict) or not isinstance(files, dict):
+        return False
+    of_rows = [value for key, value in meta.items() if key == "tokens_read" or key.startswith("truncated")]
+    return isinstance(meta.get("labels", {}), dict) and all(
+        isinstance(value, list) and len(value) == rows and all(type(each) in (int, float) for each in value)
+        for value in of_rows
+    )
+
+
+def header_digest(said: Mapping[str, Json]) -> str:
+    """16 hexadecimal digits of what a header says, as JSON has it."""
+    kept = {key: value for key, value in json.loads(json.dumps(said)).items() if key != "digest"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,162 @@
+"""What a record and its reader should know beside the figures: notes, each one sentence without a full stop.
+
+before a run    what the task's reader, the method's checkpoint and the base model leave to say
+after a run     what came of it: nothing was evicted, too few queries, answers that are empty or cut
+
+All of them follow from what a run stores, so a run that was killed and continued has the notes of one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ttabench.core.types import Json, Observe, Score
+from ttabench.lm.chat import has_template
+from ttabench.lm.familiar import unfamiliar
+from ttabench.records.samples import EpisodeCost, Sample
+
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+    from ttabench.lm.patch import State
+    from ttabench.methods.base import BaseMethod
+    from ttabench.readers import Task
+    from ttabench.run.plan import Plan
+
+FEW = 10
+"""Queries below which a figure says next to nothing."""
+
+
+def notes_before(plan: Plan, lm: LM) -> list[str]:
+    """What is known once the base model is loaded."""
+    found = plan.notes()
+    if lm.random_weights:
+        found.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
+    elif _told_too_late(plan, lm):
+        found.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
+    return [*found, *unfamiliar(lm, _texts(plan.task))]
+
+
+def notes_after(
+    plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost], samples: Sequence[Sample]
+) -> list[str]:
+    """What is known once all queries are answered."""
+    return [
+        *_truncations(truncated(costs)),
+        *label_notes(method.name, costs),
+        *(eviction_notes(method, [cost.tokens_read for cost in costs]) if plan.config.state_of == "own" else []),
+        *_shorter(plan, samples),
+        *count_notes(samples),
+        *answer_notes(samples),
+    ]
+
+
+def state_notes(method: BaseMethod[Any], state: State) -> list[str]:
+    """What is known of a state that was made outside a run."""
+    lost = {key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")}
+    smaller = [f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncations(lost)]
+    return [*smaller, *eviction_notes(method, state.meta.get("tokens_read", []))]
+
+
+def _told_too_late(plan: Plan, lm: LM) -> bool:
+    """Whether only the loaded model has told of a chat template, too late for the prompt that its task's card names."""
+    has = bool(getattr(lm.tokenizer, "chat_template", None))
+    return has and plan.task.card.prompt.chat is not None and not has_template(plan.request.model)
+
+
+def _texts(task: Task) -> Iterator[str]:
+    """What the first reader of a task reads and is asked, cut as without a tokenizer."""
+    first = next(iter(task.episodes()), None)
+    for step in () if first is None else first.steps:
+        if isinstance(step, Observe):
+            yield step.text
+        else:
+            yield from (piece.text for piece in step.window)
+            yield step.bare
+
+
+def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
+    """What the states of all episodes say about how they came about: a label holds where it held once."""
+    found: dict[str, Json] = {}
+    for cost in costs:
+        found |= {name: value or found.get(name, value) for name, value in cost.labels.items()}
+    return found
+
+
+def label_notes(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
+    """What a method says about how it did its work, in one note."""
+    told = ", ".join(
+        f"{label} {'yes' if value is True else 'no' if value is False else value}"
+        for label, value in labels(costs).items()
+    )
+    return [f"{name}: {told.replace('_', ' ')}"] if told else []
+
+
+def eviction_notes(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
+    """Whether a method that evicts had no need to, by the tokens of every context that it has read."""
+    counts = [count for count in read if count]
+    whole = [count for count in counts if method.evicts_nothing(count)]
+    if not whole:
+        return []
+    where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
+    what = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
+    return [f"{what}, so this measures full context (icl), not {method.name}"]
+
+
+def count_notes(samples: Sequence[Sample]) -> list[str]:
+    """How many queries stand behind the figures, where that is fewer than it seems, or few."""
+    # a row that is asked at several places of the stream says so in its key: ROW@PLACE
+    rows = {(sample.episode, sample.key.removesuffix(f"@{sample.step}")) for sample in samples}
+    found = []
+    if len(rows) < len(samples):
+        asked = f"{len(samples)} answers to {len(rows)} {'row' if len(rows) == 1 else 'rows'}"
+        found.append(f"every row is asked at several places in the stream, and n counts them all: {asked}")
+    if 0 < len(rows) < FEW:
+        found.append(f"n = {len(rows)}: figures of so few queries say little")
+    return found
+
+
+def answer_notes(samples: Sequence[Sample]) -> list[str]:
+    """Whether most generated answers say nothing, or were cut by the number of tokens they may have."""
+    written = [sample for sample in samples if sample.ask.mode == "generate"]
+    counts = {
+        "are empty": sum(not sample.answer.prediction for sample in written),
+        "were cut at max_new_tokens": sum(not sample.answer.ended for sample in written),
+    }
+    return [
+        f"{count} of {len(written)} answers {what}: the prompt may not suit the base model"
+        for what, count in counts.items()
+        if 2 * count > len(written)
+    ]
+
+
+def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
+    """What of the context was not taken in, by the methods' own counts."""
+    names = sorted({name for cost in costs for name in cost.truncated})
+    return {name: sum(cost.truncated.get(name, 0) for cost in costs) for name in names}
+
+
+def _truncations(truncated: Mapping[str, int]) -> list[str]:
+    return [f"not all context was read: {name} {lost:,}" for name, lost in truncated.items() if lost]
+
+
+def lengths_of(plan: Plan) -> list[int]:
+    """Lengths that texts are read to in one pass, in tokens; none for most tasks."""
+    return [int(length) for length in plan.task_record.get("lengths", ())]
+
+
+def _shorter(plan: Plan, samples: Sequence[Sample]) -> list[str]:
+    """How many texts do not reach a length."""
+    wanted = lengths_of(plan)
+    if not wanted:
+        return []
+    ends: dict[str, int] = {}
+    for sample in samples:
+        if isinstance(sample.ask.want, Score):
+            end = sample.ask.want.position + sample.answer.tokens[0]
+            ends[sample.episode] = max(ends.get(sample.episode, 0), end)
+    return [
+        f"{count} of {len(ends)} texts end before {length:,} tokens and count there at their own length"
+        for length in wanted
+        if (count := sum(end < length for end in ends.values()))
+    ]
