@@ -114,7 +114,8 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
             render.print_line(str(outcome.folder))
         return
     from ttabench.report.compare import compare as compare_runs
-    from ttabench.report.tables import comparison_tables, run_table
+    from ttabench.report.comparison_tables import comparison_tables
+    from ttabench.report.tables import run_table
 
     if showing.json:
         folders = [{"folder": str(outcome.folder), "how": outcome.how} for outcome in outcomes]
@@ -194,23 +195,6 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
             result["peft_without"] = f"the last {patch.tokens_BT.shape[1]} tokens, which stand in the window"
     again = f"ttabench eval --method {quote(request.method)} {request.base_words} --state {quote(str(folder.path))}"
     show_result("adapted", result, showing, f"Ask it: {again} --ask-only")
-
-
-def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:
-    """`ttabench compare`: runs beside each other, and their differences; drawn, too, where a picture is wanted."""
-    from ttabench.report import plots
-    from ttabench.report.compare import compare as compare_runs
-    from ttabench.report.finding import find_runs
-    from ttabench.report.tables import comparison_tables
-
-    chosen = render.known_format(form)
-    if picture is not None:
-        plots.check_path(picture)
-    folders = find_runs(runs, out)
-    found = compare_runs(folders, metric)
-    if picture is not None:
-        plots.plot(found.entries, picture)
-    render.show(comparison_tables(found), chosen)
 
 
 def show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: str = "") -> None:
