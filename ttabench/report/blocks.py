@@ -152,7 +152,7 @@ def _material(record: RunRecord) -> dict[str, Json]:
     """What decides what is read and asked, seeds and limits aside."""
     reader = record.task.get("reader")
     options = whole(record)["task_options"]
-    kept = {key: value for key, value in options.items() if READ_ALIKE.get(key) != reader}
+    kept = {key: value for key, value in options.items() if key not in READ_ALIKE or READ_ALIKE[key] != reader}
     return {**kept, "split": record.config.get("split"), "chat_template": bool(record.config.get("chat_template"))}
 
 

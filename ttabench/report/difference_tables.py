@@ -70,10 +70,10 @@ def legend(found: Comparison) -> str:
         told.append("Of gap: the way from none to icl.")
     if tested := sum(each.p is not None for each in found.differences):
         told.append(
-            f"Holm: p adjusted for {'the pair' if tested == 1 else f'all {tested} pairs'} shown; bold where below 0.05."
-            " Finds: the smallest true difference that is found 4 times in 5."
-            " Flips: queries that left answers better, and worse."
+            f"Holm: p adjusted for {f'all {tested} pairs' if tested > 1 else 'the pair'} shown, bold below 0.05.\n"
+            "Finds: the smallest true difference that is found 4 times in 5.\n"
+            "Flips: queries that left answers better, and worse."
         )
     if any(entry.state_of == "other" for entry in found.entries):
         told.append("Own state − another's is memory of the context; another's − none is what any such context gives.")
-    return " ".join(told)
+    return "\n".join(told)

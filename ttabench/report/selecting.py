@@ -67,9 +67,17 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Selected:
     chosen = [run for run in pool if not methods or _is_of(run[1], methods)]
     _check(methods, pool, "method", lambda record: str(record.config.get("method")))
     placed = {folder for folder, _ in chosen}
-    named = [folder for name in ids if (folder := by_id(name, out)) not in placed]
+    named = [folder for name in ids if (folder := _by_id(name, out)) not in placed]
     runs = [*chosen, *((folder, load_record(folder)) for folder in named)]
     return Selected(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped))
+
+
+def _by_id(name: str, out: Path) -> Path:
+    try:
+        return by_id(name, out)
+    except UnknownName:
+        known = [*(folder.name for folder in runs_in(out)), *registry.methods(), *registry.families()]
+        raise UnknownName(f"run in {out}, or method,", name, known) from None
 
 
 def _is_no_record(at: Sequence[Path]) -> bool:

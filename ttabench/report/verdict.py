@@ -149,7 +149,7 @@ def _between(blocks: Sequence[Block], label: str) -> list[str]:
     for end, sign, word in ((floor_of, 1, "above the floor"), (ceiling_of, -1, "below the ceiling")):
         tested = [outcome(block, label, other.label) for block in blocks if (other := end(block.entries))]
         if any(how is not None for how in tested):
-            told.append(_count(word, tested.count(sign), sum(how is not None for how in tested)))
+            told.append(_count(word, tested.count(sign), sum(how is not None for how in tested), _noun(blocks)))
     if not told:
         return []
     above = [block for block in blocks if (low := floor_of(block.entries)) and outcome(block, label, low.label) == 1]
@@ -158,10 +158,10 @@ def _between(blocks: Sequence[Block], label: str) -> list[str]:
     return [f"{label} is {' and '.join(told)}", *closed]
 
 
-def _count(word: str, hits: int, tested: int) -> str:
+def _count(word: str, hits: int, tested: int, noun: str) -> str:
     if tested == 1:
         return word if hits else f"not {word} beyond chance"
-    return f"{word} on {hits} of {tested}"
+    return f"{word} on {hits} of {tested} {noun}"
 
 
 def _range(shares: Sequence[float]) -> str:
