@@ -1,4 +1,4 @@
-"""Which runs are meant: names of methods, tasks, models, folders of folders; what holds no run is skipped, once told."""
+"""Which runs are meant: names of methods, tasks, models, folders of folders; what holds no run is skipped."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, None, 0.04]) == [0.02, None, 0.04], "what was not tested does not count"
     assert holm([0.6, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+    assert holm([0.01, 0.04, 0.03], family=10) == pytest.approx([0.1, 0.32, 0.27]), "chosen among ten"
 
 
 def test_which_test_p_is_of() -> None:

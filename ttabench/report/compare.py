@@ -2,11 +2,12 @@
 
 Runs stand in blocks (`blocks`), those that differ in their seed only are pooled, and pairs within a block get the
 difference over the queries both answered (`pairing`, `differences`). Which pairs are shown is chosen, and p values are
-adjusted for all that are.
+adjusted for all that could be.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -118,10 +119,16 @@ def _with_pairs(block: Block, rivals: Rivals | None, *, all_pairs: bool) -> Bloc
 
 
 def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
-    """The same with Holm's p over the pairs of all blocks: they are what is shown."""
-    adjusted = iter(holm([each.p for block in blocks for each in block.differences]))
+    """The same with Holm's p over all pairs of all blocks: those that are shown are chosen by what was found."""
+    found = [each.p for block in blocks for each in block.differences]
+    adjusted = iter(holm(found, family_of(blocks)))
     for block in blocks:
         yield replace(block, differences=tuple(replace(each, p_holm=next(adjusted)) for each in block.differences))
+
+
+def family_of(blocks: Sequence[Block]) -> int:
+    """How many pairs could be shown: all pairs of each block that have a common query."""
+    return sum(math.comb(len(block.entries), 2) - len(block.unpaired) for block in blocks)
 
 
 def _entry(place: Place, label: str, group: Group, answered: Values) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ttabench.core.emphasis import Bold
 from ttabench.core.render import Table
-from ttabench.report.compare import Block, Comparison
+from ttabench.report.compare import Block, Comparison, family_of
 from ttabench.report.differences import Difference
 from ttabench.report.entries import ceiling_of, floor_of
 from ttabench.report.figures import plain, probability
@@ -68,9 +68,10 @@ def legend(found: Comparison) -> str:
         told.append("Front: no other entry is better in value, state and ask ms at once.")
     if any(floor_of(block.entries) and ceiling_of(block.entries) for block in blocks):
         told.append("Of gap: the way from none to icl.")
-    if tested := sum(each.p is not None for each in found.differences):
+    if any(each.p is not None for each in found.differences):
+        pairs = f"all {family:,} pairs, shown or not" if (family := family_of(blocks)) > 1 else "the one pair"
         told.append(
-            f"Holm: p adjusted for {f'all {tested} pairs' if tested > 1 else 'the pair'} shown, bold below 0.05.\n"
+            f"Holm: p adjusted for {pairs}; bold below 0.05.\n"
             "Finds: the smallest true difference that is found 4 times in 5.\n"
             "Flips: queries that left answers better, and worse."
         )

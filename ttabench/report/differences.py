@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from ttabench.report.blocks import Group
 from ttabench.report.entries import Entry, ceiling_of, floor_of, higher_is_better
@@ -33,7 +34,7 @@ class Difference:
     ci_high: float | None
     p: float | None
     p_holm: float | None = None
-    """The same, adjusted for all pairs of the comparison."""
+    """The same, adjusted for all pairs of the comparison, shown or not."""
     n: int
     """Queries."""
     units: int
@@ -112,13 +113,16 @@ def difference(left: Side, right: Side) -> Difference | None:
     )  # fmt: skip
 
 
-def flipped(left: Sequence[object], right: Sequence[object], metric: str) -> tuple[int | None, int | None]:
+def flipped(left: Sequence[Any], right: Sequence[Any], metric: str) -> tuple[int | None, int | None]:
     """(queries on which left is better, on which it is worse); None of figures that no query has by itself."""
-    pairs = [(worth(a, metric), worth(b, metric)) for a, b in zip(left, right, strict=True)]
-    known = [a - b for a, b in pairs if a is not None and b is not None]
-    return (
-        (sum(gain > 0 for gain in known), sum(gain < 0 for gain in known)) if len(known) == len(pairs) else (None, None)
-    )
+    if isinstance(left[0], Observed):
+        gains = [a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)]
+    elif isinstance(left[0], Unit):
+        gains = [a.nll - b.nll for a, b in zip(left, right, strict=True)]
+    else:
+        return None, None
+    up, down = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    return (up, down) if higher_is_better(metric) else (down, up)
 
 
 def worth(value: object, metric: str) -> float | None:

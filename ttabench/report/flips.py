@@ -56,7 +56,8 @@ def _table(block: Block, each: Difference, data: list[dict[str, Cell]], every: b
          _short(row["right_answer"]), f"{_value(each, row['left_value'])} / {_value(each, row['right_value'])}")
         for row in shown
     )  # fmt: skip
-    title = f"{block.place.brief}: {each.left} − {each.right}: {len(data)} {'query' if len(data) == 1 else 'queries'} changed"
+    count = "1 query" if len(data) == 1 else f"{len(data):,} queries"
+    title = f"{block.place.brief}: {each.left} − {each.right}: {count} changed"
     columns = ("query", "question", "right answer", each.left, each.right, f"#{each.metric}")
     caption = (
         f"The {MOST} largest changes each way; all with --format csv, json or parquet."

@@ -11,7 +11,7 @@ key to different questions: only what is asked in the same words, with the same 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -53,8 +53,8 @@ def answered(runs: Sequence[Run], metric: str) -> Values:
     wanted = ("prediction" if corpus else metric, "prompt", "answers", "source_key", "subtask")
     values: dict[Query, Observed | Written] = {}
     for folder, record in runs:
-        unit, drawn = record.unit, _drawn(record)
-        for (seed, episode, key), (value, prompt, answers, source_key, subtask) in _samples(folder, record, wanted):
+        seed, unit, drawn = _seed(record), record.unit, _drawn(record)
+        for episode, key, value, prompt, answers, source_key, subtask in _samples(folder, wanted):
             if value is not None:
                 text = cluster(unit, drawn, episode, key, source_key)
                 own = Written(text, value, answers[0], subtask) if corpus else single(text, float(value), subtask)
@@ -73,8 +73,8 @@ def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
     wanted = ("logprobs", "tokens", "words", "position", "source_key")
     for folder, record in runs:
         base = f"{record.model.get('fingerprint')} of {record.model.get('tokenizer')}"
-        unit, drawn = record.unit, _drawn(record)
-        for (seed, episode, key), (logprobs, tokens, words, position, source_key) in _samples(folder, record, wanted):
+        seed, unit, drawn = _seed(record), record.unit, _drawn(record)
+        for episode, key, logprobs, tokens, words, position, source_key in _samples(folder, wanted):
             if not len(logprobs):
                 continue
             scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
@@ -85,29 +85,35 @@ def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
 
 def steps_of(runs: Sequence[Run]) -> dict[Place, int]:
     """How much each query's reader had read: its step, by seed, episode and key."""
-    return {query: int(step) for folder, record in runs for query, (step,) in _samples(folder, record, ("step",))}
+    return {
+        (_seed(record), episode, key): int(step)
+        for folder, record in runs
+        for episode, key, step in _samples(folder, ("step",))
+    }
 
 
 def texts_of(runs: Sequence[Run]) -> dict[Place, tuple[str, tuple[str, ...], str]]:
     """(prompt, right answers, prediction) by seed, episode and key, of samples that hold them."""
-    wanted = ("prompt", "answers", "prediction")
     return {
-        query: (prompt, tuple(answers), prediction)
+        (_seed(record), episode, key): (prompt, tuple(answers), prediction)
         for folder, record in runs
-        for query, (prompt, answers, prediction) in _samples(folder, record, wanted)
+        for episode, key, prompt, answers, prediction in _samples(folder, ("prompt", "answers", "prediction"))
     }
+
+
+def _seed(record: RunRecord) -> int:
+    return int(record.config.get("seed", 0))
 
 
 def _drawn(record: RunRecord) -> int | str:
     """The seed, where it draws rows or demonstrations; published rows are the same under every seed."""
-    return int(record.config.get("seed", 0)) if record.source == "mini" or record.unit == "draw" else ""
+    return _seed(record) if record.source == "mini" or record.unit == "draw" else ""
 
 
-def _samples(folder: Path, record: RunRecord, wanted: Sequence[str]) -> Iterator[tuple[Place, tuple[Any, ...]]]:
-    seed = int(record.config.get("seed", 0))
+def _samples(folder: Path, wanted: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+    """(episode, key, what is wanted ...) of every sample; none where a column is missing."""
     columns = read_samples(folder, ["episode", "key", *wanted])
-    if all(name in columns for name in wanted if name not in OPTIONAL):
-        blank = [""] * len(columns["key"])
-        cells = zip(*(columns.get(name, blank) for name in wanted), strict=True)
-        for episode, key, values in zip(columns["episode"], columns["key"], cells, strict=True):
-            yield (seed, episode, key), values
+    if any(name not in columns for name in wanted if name not in OPTIONAL):
+        return ()
+    blank = [""] * len(columns["key"])
+    return zip(columns["episode"], columns["key"], *(columns.get(name, blank) for name in wanted), strict=True)

@@ -2,7 +2,7 @@
 
     streamadapter beats snapkv on 5 of 6 tasks at about a quarter of the bytes; no difference beyond chance on piqa
 
-"Beats", "above" and "below" are said where Holm's p over all pairs shown is below 5 %, and nowhere else. Whom the line
+"Beats", "above" and "below" are said where Holm's p over all pairs is below 5 %, and nowhere else. Whom the line
 is about is chosen by values (`headline`). Bytes are those of states, by their geometric mean over the blocks.
 """
 
@@ -121,8 +121,8 @@ def _of_one_block(block: Block, leader: str) -> str:
         how = f"and beats {others[0]}" if behind else f"but no difference from {others[0]} is beyond chance"
         told += f", {how}{_bytes([block], leader, others[0])}"
     elif behind:
-        told += f", and beats {f'all {len(others)}' if not rest else f'{len(behind)} of {len(others)}'} others"
-        told += f"; not beyond chance {_listed(rest)}" if rest else ""
+        told += f", and beats {', '.join(behind) if len(behind) <= MANY else f'{len(behind)} of {len(others)} others'}"
+        told += f"; no difference from {_listed(rest)} is beyond chance" if rest else ""
     else:
         told += f"; no difference from the {len(others)} others is beyond chance"
     return "; ".join([told, *_between([block], leader)])

@@ -115,7 +115,7 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
     one, other = (_figure(side, figure) for side in (left, right))
     if one is None or other is None:
         return None
-    value, plain = one - other, figure is MEAN and all(each.terms[1] == 1 for each in (*left, *right))
+    value, plain = one - other, figure is MEAN and {each.terms[1] for each in (*left, *right)} == {1}
     if plain:  # exact where values are
         value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
     pairs = zip(_pulls(left, one, figure), _pulls(right, other, figure), strict=True)
@@ -123,7 +123,7 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
     if spread is None:
         return Apart(value=value, units=1)
     error, freedom, units = spread
-    shares = plain and all(each.terms[0] in (0, 1) for each in (*left, *right))
+    shares = plain and {each.terms[0] for each in (*left, *right)} <= {0, 1}
     if shares and units == len(left):
         return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
     if error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how another would differ
@@ -147,7 +147,7 @@ def _of_shares(value: float, signs: Sequence[int]) -> Apart:
 
 def _sums(observed: Sequence[Observed]) -> tuple[float, ...]:
     assert observed, "nothing observed"
-    return tuple(math.fsum(terms) for terms in zip(*(each.terms for each in observed), strict=True))
+    return tuple(map(math.fsum, zip(*[each.terms for each in observed], strict=True)))
 
 
 def _figure(observed: Sequence[Observed], figure: Figure) -> float | None:
@@ -167,8 +167,8 @@ def _pulls(observed: Sequence[Observed], value: float, figure: Figure) -> list[f
 def _clustered(observed: Sequence[Observed], pulls: Sequence[float]) -> dict[str, list[float]]:
     """Pulls summed by cluster, in strata; those of observations where every stratum has one cluster."""
     sums: dict[str, dict[str, list[float]]] = {}
-    for each, pull in zip(observed, pulls, strict=True):
-        sums.setdefault(each.stratum, {}).setdefault(each.cluster, []).append(pull)
+    for (cluster, _, stratum), pull in zip(observed, pulls, strict=True):
+        sums.setdefault(stratum, {}).setdefault(cluster, []).append(pull)
     if all(len(clusters) == 1 for clusters in sums.values()):
         return {name: next(iter(clusters.values())) for name, clusters in sums.items()}
     return {name: [math.fsum(own) for own in clusters.values()] for name, clusters in sums.items()}

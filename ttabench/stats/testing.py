@@ -22,17 +22,19 @@ def mcnemar(won: int, lost: int) -> float:
     return min(1.0, 2 * float(bdtr(min(won, lost), changed, 0.5))) if changed else 1.0
 
 
-def holm(found: Sequence[float | None]) -> list[float | None]:
+def holm(found: Sequence[float | None], family: int = 0) -> list[float | None]:
     """p values adjusted so that one false alarm among all of them is as rare as each alone (Holm 1979).
 
     Args:
         found: p of each test; None where none was made, which does not count.
+        family: how many tests there are, where those given were chosen among them by what was found: the others count
+            as if they had the largest p, which is never too small whatever the choice.
     """
     order = sorted((p, place) for place, p in enumerate(found) if p is not None)
     adjusted: list[float | None] = [None] * len(found)
-    largest = 0.0
+    largest, family = 0.0, max(family, len(order))
     for rank, (p, place) in enumerate(order):
-        largest = max(largest, min(1.0, (len(order) - rank) * p))
+        largest = max(largest, min(1.0, (family - rank) * p))
         adjusted[place] = largest
     return adjusted
 
