@@ -101,3 +101,13 @@ def test_only_what_differs_is_listed(tmp_path: Path) -> None:
     assert table.rows[0] == ("batch_size", "32", "icl batch_size=32 keep=0.2")
     assert table.rows[1][1:] == ("16", "icl batch_size=16 keep=0.5, mac")
     assert differing(compare(folders[:1])).rows == ()
+
+
+def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
+    places = [tmp_path / "one", tmp_path / "two"]
+    for place in places:
+        place.mkdir()
+        stored(place, "r1", VALUES)
+        stored(place, "r2", VALUES, seed=1)
+    (entry,) = compare([place / run for place in places for run in ("r1", "r2")]).entries
+    assert (entry.n, entry.runs) == (6, ("r1", "r2"))

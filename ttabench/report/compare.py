@@ -82,9 +82,10 @@ def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = Fals
 
 
 def compared(runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False) -> Comparison:
-    """The same of records that are loaded already."""
+    """The same of records that are loaded already; a run that lies in two folders counts once."""
     if not runs:
         raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
+    runs = list({run[1].id: run for run in reversed(runs)}.values())[::-1]
     kept = [run for run in runs if run[1].value(metric or run[1].main_metric) is not None]
     if not kept:
         record = runs[0][1]

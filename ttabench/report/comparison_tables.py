@@ -11,7 +11,7 @@ from ttabench.core.emphasis import Bold
 from ttabench.core.render import Cell, Table, number, size
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.difference_tables import differences_table, legend, not_paired
-from ttabench.report.entries import Entry, best_of
+from ttabench.report.entries import Entry, best_of, candidates, ceiling_of, floor_of
 from ttabench.report.figures import plain, shown
 from ttabench.report.pareto import front
 from ttabench.report.shares import share
@@ -39,20 +39,35 @@ def _captioned(table: Table, caption: str) -> Table:
 
 
 def overview(blocks: Sequence[Block]) -> Table | None:
-    """The values alone, a line a method and a column a block, or the other way round where that is narrower."""
+    """The values alone, a line a method and a column a block, or the other way round where that is narrower.
+
+    Where both are too many, a line a block with its floor, its ceiling and the best of the others.
+    """
     labels = list(dict.fromkeys(entry.label for block in blocks for entry in block.entries))
     cells = {
         (entry.label, place): (Bold if _is_best(entry, block) else str)(plain(entry.metric, entry.value))
         for place, block in enumerate(blocks) for entry in block.entries
     }  # fmt: skip
-    if min(len(labels), len(blocks)) >= MOST_COLUMNS or len(labels) == 1:
-        return None
     names = _headings(blocks)
+    if len(labels) == 1:
+        return None
+    if min(len(labels), len(blocks)) >= MOST_COLUMNS:
+        return _leaders(blocks, names)
     if len(blocks) <= len(labels):
         rows = [(label, *(cells.get((label, place), "") for place in range(len(blocks)))) for label in labels]
         return Table(title="All blocks", columns=("method", *(f"#{name}" for name in names)), rows=tuple(rows))
     rows = [(name, *(cells.get((label, place), "") for label in labels)) for place, name in enumerate(names)]
     return Table(title="All blocks", columns=("", *(f"#{label}" for label in labels)), rows=tuple(rows))
+
+
+def _leaders(blocks: Sequence[Block], names: Sequence[str]) -> Table:
+    rows = []
+    for name, block in zip(names, blocks, strict=True):
+        ends = [end(block.entries) for end in (floor_of, ceiling_of)]
+        best = max(candidates(block.entries), key=lambda entry: entry.worth, default=None)
+        told = [plain(entry.metric, entry.value) if entry else "" for entry in (*ends, best)]
+        rows.append((name, *told, best.label if best else "", str(len(block.entries))))
+    return Table(title="All blocks", columns=("", "#none", "#icl", "#best", "of", "#lines"), rows=tuple(rows))
 
 
 def _headings(blocks: Sequence[Block]) -> list[str]:
