@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Command
+from tests.places import ROOT
 from tests.records.test_records import record, sample
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import as_markdown
@@ -146,6 +149,8 @@ def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) ->
         assert alone.stderr == pytest.approx(0.1 / 2**0.5)
     else:
         assert alone.stderr == pytest.approx(aggregate(by_seed).stderr)
+    once = "One draw only" in comparison_tables(compare([folders[0], folders[2]]))[-1].caption
+    assert once == (reader == "demonstrations"), "a single draw shows too small an error"
     (whole,) = (row for row in run_table([(load_record(each), each) for each in folders[:2]]).rows if row[0] == "all")
     assert whole[2] == shown(alone.metric, alone.value, alone.stderr), "`eval` and `compare` say the same"
 
@@ -288,3 +293,16 @@ def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path
     assert (apart.value, apart.n) == (pytest.approx(0.5), 4)
     assert "is memory of the context" in comparison_tables(found)[-1].caption
     assert "memory" not in comparison_tables(compare(folders[:1]))[-1].caption
+
+
+def test_comparing_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
+    stored(tmp_path, "r1", {"a": 1.0, "b": 0.0})
+    stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none")
+    code = (
+        "import sys\nfrom ttabench.cli.app import run\n"
+        f"assert run(['compare', {str(tmp_path)!r}, '--diff', '--flips', '--json']) == 0\n"
+        "heavy = {'torch', 'pandas', 'transformers', 'datasets', 'scipy.stats', 'pyarrow.dataset'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr
