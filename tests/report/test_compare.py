@@ -24,6 +24,7 @@ from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.figures import shown
 from ttabench.report.tables import run_table
+from ttabench.report.verdict import verdict
 from ttabench.stats.aggregation import aggregate
 
 
@@ -149,8 +150,10 @@ def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) ->
         assert alone.stderr == pytest.approx(0.1 / 2**0.5)
     else:
         assert alone.stderr == pytest.approx(aggregate(by_seed).stderr)
-    once = "One draw only" in comparison_tables(compare([folders[0], folders[2]]))[-1].caption
-    assert once == (reader == "demonstrations"), "a single draw shows too small an error"
+    once = compare([folders[0], folders[2]])
+    lone = "queries stand for themselves" in comparison_tables(once)[-1].caption
+    assert lone == (reader != "other"), "a single draw or document shows too small an error"
+    assert ("errors are too small" in verdict(once)) == lone
     (whole,) = (row for row in run_table([(load_record(each), each) for each in folders[:2]]).rows if row[0] == "all")
     assert whole[2] == shown(alone.metric, alone.value, alone.stderr), "`eval` and `compare` say the same"
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from ttabench.core.emphasis import Bold
 from ttabench.core.render import Table
+from ttabench.report.cautions import lone
 from ttabench.report.compare import Block, Comparison, family_of
 from ttabench.report.differences import Difference
 from ttabench.report.entries import ceiling_of, floor_of
 from ttabench.report.figures import plain, probability
-from ttabench.stats.aggregation import Unit
 
 MOST_NAMED = 6
 """Pairs of a block that are named where they have no difference; more are counted."""
@@ -37,20 +35,10 @@ def differences_table(block: Block) -> Table:
     title = "; ".join([f"{block.place.brief}: differences{over}", *tests])
     caption = (
         f"One {word} only: queries stand for themselves, and errors are too small. Run more seeds."
-        if _lone(block)
+        if lone(block)
         else ""
     )
     return Table(title=title, columns=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)), caption=caption)
-
-
-def _lone(block: Block) -> bool:
-    """Whether what varies is there once (in every sub-task), and has several queries; see `stats.estimate`."""
-    clusters: dict[str, Counter[str]] = {}
-    for value in (value for values in block.values for value in values.values()):
-        name, stratum = (value.text, "") if isinstance(value, Unit) else (value.cluster, value.stratum)
-        clusters.setdefault(stratum, Counter())[name] += 1
-    several = any(count > len(block.values) for own in clusters.values() for count in own.values())
-    return several and all(len(own) == 1 for own in clusters.values())
 
 
 def _counts(each: Difference, word: str) -> str:

@@ -14,6 +14,7 @@ from statistics import fmean
 
 from ttabench.core.render import size
 from ttabench.report import figures
+from ttabench.report.cautions import lone
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.entries import Entry, ceiling_of, floor_of
 from ttabench.report.headline import running
@@ -26,6 +27,13 @@ MANY = 3
 
 def verdict(found: Comparison) -> str:
     """One line in plain words, without a full stop."""
+    weak = [block for block in found.blocks if block.differences and lone(block)]
+    unit = weak[0].groups[0].record.unit if weak else ""
+    caution = f"; with one {unit} only on {_where(weak)}, errors are too small" if weak else ""
+    return _said(found) + caution
+
+
+def _said(found: Comparison) -> str:
     if found.rivals is None:
         return _of_ends(found.blocks)
     leader, second = found.rivals.leader, found.rivals.second
@@ -75,7 +83,7 @@ def _of_states(blocks: Sequence[Block], leader: str) -> str:
     entry = named(blocks[0], leader)
     assert entry is not None, "blocks that were chosen have it"
     if all(how is None for how in found):
-        return f"{entry.method}: no test of its own state against another's: no pair has common answers"
+        return f"{entry.method}: no test of its own state against another's could be made"
     where = "" if len(found) == 1 else f" on {found.count(1)} of {len(found)} {_noun(blocks)}"
     if 1 in found:
         return (
@@ -91,7 +99,7 @@ def _of_rivals(blocks: Sequence[Block], leader: str, second: str) -> str:
         [block for block in both if outcome(block, leader, second) == how] for how in (1, 0, -1, None)
     )
     if len(untested) == len(both):
-        why = "no test: no two of their runs could be paired"
+        why = "no test could be made"
         return f"{leader} has the best mean rank over {len(both)} {_noun(both)}, then {second}; {why}"
     if won:
         told = [f"{leader} beats {second} on {len(won)} of {len(both)} {_noun(both)}{_bytes(both, leader, second)}"]
@@ -115,7 +123,7 @@ def _of_one_block(block: Block, leader: str) -> str:
     found = {label: outcome(block, leader, label) for label in others}
     told = f"{leader} has the best {best.metric}, {figures.plain(best.metric, best.value)}"
     if all(how is None for how in found.values()):
-        return f"{told}, of {len(others) + 1} methods; no test: no pair has common answers"
+        return f"{told}, of {len(others) + 1} methods; no test could be made"
     behind, rest = ([label for label in others if (found[label] == 1) == ahead] for ahead in (True, False))
     if len(others) == 1:
         how = f"and beats {others[0]}" if behind else f"but no difference from {others[0]} is beyond chance"
@@ -139,7 +147,7 @@ def _of_one_method(blocks: Sequence[Block], leader: str) -> str:
         kept = _bytes(blocks, leader, min(tops)) if len(tops) == 1 else ""
         return "; ".join([*told, *([f"it keeps{kept.removeprefix(' at')} of {min(tops)}"] if kept else [])])
     if any(len(block.entries) > 1 for block in blocks):
-        return f"{leader}: no test: no pair has common answers"
+        return f"{leader}: no test could be made"
     return f"{leader}: nothing to compare it with"
 
 
@@ -203,7 +211,7 @@ def _of_ends(blocks: Sequence[Block]) -> str:
     if not ends:
         return "One configuration a block: nothing to compare" if len(blocks) > 1 else "Nothing to compare"
     if all(how is None for how in found):
-        return "No method between none and icl; no test: no pair has common answers"
+        return "No method between none and icl; no test could be made"
     gaps = [block for (block, *_), how in zip(ends, found, strict=True) if how == 1]
     where = "" if len(ends) == 1 else f" on {len(gaps)} of {len(ends)} {_noun([each[0] for each in ends])}"
     if len(ends) == 1 and not gaps:
