@@ -95,7 +95,7 @@ def test_seeds_quiet_compare_and_list(ttabench: Command, common: list[object], t
     assert {row["method"] for row in found["runs"]} == {"none", "icl"}
     assert found["differences"][0]["n"] == sum(row["n"] for row in found["runs"]) / 2
     for form in ("table", "markdown", "csv"):
-        assert "peak" in ttabench("compare", *folders, "--format", form).out
+        assert "state" in ttabench("compare", *folders, "--format", form).out
     listed = ttabench("list", "runs", "--out", runs, "--json").json()["runs"]
     assert len(listed) == 4
     assert listed[0]["method"] in ttabench("compare", listed[0]["run"][:8], "--out", runs, "--metric", "em").out

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import Command
+from tests.places import ROOT
 from tests.records.test_records import record, sample
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import as_markdown
 from ttabench.core.types import Answer, Generate, Score
+from ttabench.records.packed import read_table
 from ttabench.records.samples import Sample
 from ttabench.records.schema import SAMPLES_FILE, Row, load_record, save_record, write_samples
 from ttabench.report.compare import compare
-from ttabench.report.tables import comparison_tables, run_table, shown
+from ttabench.report.comparison_tables import comparison_data, comparison_tables
+from ttabench.report.figures import shown
+from ttabench.report.tables import run_table
+from ttabench.report.verdict import verdict
 from ttabench.stats.aggregation import aggregate
 
 
@@ -47,15 +56,15 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
         stored(tmp_path, "r4", bad, seed=0, method="none"),
     ]
     found = compare(folders)
-    assert [entry.label for entry in found.entries] == ["icl k=1", "icl k=2", "none"]
-    first = found.entries[0]
+    assert [entry.label for entry in found.entries] == ["none", "icl k=1", "icl k=2"], "the floor first"
+    first = found.entries[1]
     assert first.seeds == (0, 1)
     assert first.n == 6
     assert first.runs == ("r1", "r2")
     assert first.value == pytest.approx(2 / 3)
     assert first.costs["adapt_seconds"] == 1.5
     assert first.stderr == pytest.approx(aggregate([1.0, 1.0, 0.0, 1.0, 1.0, 0.0]).stderr)
-    apart = found.differences[0]
+    apart = found.differences[-1]
     assert (apart.left, apart.right, apart.n) == ("icl k=1", "icl k=2", 3), "only seed 0 is shared"
     assert apart.value == pytest.approx(2 / 3)
 
@@ -76,10 +85,11 @@ def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:
     ((entry),) = found.entries
     assert {step: (round(value, 3), n) for step, (value, _, n) in entry.steps.items()} == {4: (0.3, 4), 16: (0.8, 4)}
     _, shown = comparison_tables(found)
-    assert shown.columns == ("method", "task", "metric", "#4", "#16")
-    assert shown.rows[0][3:] == ("30.0 ± 7.1", "80.0 ± 7.1")
-    assert [row["step"] for row in shown.data] == [4, 16]
-    assert [table.title for table in comparison_tables(compare(runs[2:]))] == ["runs"]
+    assert shown.columns == ("method", "#4", "#16")
+    assert shown.rows[0][1:] == ("30.0 ± 7.1", "80.0 ± 7.1")
+    _, data = comparison_data(found)
+    assert [row["step"] for row in data.data] == [4, 16]
+    assert [table.title for table in comparison_data(compare(runs[2:]))] == ["runs"]
 
 
 def test_only_shared_queries_are_paired(tmp_path: Path) -> None:
@@ -140,6 +150,10 @@ def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) ->
         assert alone.stderr == pytest.approx(0.1 / 2**0.5)
     else:
         assert alone.stderr == pytest.approx(aggregate(by_seed).stderr)
+    once = compare([folders[0], folders[2]])
+    lone = "queries stand for themselves" in comparison_tables(once)[-1].caption
+    assert lone == (reader != "other"), "a single draw or document shows too small an error"
+    assert ("errors are too small" in verdict(once)) == lone
     (whole,) = (row for row in run_table([(load_record(each), each) for each in folders[:2]]).rows if row[0] == "all")
     assert whole[2] == shown(alone.metric, alone.value, alone.stderr), "`eval` and `compare` say the same"
 
@@ -182,13 +196,13 @@ def test_perplexities_are_paired_over_the_same_stretches_only(tmp_path: Path) ->
     folders = [scored(tmp_path, "long", LONG | TAIL), scored(tmp_path, "worse", worse)]
     (apart,) = compare(folders).differences
     assert apart.n == 5
-    assert apart.value < 0
+    assert (apart.value < 0, apart.better, apart.worse) == (True, 5, 0)
     (apart,) = compare([folders[0], scored(tmp_path, "short", short | TAIL)]).differences
     assert apart.n == 2, "only the ends of the texts are the same stretches"
     assert apart.value == 0
     found = compare([*folders, scored(tmp_path, "other", short)])
     assert [(each.left, each.right) for each in found.differences] == [("long", "worse")]
-    assert found.unpaired == (("long", "other"), ("worse", "other"))
+    assert [(each.left, each.right) for each in found.unpaired] == [("long", "other"), ("worse", "other")]
     assert "no stretch of text was scored by both" in comparison_tables(found)[0].caption
     assert "long − other; worse − other" in as_markdown(comparison_tables(found)[0])
     assert compare(folders).unpaired == ()
@@ -201,7 +215,7 @@ def test_perplexities_of_other_bases_have_no_difference(tmp_path: Path, change: 
     assert compare([one, scored(tmp_path, "renamed", LONG, name="the same by another name")]).differences
     found = compare([one, scored(tmp_path, "other", LONG, **change)])
     assert found.differences == ()
-    assert found.unpaired == (("one", "other"),)
+    assert len(found.blocks) == 2
 
 
 def test_one_query_or_text_shows_no_interval(tmp_path: Path) -> None:
@@ -215,30 +229,31 @@ def test_one_query_or_text_shows_no_interval(tmp_path: Path) -> None:
         assert apart.value != 0
         assert (apart.ci_low, apart.ci_high, apart.p) == (None, None, None)
         table = comparison_tables(found)[-1]
-        assert table.rows[0][4:6] == ("-", "-")
+        assert table.rows[0][2:5] == ("-", "-", "-")
     (both,) = compare([tmp_path / "all", scored(tmp_path, "both", LONG, mean)]).differences
     assert both.ci_low is not None
     assert both.p is not None
     assert both.units == 2
 
 
-def test_every_format_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from ttabench.core.render import show
-
-    folders = [
-        stored(tmp_path, "r1", {"a": 1.0, "b": 0.0}),
-        stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none"),
-    ]
-    tables = comparison_tables(compare(folders))
-    text = as_markdown(tables[0])
-    assert "50.0 ± 50.0" in text
-    assert "1.0 KiB" in text
-    for form in ("table", "markdown", "csv", "json"):
-        show(tables, form)
-        printed = capsys.readouterr().out
-        assert "icl" in printed
-        assert "none" in printed
-        assert "differences" in printed
+def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
+    stored(tmp_path, "r1", {"a": 1.0, "b": 0.0})
+    stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none")
+    text = ttabench("compare", "--out", tmp_path, "--format", "markdown").out
+    assert "| icl | 50.0 ± 50.0 | 1.0 KiB |" in text
+    data = ttabench("compare", "--out", tmp_path, "--json").json()
+    assert text.splitlines()[0] == f"{data['verdict']}."
+    assert [row["value"] for row in data["runs"]] == [0.0, 0.5]
+    assert data["differences"][0]["value"] == 0.5
+    lines = ttabench("compare", "--out", tmp_path, "--format", "csv").out.splitlines()
+    assert [line.split(",")[0] for line in lines] == ["table", "runs", "runs", "differences"]
+    for name in ("t.parquet", "t.json", "t.csv", "t.md"):
+        assert ttabench("compare", "--out", tmp_path, "--save", tmp_path / name).out == ""
+    assert (tmp_path / "t.md").read_text(encoding="utf-8") == text
+    assert json.loads((tmp_path / "t.json").read_text(encoding="utf-8")) == data
+    rows = read_table(tmp_path / "t.parquet").to_pylist()
+    assert [row["table"] for row in rows] == ["runs", "runs", "differences"]
+    assert [row["value"] for row in rows] == [0.0, 0.5, 0.5]
 
 
 def test_bad_requests(tmp_path: Path) -> None:
@@ -281,3 +296,16 @@ def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path
     assert (apart.value, apart.n) == (pytest.approx(0.5), 4)
     assert "is memory of the context" in comparison_tables(found)[-1].caption
     assert "memory" not in comparison_tables(compare(folders[:1]))[-1].caption
+
+
+def test_comparing_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
+    stored(tmp_path, "r1", {"a": 1.0, "b": 0.0})
+    stored(tmp_path, "r2", {"a": 0.0, "b": 0.0}, method="none")
+    code = (
+        "import sys\nfrom ttabench.cli.app import run\n"
+        f"assert run(['compare', {str(tmp_path)!r}, '--diff', '--flips', '--json']) == 0\n"
+        "heavy = {'torch', 'pandas', 'transformers', 'datasets', 'scipy.stats', 'pyarrow.dataset'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.returncode == 0, done.stderr

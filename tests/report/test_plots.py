@@ -12,7 +12,8 @@ from tests.report.test_compare import asked, stored
 from ttabench.core.types import At
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record, write_samples
 from ttabench.report.compare import compare
-from ttabench.report.plots import curves, plot
+from ttabench.report.plot_style import bytes_axis, plain_numbers, styles
+from ttabench.report.plots import curves, drawn, plot
 from ttabench.stats.aggregation import aggregate
 
 
@@ -55,7 +56,7 @@ def test_a_picture_of_stored_runs(tmp_path: Path, suffix: str) -> None:
         stepped(tmp_path, "r1", {1: (0.2, 0.1), 4: (0.4, 0.1)}),
         stored(tmp_path, "r3", {"a": 1.0, "b": 0.0}, method="none"),
     ]
-    path = plot(compare(folders).entries, tmp_path / f"p.{suffix}")
+    path = plot(compare(folders), tmp_path / f"p.{suffix}")
     content = path.read_bytes()
     assert content.startswith(b"\x89PNG" if suffix == "png" else b"<?xml")
     assert len(content) > 5000
@@ -72,4 +73,47 @@ def test_the_command_draws_and_refuses(ttabench: Command, tmp_path: Path) -> Non
     (tmp_path / "folder.svg").mkdir()
     assert "cannot be written" in one_line(ttabench("compare", "--out", tmp_path, "--plot", tmp_path / "folder.svg"))
     stored(tmp_path, "r2", {"a": 1.0}, task="elsewhere")
-    assert "One picture" in one_line(ttabench("compare", "--out", tmp_path, "--plot", picture))
+    before = picture.stat().st_size
+    assert ttabench("compare", "--out", tmp_path, "--plot", picture).code == 0
+    assert picture.stat().st_size > before, "a panel more"
+
+
+def test_labels_look_apart_and_the_ends_are_black() -> None:
+    names = ["none", "icl", *(f"method {number}" for number in range(60))]
+    looks = [tuple(look.values()) for look in styles(names).values()]
+    assert len(set(looks)) == len(names)
+    assert {look[0] for look in looks[:2]} == {"#000000"}
+    assert "#000000" not in {look[0] for look in looks[2:]}
+
+
+def test_nothing_kept_stands_apart_and_numbers_are_plain() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    nothing, small, large = bytes_axis(axes, [0, 2**16, 2**22])
+    assert large - small == 6, "powers of two"
+    ticks = dict(zip([label.get_text() for label in axes.get_xticklabels()], axes.get_xticks(), strict=True))
+    assert ticks["0"] == nothing < small == ticks["64 KiB"]
+    low, high = axes.get_xlim()
+    assert low < nothing < large < high
+    lone = Figure().subplots()
+    (at,) = bytes_axis(lone, [3 * 2**20])
+    left, right = lone.get_xlim()
+    assert 3 <= right - left <= 8, "a lone point has a sensible axis"
+    assert left < at < right
+    assert "0" not in [label.get_text() for label in lone.get_xticklabels()]
+    lone.plot([at], [71.9], marker="o")
+    plain_numbers(lone, lone=True)
+    bottom, top = lone.get_ylim()
+    assert bottom < 71.9 < top < 2 * 71.9
+
+
+def test_a_panel_a_block_and_one_legend_below(tmp_path: Path) -> None:
+    folders = [stored(tmp_path, f"{task}{method}", {"a": 1.0, "b": 0.0}, task=task, method=method)
+               for task in ("one", "two") for method in ("none", "mac")]  # fmt: skip
+    found = compare(folders)
+    figure = drawn([(block, False) for block in found.blocks], [entry.label for entry in found.entries])
+    assert [axes.get_title() for axes in figure.axes] == ["one", "two"]
+    assert not any(axes.get_legend() for axes in figure.axes)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["none", "mac"]

@@ -215,7 +215,7 @@ def test_perplexities_are_compared_over_texts(ttabench: Command, tiny_base: Path
     assert apart["p"] >= 0.25, "three books"
     assert [row["step"] for row in tables["steps"]] == [36, 84, 36, 84]
     printed = ttabench("compare", "--out", tmp_path / "runs").out
-    assert "Up to so many tokens of each text." in printed
+    assert "up to so many tokens of each text" in printed
     assert f"{values['none']:,.2f}" in printed
     word = ttabench("compare", "--out", tmp_path / "runs", "--metric", "ppl_unit_mean", "--format", "json").json()
     assert word["differences"][0]["metric"] == "ppl_unit_mean"

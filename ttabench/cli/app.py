@@ -14,6 +14,7 @@ from pathlib import Path
 import typer
 
 from ttabench.cli import options as o
+from ttabench.cli.comparing import compare
 from ttabench.cli.ending import ended, limit_memory
 from ttabench.cli.profile import profile
 from ttabench.core.progress import loading
@@ -252,19 +253,7 @@ def ask(
     asking.ask(given, wanted, commands.Showing(json=json, quiet=quiet))
 
 
-@app.command()
-def compare(
-    runs: o.Runs = None,
-    metric: o.Metric = "",
-    form: o.Form = "table",
-    plot: o.Plot = None,
-    out: o.Out = o.DEFAULT_OUT,
-    json: o.AsJson = False,
-) -> None:
-    """Compare runs: quality beside cost, and every difference, paired, with its interval."""
-    from ttabench.cli import commands
-
-    commands.compare(runs or [], metric, "json" if json else form, out, plot)
+app.command()(compare)
 
 
 @app.command("list")

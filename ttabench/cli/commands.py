@@ -111,7 +111,8 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
             render.print_line(str(outcome.folder))
         return
     from ttabench.report.compare import compare as compare_runs
-    from ttabench.report.tables import comparison_tables, run_table
+    from ttabench.report.comparison_tables import comparison_tables
+    from ttabench.report.tables import run_table
 
     if showing.json:
         folders = [{"folder": str(outcome.folder), "how": outcome.how} for outcome in outcomes]
@@ -155,23 +156,6 @@ def dry_run(
         render.remark(time.sentence())
     if found is None:
         render.remark(f"No analytic cost is known for {request.method} on {request.model}.")
-
-
-def compare(runs: Sequence[str], metric: str, form: str, out: Path, picture: Path | None = None) -> None:
-    """`ttabench compare`: runs beside each other, and their differences; drawn, too, where a picture is wanted."""
-    from ttabench.report import plots
-    from ttabench.report.compare import compare as compare_runs
-    from ttabench.report.finding import find_runs
-    from ttabench.report.tables import comparison_tables
-
-    chosen = render.known_format(form)
-    if picture is not None:
-        plots.check_path(picture)
-    folders = find_runs(runs, out)
-    found = compare_runs(folders, metric)
-    if picture is not None:
-        plots.plot(found.entries, picture)
-    render.show(comparison_tables(found), chosen)
 
 
 def show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: str = "") -> None:

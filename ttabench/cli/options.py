@@ -163,15 +163,7 @@ ChatTemplate = Annotated[
                  " there is one and the task's card has a prompt for it)"),
 ]  # fmt: skip
 Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
-Metric = Annotated[str, typer.Option(help="Metric compared. (default: the task's main one)", show_default=False)]
 Form = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]
-Plot = Annotated[
-    Path | None,
-    typer.Option(help="Also draw quality by step and by bytes of state: a .png or .svg file.", show_default=False),
-]
-Runs = Annotated[
-    list[str] | None, typer.Argument(help="Runs: folders, globs, or (beginnings of) ids; none for all in --out.")
-]
 What = Annotated[str, typer.Argument(help="methods, tasks, models or runs.")]
 Name = Annotated[str, typer.Argument(help="With `methods`: one method, to see its settings.")]
 Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]

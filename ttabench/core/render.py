@@ -21,6 +21,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ttabench.core.bars import progress as progress
+from ttabench.core.emphasis import Bold
 from ttabench.core.errors import UnknownName
 from ttabench.core.printable import printable
 from ttabench.core.progress import loaded
@@ -121,16 +122,22 @@ def _as_rich(table: Table) -> RichTable:
 
 def _cell(text: str) -> str:
     """A text as rich takes it, to be shown as it is."""
-    return escape(printable(text))
+    shown = escape(printable(text))
+    return f"[bold]{shown}[/bold]" if isinstance(text, Bold) else shown
 
 
 def as_markdown(table: Table) -> str:
     """A GitHub table under a bold title, with its caption below."""
     heads = [column.lstrip("#") for column in table.columns]
     rules = ["---:" if column.startswith("#") else "---" for column in table.columns]
-    body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in table.rows]
+    body = [[_in_markdown(cell) for cell in row] for row in table.rows]
     lines = ["| " + " | ".join(row) + " |" for row in [heads, rules, *body]]
     return "\n".join([f"**{table.title}**", "", *lines, *(["", table.caption] if table.caption else []), ""])
+
+
+def _in_markdown(cell: str) -> str:
+    shown = cell.replace("|", "\\|").replace("\n", " ")
+    return f"**{shown}**" if isinstance(cell, Bold) else shown
 
 
 def _as_csv(tables: Sequence[Table]) -> str:

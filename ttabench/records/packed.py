@@ -11,8 +11,9 @@ on, the second file is missing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ class Packed:
     record: str
     """The text of its run.json."""
     created: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """The samples of one run in `samples.parquet`."""
+
+    columns: list[str]
+    """Those that it has."""
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """(first row, rows)."""
 
 
 def runs(suite: Path) -> dict[str, Packed]:
@@ -56,7 +67,8 @@ def sample_columns(run: Path) -> list[str] | None:
     path = run.parent / ALL_SAMPLES_FILE
     if record(run) is None or not path.is_file():
         return None
-    return _own_columns(*_version(path)).get(run.name)
+    found = _spans(*_version(path)).get(run.name)
+    return found.columns if found else None
 
 
 def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
@@ -68,11 +80,15 @@ def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     kept = sample_columns(run)
     if kept is None:
         return None
-    import pyarrow.compute as pc
-
     wanted = kept if columns is None else list(columns)
-    table = _samples(*_version(run.parent / ALL_SAMPLES_FILE), ("run", *wanted))
-    return table.filter(pc.field("run") == run.name).select(wanted)
+    file = _version(run.parent / ALL_SAMPLES_FILE)
+    table = _samples(*file, tuple(wanted))
+    parts = [table.slice(start, count).select(wanted) for start, count in _spans(*file)[run.name].places]
+    if len(parts) == 1:
+        return parts[0]
+    import pyarrow as pa
+
+    return pa.concat_tables(parts)
 
 
 def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
@@ -103,16 +119,25 @@ def _version(path: Path) -> tuple[Path, tuple[int, ...]]:
     return path, (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _runs(path: Path, _changed: tuple[int, ...]) -> dict[str, Packed]:
     found = read_table(path, ("id", "record", "created")).to_pylist()
     return {row["id"]: Packed(record=row["record"], created=row["created"]) for row in found}
 
 
-@lru_cache(maxsize=16)
-def _own_columns(path: Path, _changed: tuple[int, ...]) -> dict[str, list[str]]:
-    found = read_table(path, ("run", "own_columns")).group_by(["run", "own_columns"]).aggregate([]).to_pylist()
-    return {row["run"]: row["own_columns"].split() for row in found}
+@lru_cache(maxsize=64)
+def _spans(path: Path, _changed: tuple[int, ...]) -> dict[str, Span]:
+    """Where the samples of each run stand in the file: as a rule in one place."""
+    table = read_table(path, ("run", "own_columns"))
+    names = table["run"].to_pylist()
+    found: dict[str, Span] = {}
+    start = 0
+    for name, same in groupby(names):
+        count = sum(1 for _ in same)
+        own = found.setdefault(name, Span(columns=table["own_columns"][start].as_py().split()))
+        own.places.append((start, count))
+        start += count
+    return found
 
 
 @lru_cache(maxsize=4)

@@ -200,12 +200,14 @@ def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str
     path = folder / SAMPLES_FILE
     kept = None if (folder / RECORD_FILE).exists() else packed.sample_columns(folder)
     try:
-        stored = pq.read_schema(plain(path, LONGEST)).names if kept is None else kept
+        own = pq.ParquetFile(plain(path, LONGEST)) if kept is None else None
+        stored = kept if own is None else own.schema_arrow.names
+        assert stored is not None, "samples lie in a folder or are packed"
         now = {old: name for name, former in FORMERLY.items() if name not in stored for old in former}
         names = {now.get(name, name): name for name in stored}
         wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
         columns = list(wanted.values())
-        table = pq.read_table(path, columns=columns) if kept is None else packed.sample_table(folder, columns)
+        table = packed.sample_table(folder, columns) if own is None else own.read(columns=columns)
         content: dict[str, list[Any]] = {name: table[old].to_pylist() for name, old in wanted.items()}
     except FileNotFoundError:
         if packed.record(folder) is not None:

@@ -21,7 +21,7 @@ DIGITS = 6
 def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
 
-    A path may be a run's folder, its `run.json`, or a folder of runs. The order is that of the names.
+    A path may be a run's folder, its `run.json`, a folder of runs, or of such folders. The order is that of the names.
 
     Raises:
         UserError: a name that is none of these; an id that several runs begin with.
@@ -69,6 +69,18 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _runs_named(name: str, out: Path) -> list[Path]:
+    found = at_path(name)
+    return [by_id(name, out)] if found is None else found
+
+
+def at_path(name: str) -> list[Path] | None:
+    """Runs that a path or a pattern of paths leads to; None where it leads nowhere.
+
+    A file that is no record is returned as it is: reading it says so. A folder without runs may hold folders of runs.
+
+    Raises:
+        UserError: no pattern of paths.
+    """
     path = Path(name)
     if path.name in (RUNS_FILE, ALL_SAMPLES_FILE) and (packed := runs(path.parent)):
         return [path.parent / run for run in packed]
@@ -77,14 +89,30 @@ def _runs_named(name: str, out: Path) -> list[Path]:
     if is_stored(path):
         return [path]
     if path.is_dir():
-        return runs_in(path)
+        return runs_below(path)
     if any(mark in name for mark in "*?["):
         try:
-            found = _matching(name)
+            return _matching(name) or None
         except (ValueError, NotImplementedError) as error:
             raise UserError(f"{name!r} is no pattern of paths ({error}).", "Write it like 'results/*'.") from None
-        if found:
-            return found
+    return None
+
+
+def runs_below(folder: Path, levels: int = 2) -> list[Path]:
+    """The runs of a folder; where it has none, those of the folders in it, so many levels down."""
+    found = runs_in(folder)
+    if found or not levels:
+        return found
+    inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+    return [run for each in inside for run in runs_below(each, levels - 1)]
+
+
+def by_id(name: str, out: Path) -> Path:
+    """The run whose id begins like this.
+
+    Raises:
+        UserError: none does, or several do.
+    """
     ids = [folder.name for folder in runs_in(out)]
     matching = [run for run in ids if run.startswith(name)]
     if len(matching) > 1 and name not in matching:
@@ -94,7 +122,7 @@ def _runs_named(name: str, out: Path) -> list[Path]:
             folder.name for folder in runs_in(out) if len(name) >= DIGITS and _formerly(folder).startswith(name)
         ]
     if matching:
-        return [out / (name if name in matching else matching[0])]
+        return out / (name if name in matching else matching[0])
     if not ids:
         raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
     raise UnknownName(f"run in {out}", name, ids)

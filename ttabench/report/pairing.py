@@ -11,18 +11,23 @@ key to different questions: only what is asked in the same words, with the same 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ttabench.records.schema import RunRecord, load_record, read_samples
+from ttabench.records.schema import RunRecord, read_samples
 from ttabench.stats.aggregation import Kind, Unit
 from ttabench.stats.estimate import Observed, single
 from ttabench.stats.metrics import METRICS
 from ttabench.stats.texts import Written
 from ttabench.stats.varying import cluster
 
-Query = tuple[int, str, str, str]
+Run: TypeAlias = tuple[Path, RunRecord]
+"""The folder of a run, and its record."""
+Place: TypeAlias = tuple[int, str, str]
+"""(seed, episode, key) of a query."""
+Query: TypeAlias = tuple[int, str, str, str]
 """(seed, episode, key, what was scored by which base, or asked): two runs are paired by it."""
 OPTIONAL = ("source_key", "subtask")
 """Columns that samples of earlier versions may lack."""
@@ -35,66 +40,80 @@ def kind_of(metric: str) -> Kind | None:
     return METRICS[metric].kind if metric in METRICS else None
 
 
-def answered(folders: Sequence[Path], metric: str) -> Values:
-    """What every query of these runs adds to a metric."""
+def answered(runs: Sequence[Run], metric: str) -> Values:
+    """What every query of these runs adds to a metric; nothing of a run whose samples lack a column it takes.
+
+    Raises:
+        UserError: samples that are missing or damaged.
+    """
     known = METRICS.get(metric)
     if known is not None and known.ratio is not None:
-        return _units(folders)
+        return _units(runs)
     corpus = known is not None and known.corpus is not None
+    wanted = ("prediction" if corpus else metric, "prompt", "answers", "source_key", "subtask")
     values: dict[Query, Observed | Written] = {}
-    for folder in folders:
-        record = load_record(folder)
-        for (seed, episode, key, _), (value, prompt, answers, source_key, subtask) in _samples(
-            folder, record, ("prediction" if corpus else metric, "prompt", "answers", "source_key", "subtask")
-        ):
+    for folder, record in runs:
+        seed, unit, drawn = _seed(record), record.unit, _drawn(record)
+        for episode, key, value, prompt, answers, source_key, subtask in _samples(folder, wanted):
             if value is not None:
-                text = cluster(record.unit, _drawn(record), episode, key, source_key)
-                asked = repr((prompt, list(answers))).encode()
-                query = (seed, episode, key, hashlib.sha256(asked).hexdigest()[:16])
+                text = cluster(unit, drawn, episode, key, source_key)
                 own = Written(text, value, answers[0], subtask) if corpus else single(text, float(value), subtask)
-                values[query] = own
+                values[seed, episode, key, _asked(prompt, tuple(answers))] = own
     return values
 
 
-def _units(folders: Sequence[Path]) -> dict[Query, Unit]:
+@lru_cache(maxsize=100_000)
+def _asked(prompt: str, answers: tuple[str, ...]) -> str:
+    return hashlib.sha256(repr((prompt, list(answers))).encode()).hexdigest()[:16]
+
+
+def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
     """Scored stretches; texts of different seeds are different texts."""
     found: dict[Query, Unit] = {}
-    for folder in folders:
-        record = load_record(folder)
+    wanted = ("logprobs", "tokens", "words", "position", "source_key")
+    for folder, record in runs:
         base = f"{record.model.get('fingerprint')} of {record.model.get('tokenizer')}"
-        wanted = ("logprobs", "tokens", "words", "position", "source_key")
-        for (seed, episode, key, _), (logprobs, tokens, words, position, source_key) in _samples(
-            folder, record, wanted
-        ):
+        seed, unit, drawn = _seed(record), record.unit, _drawn(record)
+        for episode, key, logprobs, tokens, words, position, source_key in _samples(folder, wanted):
             if not len(logprobs):
                 continue
             scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
-            text = cluster(record.unit, _drawn(record), episode, key, source_key)
-            unit = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words))
-            found[seed, episode, key, scored] = unit
+            text = cluster(unit, drawn, episode, key, source_key)
+            found[seed, episode, key, scored] = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words))
     return found
 
 
-def steps_of(folders: Sequence[Path]) -> dict[tuple[int, str, str], int]:
+def steps_of(runs: Sequence[Run]) -> dict[Place, int]:
     """How much each query's reader had read: its step, by seed, episode and key."""
-    found = {}
-    for folder in folders:
-        for query, (step,) in _samples(folder, load_record(folder), ("step",)):
-            found[query[:3]] = int(step)
-    return found
+    return {
+        (_seed(record), episode, key): int(step)
+        for folder, record in runs
+        for episode, key, step in _samples(folder, ("step",))
+    }
+
+
+def texts_of(runs: Sequence[Run]) -> dict[Place, tuple[str, tuple[str, ...], str]]:
+    """(prompt, right answers, prediction) by seed, episode and key, of samples that hold them."""
+    return {
+        (_seed(record), episode, key): (prompt, tuple(answers), prediction)
+        for folder, record in runs
+        for episode, key, prompt, answers, prediction in _samples(folder, ("prompt", "answers", "prediction"))
+    }
+
+
+def _seed(record: RunRecord) -> int:
+    return int(record.config.get("seed", 0))
 
 
 def _drawn(record: RunRecord) -> int | str:
     """The seed, where it draws rows or demonstrations; published rows are the same under every seed."""
-    return int(record.config.get("seed", 0)) if record.source == "mini" or record.unit == "draw" else ""
+    return _seed(record) if record.source == "mini" or record.unit == "draw" else ""
 
 
-def _samples(folder: Path, record: RunRecord, wanted: Sequence[str]) -> Iterator[tuple[Query, tuple[Any, ...]]]:
-    seed = int(record.config.get("seed", 0))
+def _samples(folder: Path, wanted: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+    """(episode, key, what is wanted ...) of every sample; none where a column is missing."""
     columns = read_samples(folder, ["episode", "key", *wanted])
-    if all(name in columns for name in wanted if name not in OPTIONAL):
-        named = zip(columns["episode"], columns["key"], strict=True)
-        blank = [""] * len(columns["key"])
-        cells = zip(*(columns.get(name, blank) for name in wanted), strict=True)
-        for (episode, key), values in zip(named, cells, strict=True):
-            yield (seed, episode, key, ""), values
+    if any(name not in columns for name in wanted if name not in OPTIONAL):
+        return ()
+    blank = [""] * len(columns["key"])
+    return zip(columns["episode"], columns["key"], *(columns.get(name, blank) for name in wanted), strict=True)

@@ -1,4 +1,4 @@
-"""Tables of runs and comparisons: which figures stand where. How they are printed is the affair of `core/render.py`."""
+"""Tables of runs: which figures stand where. How they are printed is the affair of `core/render.py`."""
 
 from __future__ import annotations
 
@@ -6,33 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.core.render import Cell, Table, count, number, plus_minus, size
+from ttabench.core.render import Cell, Table, count, number, size
 from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.records.schema import Row, RunRecord, has_samples
-from ttabench.report.compare import Comparison, Difference, Entry, over_runs
-from ttabench.report.frames import crossed
+from ttabench.report.figures import shown
 from ttabench.report.pairing import answered
-from ttabench.stats.metrics import METRICS
+from ttabench.report.pooling import over_runs
 
 if TYPE_CHECKING:
     from ttabench.run.plan import Plan
 
 COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory")
-
-
-def scale(metric: str) -> float:
-    """What a stored metric is multiplied by to be read: 100 for fractions."""
-    return METRICS[metric].scale if metric in METRICS else 1.0
-
-
-def shown(metric: str, value: float, stderr: float | None) -> str:
-    """A figure of a metric with its standard error, for people."""
-    return plus_minus(value, stderr, scale(metric), _digits(metric))
-
-
-def _digits(metric: str) -> int:
-    return METRICS[metric].digits if metric in METRICS else 1
 
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
@@ -54,8 +39,8 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     if several:
         for metric in (row.metric for row in _shown(first) if row.step is None and row.subtask is None):
             alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
-            folders = [path for _, path in runs]
-            kept = answered(folders, metric) if all(map(has_samples, folders)) else {}
+            placed = [(path, record) for record, path in runs]
+            kept = answered(placed, metric) if all(has_samples(path) for _, path in runs) else {}
             value, stderr, n = over_runs(alike, list(kept.values()), draws=first.unit == "draw")
             rows.append(("all", metric, shown(metric, value, stderr), str(n), "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)
@@ -114,84 +99,6 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
         })  # fmt: skip
     columns = ("run", "method", "task", "source", "model", "#seed", "#n", "#result", "created")
     return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
-
-
-def comparison_tables(found: Comparison) -> list[Table]:
-    """`compare`: quality beside cost, quality by step where there are several, then the paired differences."""
-    tables = [_entries_table(found.entries, found.unpaired)]
-    if any(entry.steps for entry in found.entries):
-        tables.append(_steps_table([entry for entry in found.entries if entry.steps]))
-    if found.differences:
-        swapped = any(entry.state_of == "other" for entry in found.entries)
-        tables.append(_differences_table(found.differences, swapped))
-    return tables
-
-
-def _entries_table(entries: Sequence[Entry], unpaired: Sequence[tuple[str, str]]) -> Table:
-    rows, data = [], []
-    for entry in entries:
-        seeds = ",".join(str(seed) for seed in entry.seeds)
-        costs = entry.costs
-        rows.append((
-            entry.label, entry.task, entry.source, entry.model, seeds, str(entry.n), entry.metric,
-            shown(entry.metric, entry.value, entry.stderr), number(costs["adapt_seconds"], 2),
-            number(costs["ask_ms"], 1), size(costs["state_bytes"]), size(costs["peak_memory_bytes"]),
-        ))  # fmt: skip
-        data.append({
-            "label": entry.label, "method": entry.method, "state_of": entry.state_of, "task": entry.task,
-            "source": entry.source,
-            "model": entry.model, "seeds": seeds, "n": entry.n, "metric": entry.metric, "value": entry.value,
-            "stderr": entry.stderr, **costs, "runs": " ".join(entry.runs),
-        })  # fmt: skip
-    columns = ("method", "task", "source", "model", "seeds", "#n", "metric", "#value ± stderr", *COST_COLUMNS)
-    named = "; ".join(f"{left} − {right}" for left, right in unpaired)
-    caption = f"No difference, for no stretch of text was scored by both with one base and tokenizer: {named}."
-    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption if unpaired else "")
-
-
-def _steps_table(entries: Sequence[Entry]) -> Table:
-    """A column for each number of pieces observed before the query, or for each length."""
-    found = [(place, entry, step, at) for place, entry in enumerate(entries) for step, at in entry.steps.items()]
-    grid = crossed(((place, step, shown(entry.metric, *at[:2])) for place, entry, step, at in found), "".join)
-    rows = [(entry.label, entry.task, entry.metric, *grid.loc[place]) for place, entry in enumerate(entries)]
-    data = [
-        {"label": entry.label, "task": entry.task, "metric": entry.metric, "step": step, "value": value,
-         "stderr": stderr, "n": n}
-        for _, entry, step, (value, stderr, n) in found
-    ]  # fmt: skip
-    columns = ("method", "task", "metric", *(f"#{step}" for step in grid.columns))
-    counted = {
-        "Up to so many tokens of each text." if entry.lengths else "By pieces observed before the query."
-        for entry in entries
-    }
-    caption = " ".join(sorted(counted))
-    return Table(title="steps", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
-
-
-def _differences_table(differences: Sequence[Difference], swapped: bool) -> Table:
-    rows: list[tuple[str, ...]] = []
-    data: list[Mapping[str, Cell]] = []
-    for apart in differences:
-        times, digits = scale(apart.metric), _digits(apart.metric)
-        bounds = [number(bound * times, digits) for bound in (apart.ci_low, apart.ci_high) if bound is not None]
-        interval = f"[{', '.join(bounds)}]" if bounds else "-"
-        p = "-" if apart.p is None else f"{apart.p:.4f}" if apart.p >= 0.001 else "< 0.001"
-        value = number(apart.value * times, digits)
-        counts = (str(apart.n), str(apart.units))
-        rows.append((f"{apart.left} − {apart.right}", apart.task, apart.metric, value, interval, p, *counts))
-        data.append({
-            "left": apart.left, "right": apart.right, "task": apart.task, "metric": apart.metric,
-            "value": apart.value, "ci_low": apart.ci_low, "ci_high": apart.ci_high, "p": apart.p, "n": apart.n,
-            "units": apart.units,
-        })  # fmt: skip
-    columns = ("difference", "task", "metric", "#value", "#95 % interval", "#p", "#n shared", "#units")
-    caption = (
-        "Paired over the queries both answered. Units are what varies among them: documents, draws of a sub-task's "
-        "demonstrations, books; intervals and p are Student's over units (over queries where there is one unit)."
-    )
-    if swapped:
-        caption += " Own state − another's is memory of the context; another's − none is what any such context gives."
-    return Table(title="differences", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
 
 
 def config_table(plans: Sequence[Plan]) -> Table:

@@ -21,8 +21,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ttabench.stats.figures import LARGEST_LOG, MEAN, Figure
+from ttabench.stats.testing import mcnemar
 
 NORMAL_95 = 1.959963984540054
+MCNEMAR, STUDENT = "McNemar's exact test", "Student's t"
+TESTS = (MCNEMAR, STUDENT)
+"""What a p value is of: the exact test over single queries, or Student's t over what varies."""
 ROUNDING = 1e-12
 """Errors below this share of a figure are those of floats."""
 
@@ -68,6 +72,11 @@ class Apart:
     ci_low: float | None = None
     ci_high: float | None = None
     p: float | None = None
+    stderr: float | None = None
+    freedom: int | None = None
+    """Degrees of freedom of the test; None where it has none."""
+    test: str = ""
+    """What p is of: one of `TESTS`; empty where there is none."""
 
 
 def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool = False) -> Estimate | None:
@@ -103,10 +112,10 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool
 def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figure = MEAN) -> Apart | None:
     """Left less right, of the same queries in the same order; None where a figure is no number."""
     assert len(left) == len(right), f"{len(left)} and {len(right)} observations are no pairs"
-    one, other = (estimate(side, figure) for side in (left, right))
+    one, other = (_figure(side, figure) for side in (left, right))
     if one is None or other is None:
         return None
-    value, plain = one.mean - other.mean, figure is MEAN and all(each.terms[1] == 1 for each in (*left, *right))
+    value, plain = one - other, figure is MEAN and {each.terms[1] for each in (*left, *right)} == {1}
     if plain:  # exact where values are
         value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
     pairs = zip(_pulls(left, one, figure), _pulls(right, other, figure), strict=True)
@@ -114,44 +123,52 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
     if spread is None:
         return Apart(value=value, units=1)
     error, freedom, units = spread
-    shares = plain and all(each.terms[0] in (0, 1) for each in (*left, *right))
+    shares = plain and {each.terms[0] for each in (*left, *right)} <= {0, 1}
     if shares and units == len(left):
         return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
     if error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how another would differ
         return Apart(value=value, units=units, p=1.0 if abs(value) <= ROUNDING else None)
     most = 1.0 if shares else figure.most - figure.least
     low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
-    return Apart(value=value, units=units, ci_low=low, ci_high=high, p=_two_sided(value / error, freedom))
+    p = _two_sided(value / error, freedom)
+    return Apart(value=value, units=units, ci_low=low, ci_high=high, p=p, stderr=error, freedom=freedom, test=STUDENT)
 
 
 def _of_shares(value: float, signs: Sequence[int]) -> Apart:
     """Of paired right and wrong answers that are independent: the interval of Bonett and Price (2012), which holds in
     small samples and stays within -1 and 1, and the exact test of McNemar."""
-    from scipy.stats import binomtest
-
     n, won, lost = len(signs), signs.count(1), signs.count(-1)
     up, down = (won + 1) / (n + 2), (lost + 1) / (n + 2)
-    half = NORMAL_95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
-    p = float(binomtest(won, won + lost).pvalue) if won + lost else 1.0
-    return Apart(value=value, units=n, ci_low=max(-1.0, up - down - half), ci_high=min(1.0, up - down + half), p=p)
+    error = math.sqrt((up + down - (up - down) ** 2) / (n + 2))
+    low, high = max(-1.0, up - down - NORMAL_95 * error), min(1.0, up - down + NORMAL_95 * error)
+    p = mcnemar(won, lost)
+    return Apart(value=value, units=n, ci_low=low, ci_high=high, p=p, stderr=error, test=MCNEMAR)
 
 
 def _sums(observed: Sequence[Observed]) -> tuple[float, ...]:
     assert observed, "nothing observed"
-    return tuple(math.fsum(terms) for terms in zip(*(each.terms for each in observed), strict=True))
+    return tuple(map(math.fsum, zip(*[each.terms for each in observed], strict=True)))
 
 
-def _pulls(observed: Sequence[Observed], found: Estimate, figure: Figure) -> list[float]:
+def _figure(observed: Sequence[Observed], figure: Figure) -> float | None:
+    """The figure alone; None where it is no number."""
+    inner = figure.inner(_sums(observed))
+    if inner is None or (figure.exponential and inner > LARGEST_LOG):
+        return None
+    return math.exp(inner) if figure.exponential else inner
+
+
+def _pulls(observed: Sequence[Observed], value: float, figure: Figure) -> list[float]:
     """How far each observation pulls the figure away from where it is."""
-    pull, slope = figure.pull(_sums(observed)), found.mean if figure.exponential else 1.0
+    pull, slope = figure.pull(_sums(observed)), value if figure.exponential else 1.0
     return [slope * pull(each.terms) for each in observed]
 
 
 def _clustered(observed: Sequence[Observed], pulls: Sequence[float]) -> dict[str, list[float]]:
     """Pulls summed by cluster, in strata; those of observations where every stratum has one cluster."""
     sums: dict[str, dict[str, list[float]]] = {}
-    for each, pull in zip(observed, pulls, strict=True):
-        sums.setdefault(each.stratum, {}).setdefault(each.cluster, []).append(pull)
+    for (cluster, _, stratum), pull in zip(observed, pulls, strict=True):
+        sums.setdefault(stratum, {}).setdefault(cluster, []).append(pull)
     if all(len(clusters) == 1 for clusters in sums.values()):
         return {name: next(iter(clusters.values())) for name, clusters in sums.items()}
     return {name: [math.fsum(own) for own in clusters.values()] for name, clusters in sums.items()}

@@ -1,0 +1,57 @@
+"""Times `ttabench compare` over many stored runs, in processes of their own: seconds of the clock and of the processor.
+
+python results/bench_compare.py              the packed suites of this folder, some 500 runs and all of them
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ttabench.report.finding import runs_in
+
+HERE = Path(__file__).resolve().parent
+SOME = 500
+REPEATS = 3
+
+
+def suites() -> list[Path]:
+    """Packed suites, those of real data last."""
+    return [
+        each.parent for each in (*sorted(HERE.glob("*/runs.parquet")), *sorted(HERE.glob("english/*/runs.parquet")))
+    ]
+
+
+def some(folders: list[Path]) -> Iterator[Path]:
+    """Whole suites until there are enough runs, the largest first left out."""
+    count = 0
+    for folder in sorted(folders, key=lambda each: len(runs_in(each))):
+        if count >= SOME:
+            return
+        count += len(runs_in(folder))
+        yield folder
+
+
+def timed(folders: list[Path]) -> tuple[float, float]:
+    """(seconds of the clock, of the processor) of one comparison."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    command = [sys.executable, "-m", "ttabench", "compare", *map(str, folders), "--format", "csv"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    took, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return took, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Print a line a set of runs: the fastest of several."""
+    for folders in (list(some(suites())), suites()):
+        runs = sum(len(runs_in(folder)) for folder in folders)
+        clock, processor = min(timed(folders) for _ in range(REPEATS))
+        print(f"{runs:,} runs in {len(folders)} suites: {clock:.1f} s, {processor:.1f} s of the processor")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Which runs are meant: names of methods, tasks, models, folders of folders; what holds no run is skipped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.report.test_compare import stored
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.records.packing import pack
+from ttabench.report.selecting import Selected, Wanted, names_in, selected
+
+VALUES = {"a": 1.0, "b": 0.0}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Two methods on two tasks, and a third on one of them."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    for task in ("one", "two"):
+        for method in ("icl", "mac"):
+            stored(folder, f"{task}{method}", VALUES, task=task, method=method)
+    stored(folder, "onepress", VALUES, task="one", method="kvpress:SnapKVPress")
+    return folder
+
+
+def ids(found: Selected) -> list[str]:
+    return sorted(record.id for _, record in found.runs)
+
+
+def test_methods_tasks_and_families(out: Path) -> None:
+    assert len(ids(selected([], out, Wanted()))) == 5
+    assert ids(selected(["mac"], out, Wanted())) == ["onemac", "twomac"]
+    assert ids(selected(["mac", "icl"], out, Wanted(tasks=("two",)))) == ["twoicl", "twomac"]
+    assert ids(selected(["kvpress"], out, Wanted())) == ["onepress"]
+    assert ids(selected([], out, Wanted(methods=("kvpress", "mac"), tasks=("one",)))) == ["onemac", "onepress"]
+    assert names_in(["a, b", "c", ""]) == ("a", "b", "c")
+
+
+def test_methods_choose_among_the_folders_given(out: Path, tmp_path: Path) -> None:
+    other = tmp_path / "suites" / "first"
+    other.mkdir(parents=True)
+    stored(other, "elsewhere", VALUES, method="mac")
+    stored(other, "not", VALUES, method="icl")
+    pack(other)
+    assert ids(selected(["mac", str(other)], out, Wanted())) == ["elsewhere"]
+    assert ids(selected([str(tmp_path / "suites")], out, Wanted())) == ["elsewhere", "not"], "a folder of suites"
+    assert ids(selected(["onemac"], out, Wanted())) == ["onemac"], "an id"
+
+
+def test_what_no_run_has_is_refused(out: Path) -> None:
+    for names, wanted, told in (
+        ([], Wanted(tasks=("twoo",)), "Did you mean 'two'?"),
+        (["templora"], Wanted(), "Unknown method among these runs 'templora'"),
+        ([], Wanted(models=("gpt2",)), "Known: nano"),
+        (["mca"], Wanted(), "mac"),
+    ):
+        with pytest.raises(UnknownName) as raised:
+            selected(names, out, wanted)
+        assert told in str(raised.value)
+    with pytest.raises(UserError, match="None of 5 runs is of all of these: two, kvpress"):
+        selected([], out, Wanted(tasks=("two",), methods=("kvpress",)))
+
+
+def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, ttabench: Command) -> None:
+    table, empty = tmp_path / "table.md", tmp_path / "empty"
+    table.write_text("# a table")
+    empty.mkdir()
+    ran = ttabench("compare", table, out, empty)
+    assert ran.code == 0
+    assert f"Skipped 2 of 3 names, which hold no runs: {table}, {empty}" in " ".join(ran.err.split())
+    assert "is no record of a run" in one_line(ttabench("compare", table))
+    assert "None of the 2 names is a run" in one_line(ttabench("compare", table, empty))
+    assert "There are no runs in" in one_line(ttabench("compare", empty))
+
+
+def test_strict_leaves_with_1_and_says_why(out: Path, ttabench: Command) -> None:
+    assert ttabench("compare", "mac", "icl", "--out", out, "--strict").code == 0
+    stored(out, "later", VALUES, seed=1, task="one", method="mac")
+    ran = ttabench("compare", "mac", "icl", "--out", out, "--strict", "--json")
+    assert ran.code == 1
+    assert "Strict: one: icl lacks seed 1." in ran.err
+    assert json.loads(ran.out)["runs"], "it is shown all the same"
+
+
+def test_flips_name_the_queries(out: Path, ttabench: Command) -> None:
+    stored(out, "better", {"a": 1.0, "b": 1.0}, task="two", method="none")
+    words = ("compare", "none", "mac", "--task", "two", "--out", out, "--flips")
+    assert "two: mac − none: 1 query changed" in ttabench(*words).out
+    (row,) = ttabench(*words, "--json").json()["flips"]
+    assert (row["key"], row["left"], row["left_value"], row["right_value"], row["gain"]) == ("b", "mac", 0.0, 1.0, -1.0)
+    assert row["prompt"]
+
+
+def test_forms_and_places_that_are_refused(out: Path, tmp_path: Path, ttabench: Command) -> None:
+    assert "no known ending" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "table.xlsx"))
+    assert "cannot be written" in one_line(ttabench("compare", "--out", out, "--save", tmp_path / "no" / "table.md"))
+    assert "Did you mean 'parquet'?" in one_line(ttabench("compare", "--out", out, "--format", "parqet"))
+
+
+def test_a_metric_that_some_runs_lack_leaves_them_out(out: Path, ttabench: Command) -> None:
+    from ttabench.records.schema import load_record, save_record
+
+    record = load_record(out / "oneicl")
+    more = record.rows[0].model_copy(update={"metric": "em"})
+    save_record(record.model_copy(update={"rows": (*record.rows, more)}), out / "oneicl")
+    ran = ttabench("compare", "--out", out, "--metric", "em", "--json")
+    assert [row["label"] for row in ran.json()["runs"]] == ["icl"]
+    assert "Left out 4 of 5 runs, which lack the metric." in ran.err
+    assert ttabench("compare", "--out", out, "--metric", "em", "--strict").code == 1

@@ -1,0 +1,128 @@
+"""The first line never says more than the tests, adjusted for all pairs, allow."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.report.test_compare import stored
+from ttabench.records.schema import load_record, save_record
+from ttabench.report.compare import compare
+from ttabench.report.differences import chosen
+from ttabench.report.entries import Entry, ceiling_of, floor_of
+from ttabench.report.headline import rivals_of
+from ttabench.report.pareto import front
+from ttabench.report.shares import share
+from ttabench.report.verdict import verdict
+from ttabench.stats.estimate import difference, single
+from ttabench.stats.testing import LEVEL, holm
+
+
+def right(share: float, n: int = 60) -> dict[str, float]:
+    """Answers of which the first are right."""
+    return {f"q{place:03}": float(place < share * n) for place in range(n)}
+
+
+def made(folder: Path, task: str, shares: dict[str, float], sizes: dict[str, int] | None = None) -> list[Path]:
+    """A run a method, with these shares of right answers."""
+    folders = []
+    for method, part in shares.items():
+        path = stored(folder, f"{task}-{method}", right(part), method=method, task=task)
+        record = load_record(path)
+        kept = {"none": 0, "icl": 4096, **(sizes or {})}.get(method, 1024)
+        save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": kept}}), path)
+        folders.append(path)
+    return folders
+
+
+def test_a_method_that_beats_another_on_some_tasks(tmp_path: Path) -> None:
+    shares = {"none": 0.0, "icl": 1.0, "mac": 0.8, "snapkv": 0.3}
+    folders = [run for task in ("one", "two") for run in made(tmp_path, task, shares, {"snapkv": 4096})]
+    folders += made(tmp_path, "three", {**shares, "snapkv": 0.78})
+    told = verdict(compare(folders))
+    assert told.startswith("mac beats snapkv on 2 of 3 tasks at ")
+    assert "no difference between them beyond chance on three" in told
+    assert "above the floor on 3 of 3 tasks and below the ceiling on 3 of 3 tasks" in told
+    assert "closes 80 % of the gap" in told
+
+
+def test_one_method_between_floor_and_ceiling(tmp_path: Path) -> None:
+    found = compare(made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5}))
+    told = (
+        "mac is above the floor and below the ceiling; it closes 50 % of the gap; it keeps about a quarter of the bytes"
+    )
+    assert verdict(found).startswith(told)
+    (block,) = found.blocks
+    assert share(block, block.entries[2]) == pytest.approx(0.5)
+    assert [share(block, end) for end in (floor_of(block.entries), ceiling_of(block.entries)) if end] == [None, None]
+    assert [entry.label for entry in front(block.entries)] == ["none", "icl", "mac"]
+
+
+def test_no_share_where_the_ceiling_is_not_above_the_floor(tmp_path: Path) -> None:
+    found = compare(made(tmp_path, "t", {"none": 0.5, "icl": 0.52, "mac": 0.6}))
+    assert [share(found.blocks[0], entry) for entry in found.entries] == [None, None, None]
+    assert "beyond chance" in verdict(found)
+    assert "gap" not in verdict(found)
+
+
+def test_chance_is_never_called_a_win(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    folders = []
+    for method in ("none", "icl", "mac", "snapkv", "h2o", "window"):
+        values = {f"q{place}": float(draw.random() < 0.5) for place in range(40)}
+        folders.append(stored(tmp_path, method, values, method=method))
+    found = compare(folders, all_pairs=True)
+    assert len(found.differences) == 15
+    assert all(each.p_holm is not None and each.p is not None and each.p_holm >= each.p for each in found.differences)
+    assert not any(each.beyond_chance for each in found.differences)
+    told = verdict(found)
+    assert "beats" not in told
+    assert "no difference from the 3 others is beyond chance" in told
+
+
+def test_many_lines_show_few_pairs_and_all_on_demand(tmp_path: Path) -> None:
+    shares = {"none": 0.0, "icl": 1.0, "mac": 0.5, "snapkv": 0.7, "h2o": 0.6, "window": 0.4}
+    folders = made(tmp_path, "t", shares)
+    pairs = {(each.left, each.right) for each in compare(folders).differences}
+    against_ceiling = {("icl", "none"), *((name, "icl") for name in ("mac", "snapkv", "h2o", "window"))}
+    against_best = {("snapkv", name) for name in ("mac", "h2o", "window", "none")}
+    assert pairs == against_ceiling | against_best | {("h2o", "none")}
+    assert len(compare(folders, all_pairs=True).differences) == 15
+
+
+def test_what_stands_alone_or_has_no_test_is_said(tmp_path: Path) -> None:
+    assert verdict(compare(made(tmp_path, "t", {"mac": 0.5}))) == "mac: nothing to compare it with"
+    assert "A gap for a method to close" in verdict(compare(made(tmp_path, "u", {"none": 0.0, "icl": 1.0})))
+    untested = made(tmp_path, "v", {"mac": 0.5, "snapkv": 0.9})
+    (untested[0] / "samples.parquet").unlink()
+    assert verdict(compare(untested)).endswith("of 2 methods; no test could be made")
+
+
+def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
+    from tests.report.test_compare import LONG, scored
+
+    better = {place: (tokens, words, mean - 1) for place, (tokens, words, mean) in LONG.items()}
+    folders = [scored(tmp_path, "mac", LONG), scored(tmp_path, "templora", better)]
+    assert verdict(compare(folders)).startswith("templora has the best ppl")
+
+
+def test_choosing_the_pairs_by_what_was_found_raises_no_false_alarm() -> None:
+    """Twelve equal methods: the best against each is no fair choice; still one table in twenty has a difference."""
+    draw = random.Random(5)
+    tables, alarms, naive = 250, 0, 0
+    for _ in range(tables):
+        answers = [[draw.gauss(0, 1) for _ in range(30)] for _ in range(12)]
+        entries = [
+            Entry(label=str(i), method=["none", "icl"][i] if i < 2 else str(i), task="t", source="mini", model="nano",
+                  seeds=(0,), metric="f1", value=sum(own), stderr=None, n=30, costs={}, runs=())
+            for i, own in enumerate(answers)
+        ]  # fmt: skip
+        sides = [[single(str(i), value) for i, value in enumerate(own)] for own in answers]
+        apart = [difference(sides[a], sides[b]) for a, b in chosen(entries, rivals_of([entries]), every=False)]
+        found = [each.p if each else None for each in apart]
+        alarms += any(p is not None and p < LEVEL for p in holm(found, family=66))
+        naive += any(p is not None and p < LEVEL for p in holm(found))
+    assert alarms <= LEVEL * tables
+    assert naive > alarms

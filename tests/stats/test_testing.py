@@ -1,0 +1,89 @@
+"""Tests of differences: exact p, Holm's correction, what could have been found; and error rates by simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from ttabench.stats.estimate import MCNEMAR, STUDENT, difference, single
+from ttabench.stats.testing import LEVEL, POWER, detectable, holm, mcnemar
+
+
+@pytest.mark.parametrize(("won", "lost"), [(0, 0), (1, 0), (5, 5), (12, 3), (0, 20), (150, 113)])
+def test_mcnemar_is_a_fair_coin_for_every_change(won: int, lost: int) -> None:
+    tail = sum(math.comb(won + lost, k) for k in range(min(won, lost) + 1)) / 2 ** (won + lost)
+    assert mcnemar(won, lost) == mcnemar(lost, won) == pytest.approx(min(1.0, 2 * tail))
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.01, None, 0.04]) == [0.02, None, 0.04], "what was not tested does not count"
+    assert holm([0.6, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+    assert holm([0.01, 0.04, 0.03], family=10) == pytest.approx([0.1, 0.32, 0.27]), "chosen among ten"
+
+
+def test_which_test_p_is_of() -> None:
+    """Single queries have the exact test, queries in clusters Student's over these."""
+    values = [(1.0, 0.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0), (1.0, 0.0), (0.0, 0.0)]
+    sides = [[single(str(place), pair[side]) for place, pair in enumerate(values)] for side in (0, 1)]
+    alone = difference(*sides)
+    assert alone is not None
+    assert (alone.test, alone.p, alone.freedom) == (MCNEMAR, mcnemar(3, 1), None)
+    clusters = [[each._replace(cluster=str(place // 2)) for place, each in enumerate(side)] for side in sides]
+    together = difference(*clusters)
+    assert together is not None
+    assert (together.test, together.freedom, together.units) == (STUDENT, 2, 3)
+
+
+def test_the_detectable_difference_is_found_as_often_as_it_says() -> None:
+    draw = random.Random(0)
+    n, stderr = 40, 1 / math.sqrt(40)
+    size, found = detectable(stderr, n - 1), 0
+    for _ in range(400):
+        gains = [draw.gauss(size, 1.0) for _ in range(n)]
+        told = difference(
+            [single(str(i), gain) for i, gain in enumerate(gains)], [single(str(i), 0.0) for i in range(n)]
+        )
+        assert told is not None
+        assert told.p is not None
+        found += told.p < LEVEL
+    assert found / 400 == pytest.approx(POWER, abs=0.06)
+
+
+def test_false_alarms_of_a_whole_table_are_rare() -> None:
+    """Six methods that answer alike, all fifteen pairs: at most one table in twenty has any difference after Holm."""
+    draw = random.Random(1)
+    tables, alarms, plain = 300, 0, 0
+    for _ in range(tables):
+        hard = [draw.random() for _ in range(60)]
+        methods = [[float(draw.random() < each) for each in hard] for _ in range(6)]
+        found = [
+            mcnemar(
+                sum(a > b for a, b in zip(one, other, strict=True)), sum(a < b for a, b in zip(one, other, strict=True))
+            )
+            for place, one in enumerate(methods)
+            for other in methods[place + 1 :]
+        ]
+        alarms += any(p is not None and p < LEVEL for p in holm(found))
+        plain += any(p < LEVEL for p in found)
+    assert alarms <= LEVEL * tables
+    assert plain > 2 * LEVEL * tables, "without the correction they are not"
+
+
+def test_false_alarms_over_documents_are_rare() -> None:
+    """Four methods, queries in clusters that resemble each other, Student's t over clusters, six pairs, Holm."""
+    draw = random.Random(2)
+    tables, alarms = 150, 0
+    for _ in range(tables):
+        sides = []
+        documents = [draw.gauss(0, 1) for _ in range(16)]
+        for _ in range(4):
+            own = [draw.gauss(0, 1) for _ in documents]
+            sides.append([single(str(d), base + own[d] + draw.gauss(0, 1))
+                          for d, base in enumerate(documents) for _ in range(3)])  # fmt: skip
+        apart = [difference(one, other) for place, one in enumerate(sides) for other in sides[place + 1 :]]
+        alarms += any(p is not None and p < LEVEL for p in holm([each.p if each else None for each in apart]))
+    assert alarms <= 0.08 * tables, "5 % and what 150 tables scatter"

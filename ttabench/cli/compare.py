@@ -1,0 +1,160 @@
+"""`ttabench compare`: which runs, which tables, in which form, and where to."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.text import Text
+
+from ttabench.core import render
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import replacing, unwritable
+from ttabench.core.printable import printable
+from ttabench.core.render import Table
+from ttabench.report.compare import Comparison, compared
+from ttabench.report.comparison_tables import comparison_data, comparison_tables
+from ttabench.report.selecting import Selected, Wanted, selected
+from ttabench.report.verdict import verdict
+
+PARQUET = "parquet"
+ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": PARQUET}
+"""Of files to save to, and the form that each asks for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What was typed."""
+
+    names: Sequence[str] = ()
+    out: Path
+    metric: str = ""
+    wanted: Wanted = field(default_factory=Wanted)
+    all_pairs: bool = False
+    diff: bool = False
+    flips: bool = False
+    strict: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """Where the comparison goes: a form on standard output, or a file; and a picture."""
+
+    form: str = "table"
+    save: Path | None = None
+    picture: Path | None = None
+
+    def chosen(self) -> str:
+        """The form, that of the file where one is named.
+
+        Raises:
+            UserError: an unknown form or ending; a picture or a file that cannot be written.
+        """
+        if self.picture is not None:
+            from ttabench.report.plots import check_path
+
+            check_path(self.picture)
+        form = self.form
+        if self.save is not None:
+            if self.save.suffix.lower() not in ENDINGS:
+                raise UserError(f"--save {self.save} has no known ending.", f"Use {', '.join(ENDINGS)}.")
+            if not self.save.parent.is_dir() or self.save.is_dir() or self.save.is_symlink():
+                raise UserError(f"--save {self.save} cannot be written.", "Give a file in a folder that is there.")
+            form = ENDINGS[self.save.suffix.lower()]
+        if form not in (*render.FORMATS, PARQUET):
+            raise UnknownName("format", form, [*render.FORMATS, PARQUET])
+        if form == PARQUET and self.save is None and sys.stdout.isatty():
+            raise UserError("Parquet is binary, and this is a terminal.", "Redirect it, or give --save table.parquet.")
+        return form
+
+
+def compare(asked: Asked, showing: Showing) -> bool:
+    """Show a comparison; False where it is asked to be strict, and something is wrong with it."""
+    form = showing.chosen()
+    chosen = selected(asked.names, asked.out, asked.wanted)
+    found = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs)
+    _remark(chosen, found, asked)
+    if showing.picture is not None:
+        from ttabench.report.plots import plot
+
+        plot(found, showing.picture)
+    _deliver(form, showing.save, found, _more(asked, found, every=form not in ("table", "markdown")))
+    return not asked.strict or _is_sound(found)
+
+
+def _remark(chosen: Selected, found: Comparison, asked: Asked) -> None:
+    if chosen.skipped:
+        some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
+        render.remark(f"Skipped {len(chosen.skipped)} of {len(asked.names)} names, which hold no runs: {some}")
+    if left_out := len(found.without_metric):
+        render.remark(f"Left out {left_out} of {len(chosen.runs)} runs, which lack the metric.")
+
+
+def _more(asked: Asked, found: Comparison, *, every: bool) -> list[Table]:
+    """Tables that are asked for beside the comparison."""
+    tables = []
+    if asked.diff:
+        from ttabench.report.config_diff import differing
+
+        tables.append(differing(found))
+    if asked.flips:
+        from ttabench.report.flips import flips_tables
+
+        changed = flips_tables(found, every=every)
+        whole = tuple(row for table in changed for row in table.data)
+        tables += [Table(title="flips", columns=(), rows=(), data=whole)] if every else changed
+    return tables
+
+
+def _deliver(form: str, save: Path | None, found: Comparison, more: Sequence[Table]) -> None:
+    if form == PARQUET:
+        from ttabench.report.export import as_parquet
+
+        content = as_parquet([*comparison_data(found), *more])
+        if save is None:
+            sys.stdout.buffer.write(content)
+            return
+    else:
+        text = io.StringIO()
+        if save is None:
+            _show(form, found, more)
+            return
+        with redirect_stdout(text):
+            _show(form, found, more)
+        content = text.getvalue().encode("utf-8", "backslashreplace")
+    _write(save, content)
+
+
+def _show(form: str, found: Comparison, more: Sequence[Table]) -> None:
+    if form == "json":
+        data = {table.title: [dict(row) for row in table.data] for table in (*comparison_data(found), *more)}
+        render.print_json({"verdict": verdict(found), **data})
+    elif form == "csv":
+        render.show([*comparison_data(found), *more], "csv")
+    else:
+        if form == "table":
+            render.console().print(Text(printable(verdict(found)) + ".", style="bold"))
+        else:
+            sys.stdout.write(printable(f"{verdict(found)}.\n\n"))
+        render.show([*comparison_tables(found), *more], render.known_format(form))
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        with replacing(path) as scratch:
+            scratch.write_bytes(content)
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
+
+
+def _is_sound(found: Comparison) -> bool:
+    from ttabench.report.problems import problems
+
+    told = problems(found)
+    for line in told:
+        render.remark(f"Strict: {line}.")
+    return not told

@@ -1,0 +1,226 @@
+"""Which runs stand in one block of a comparison, how they are pooled, and what tells them apart there.
+
+    blocks_of(runs)     one block a task, source, base model and metric, and of what is read and asked (documents=16)
+
+Runs of one block that differ in their seed only are one `Group`. Labels name what differs within the block alone, and
+a block names what tells it from the others of its task: runs that read or ask other things are never in one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from ttabench.core.errors import UserError
+from ttabench.core.sizes import short
+from ttabench.core.types import Json
+from ttabench.methods.registry import known_settings
+from ttabench.readers.cards import load_card
+from ttabench.readers.defaults import defaults as task_defaults
+from ttabench.records.schema import RunRecord
+from ttabench.report.pairing import Run
+from ttabench.run.config import RunConfig
+
+STATE_OF = "state of"
+FLOOR, CEILING = "none", "icl"
+NOT_COMPARED = (
+    "state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model", "preset",
+    "base_checkpoint",
+)  # fmt: skip
+READ_ALIKE = {"ratio": "demonstrations", "tokens": "book"}
+"""Options, by their reader, that leave the queries as they are, and all that stands before each: which share of the
+demonstrations a method adapts to, and up to which lengths of a text there are figures."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """All runs of one configuration, whatever their seed."""
+
+    runs: tuple[Run, ...]
+    metric: str
+    varying: Mapping[str, Json]
+    """What sets it apart from others of its method, task and model."""
+
+    @property
+    def record(self) -> RunRecord:
+        """Of its first run."""
+        return self.runs[0][1]
+
+    @property
+    def method(self) -> str:
+        """Its name."""
+        return str(self.record.config.get("method"))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Those of its runs, in order."""
+        return tuple(sorted({int(record.config.get("seed", 0)) for _, record in self.runs}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a block stands: what all its runs have in common."""
+
+    task: str
+    source: str
+    model: str
+    metric: str
+    options: Mapping[str, Json]
+    """What tells it from the other blocks of its task, source and model."""
+
+    @property
+    def name(self) -> str:
+        """`streamingqa (mini), base nano, documents=16`."""
+        apart = "".join(f", {key}={told(value)}" for key, value in self.options.items())
+        return f"{self.task} ({short_source(self.source)}), base {self.model}{apart}"
+
+    @property
+    def brief(self) -> str:
+        """The task, with what tells it from other blocks of the task."""
+        return " ".join([self.task, *(f"{key}={told(value)}" for key, value in self.options.items())])
+
+
+def told(value: Json) -> str:
+    """A setting as it is typed: `16k,32k` for a list of lengths."""
+    if isinstance(value, list | tuple):
+        return ",".join(short(each) if isinstance(each, int) else str(each) for each in value)
+    return str(value)
+
+
+def short_source(source: str) -> str:
+    """The last part of a path: `file:xquad.en.json`."""
+    kind, colon, path = source.partition(":")
+    return f"{kind}{colon}{Path(path).name}" if colon else source
+
+
+def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[Group]]]:
+    """Blocks in the order of their first run, but those of one task together; floor and ceiling first in each.
+
+    Args:
+        runs: folders and records.
+        metric: the metric compared; that by which each task is known where it is empty.
+    """
+    groups: dict[str, list[Run]] = {}
+    for folder, record in runs:
+        groups.setdefault(_group_key(record), []).append((folder, record))
+    found: dict[str, dict[str, list[Group]]] = {}
+    for own in groups.values():
+        first = own[0][1]
+        group = Group(runs=tuple(own), metric=metric or first.main_metric, varying=varying(first))
+        base = (first.model.get("fingerprint") or first.base, first.model.get("tokenizer"))
+        task = repr((first.config.get("task"), first.source, base, group.metric))
+        found.setdefault(task, {}).setdefault(repr(sorted(_material(first).items())), []).append(group)
+    return [block for alike in found.values() for block in _siblings(list(alike.values()))]
+
+
+def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
+    """Blocks of one task, source and model, by the options that differ among them, ascending."""
+    materials = [_material(block[0].record) for block in blocks]
+    keys = [key for key in dict.fromkeys(key for each in materials for key in each)
+            if len({repr(each.get(key)) for each in materials}) > 1]  # fmt: skip
+    placed = []
+    for block, material in zip(blocks, materials, strict=True):
+        first = block[0].record
+        options = {key: material[key] for key in keys if material.get(key) is not None}
+        place = Place(task=str(first.config.get("task")), source=first.source, model=first.base,
+                      metric=block[0].metric, options=options)  # fmt: skip
+        placed.append((place, floor_first(block)))
+    return sorted(placed, key=lambda each: [_ascending(each[0].options.get(key)) for key in keys])
+
+
+def _ascending(value: Json) -> tuple[bool, float, str]:
+    number = isinstance(value, int | float)
+    return not number, float(value) if number else 0.0, "" if number else str(value)
+
+
+def floor_first(block: Sequence[Group]) -> list[Group]:
+    """The floor and the ceiling, where there is one of each, then all others in the order given."""
+    ends = [group for name in (FLOOR, CEILING) if (group := the_only(block, name)) is not None]
+    return [*ends, *(group for group in block if group not in ends)]
+
+
+def the_only(block: Sequence[Group], method: str) -> Group | None:
+    """The group of that method, where it is the only one: of several none is the floor or the ceiling."""
+    found = [group for group in block if group.method == method]
+    return found[0] if len(found) == 1 else None
+
+
+def _material(record: RunRecord) -> dict[str, Json]:
+    """What decides what is read and asked, seeds and limits aside."""
+    reader = record.task.get("reader")
+    options = whole(record)["task_options"]
+    kept = {key: value for key, value in options.items() if key not in READ_ALIKE or READ_ALIKE[key] != reader}
+    return {**kept, "split": record.config.get("split"), "chat_template": bool(record.config.get("chat_template"))}
+
+
+def varying(record: RunRecord) -> dict[str, Json]:
+    """What sets a run apart from others of its method, task and model, seeds aside, in one level."""
+    flat: dict[str, Json] = {STATE_OF: record.state_of}
+    for key, value in whole(record).items():
+        if key in NOT_COMPARED:
+            continue
+        if isinstance(value, dict):
+            # the digest of the rows differs from seed to seed; which data they are, `source` says
+            named = {f"{inner} file": item for inner, item in value.items() if inner not in ("rows", "others")}
+            for inner, item in (named if key == "inputs" else value).items():
+                # a method and a task may have settings of one name
+                flat[f"{key} {inner}" if inner in flat else inner] = item
+        else:
+            flat[key] = value
+    return flat
+
+
+def whole(record: RunRecord) -> dict[str, Json]:
+    """A configuration with the defaults of what it does not name: earlier versions knew fewer settings."""
+    config = record.config
+    found = {**_plain(str(config.get("method"))), **config}
+    known = _known_settings(str(found["method"]), found["inputs"].get("method", ""))
+    found["settings"] = {**known, **found["settings"]}
+    found["task_options"] = {**_known_options(str(found["task"]), str(found["source"])), **found["task_options"]}
+    return found
+
+
+@lru_cache(maxsize=256)
+def _plain(method: str) -> dict[str, Json]:
+    return RunConfig(method=method).to_json()
+
+
+@lru_cache(maxsize=256)
+def _known_settings(method: str, origin: str) -> Mapping[str, Json]:
+    """None of a method that is not here."""
+    with suppress(UserError):
+        return known_settings(method, origin)
+    return {}
+
+
+@lru_cache(maxsize=256)
+def _known_options(task: str, source: str) -> Mapping[str, Json]:
+    """None of a card that is not here."""
+    with suppress(UserError):
+        return task_defaults(load_card(task), source)
+    return {}
+
+
+def _group_key(record: RunRecord) -> str:
+    named = [str(record.config.get(key)) for key in ("method", "task", "model")]
+    return repr([*named, record.source, sorted((key, repr(value)) for key, value in varying(record).items())])
+
+
+def labels_of(block: Sequence[Group]) -> list[str]:
+    """Method names, with the settings in which groups of one method differ in the block; made unique if need be."""
+    labels = []
+    for group in block:
+        alike = [other.varying for other in block if other.method == group.method]
+        differing = [
+            f"{key}: {value}" if key == STATE_OF else f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
+            for key, value in sorted(group.varying.items())
+            if value is not None and any(other.get(key) != value for other in alike)
+        ]
+        labels.append(" ".join([group.method, *differing]))
+    return [
+        f"{label} #{group.record.id[:6]}" if labels.count(label) > 1 else label
+        for label, group in zip(labels, block, strict=True)
+    ]

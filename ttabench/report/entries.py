@@ -1,0 +1,86 @@
+"""One line of a comparison, and what a block knows of its lines: floor, ceiling, the best, the share of the gap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ttabench.report.blocks import CEILING, FLOOR
+from ttabench.stats.metrics import METRICS
+
+COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a comparison: all runs of one configuration, whatever their seed."""
+
+    label: str
+    method: str
+    task: str
+    source: str
+    model: str
+    block: str = ""
+    """Name of the block in which it stands."""
+    seeds: tuple[int, ...]
+    metric: str
+    value: float
+    stderr: float | None
+    n: int
+    costs: Mapping[str, float | None]
+    """Means over the runs: adapt_seconds, ask_ms, state_bytes, peak_memory_bytes."""
+    runs: tuple[str, ...]
+    steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
+    """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
+    state_of: str = "own"
+    """Whose state answered, see `swapping`."""
+    lengths: bool = False
+    """Whether the steps are lengths of a text in tokens, each of them with all that stands before it."""
+    machine: str = ""
+    """What its latencies were measured on."""
+
+    @property
+    def worth(self) -> float:
+        """The value, so that more is better."""
+        return self.value if higher_is_better(self.metric) else -self.value
+
+
+def higher_is_better(metric: str) -> bool:
+    """Whether more is better; of a metric that is not known it is taken to be."""
+    return METRICS[metric].higher_is_better if metric in METRICS else True
+
+
+def floor_of(entries: Sequence[Entry]) -> Entry | None:
+    """The entry of `none`, where there is one."""
+    return _only(entries, FLOOR)
+
+
+def ceiling_of(entries: Sequence[Entry]) -> Entry | None:
+    """The entry of `icl`, where there is one."""
+    return _only(entries, CEILING)
+
+
+def _only(entries: Sequence[Entry], method: str) -> Entry | None:
+    found = [entry for entry in entries if entry.method == method]
+    return found[0] if len(found) == 1 else None
+
+
+def candidates(entries: Sequence[Entry]) -> list[Entry]:
+    """All but the floor and the ceiling: what a benchmark is to tell apart."""
+    ends = (floor_of(entries), ceiling_of(entries))
+    return [entry for entry in entries if all(entry is not end for end in ends)]
+
+
+def best_of(entries: Sequence[Entry]) -> list[Entry]:
+    """The best of at least two candidates; all that are equally good."""
+    found = candidates(entries)
+    most = max((entry.worth for entry in found), default=None)
+    return [entry for entry in found if entry.worth == most] if len(found) > 1 else []
+
+
+def share_of_gap(entry: Entry, floor: Entry, ceiling: Entry) -> float | None:
+    """How much of the way from the floor to the ceiling it goes; None where they were not asked as much."""
+    if len({entry.n, floor.n, ceiling.n}) > 1 or len({entry.seeds, floor.seeds, ceiling.seeds}) > 1:
+        return None
+    gap = ceiling.worth - floor.worth
+    return (entry.worth - floor.worth) / gap if gap > 0 else None

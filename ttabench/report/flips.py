@@ -1,0 +1,77 @@
+"""Which queries changed between the two of a pair: question, right answer, and what each side answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ttabench.core.render import Cell, Table
+from ttabench.report.compare import Block, Comparison
+from ttabench.report.differences import Difference, worth
+from ttabench.report.figures import plain
+from ttabench.report.pairing import Place, texts_of
+
+MOST = 5
+"""Queries of a pair that a screen shows each way, the largest changes first; machines get all."""
+LONGEST = 60
+Texts = Mapping[Place, tuple[str, tuple[str, ...], str]]
+
+
+def flips_tables(found: Comparison, *, every: bool = False) -> list[Table]:
+    """One table a pair that is shown and has any; all queries if `every`."""
+    return [table for block in found.blocks for table in _of_block(block, every)]
+
+
+def _of_block(block: Block, every: bool) -> Iterator[Table]:
+    texts = [texts_of(group.runs) if values else {} for group, values in zip(block.groups, block.values, strict=True)]
+    place = {entry.label: index for index, entry in enumerate(block.entries)}
+    for each in block.differences:
+        left, right = place[each.left], place[each.right]
+        data = list(_changed(block, each, texts[left], texts[right]))
+        if data:
+            data.sort(key=lambda row: -float(row["gain"] or 0.0))
+            yield _table(block, each, data, every)
+
+
+def _changed(block: Block, each: Difference, left: Texts, right: Texts) -> Iterator[dict[str, Cell]]:
+    index = {entry.label: place for place, entry in enumerate(block.entries)}
+    ours, theirs = block.values[index[each.left]], block.values[index[each.right]]
+    for query in sorted(ours.keys() & theirs.keys()):
+        one, other = (worth(values[query], each.metric) for values in (ours, theirs))
+        if one is None or other is None or one == other:
+            continue
+        place = query[:3]
+        prompt, answers, said = left.get(place, ("", (), ""))
+        yield {
+            "block": each.block, "left": each.left, "right": each.right, "seed": query[0], "episode": query[1],
+            "key": query[2], "prompt": prompt, "answer": answers[0] if answers else "", "left_answer": said,
+            "right_answer": right.get(place, ("", (), ""))[2], "left_value": abs(one), "right_value": abs(other),
+            "gain": one - other,
+        }  # fmt: skip
+
+
+def _table(block: Block, each: Difference, data: list[dict[str, Cell]], every: bool) -> Table:
+    shown = data if every or len(data) <= 2 * MOST else [*data[:MOST], *data[-MOST:]]
+    rows = tuple(
+        (str(row["key"]), _short(row["prompt"]), _short(row["answer"]), _short(row["left_answer"]),
+         _short(row["right_answer"]), f"{_value(each, row['left_value'])} / {_value(each, row['right_value'])}")
+        for row in shown
+    )  # fmt: skip
+    count = "1 query" if len(data) == 1 else f"{len(data):,} queries"
+    title = f"{block.place.brief}: {each.left} − {each.right}: {count} changed"
+    columns = ("query", "question", "right answer", each.left, each.right, f"#{each.metric}")
+    caption = (
+        f"The {MOST} largest changes each way; all with --format csv, json or parquet."
+        if len(shown) < len(data)
+        else ""
+    )
+    return Table(title=title, columns=columns, rows=rows, data=tuple(data), caption=caption)
+
+
+def _value(each: Difference, value: Cell) -> str:
+    return plain(each.metric, float(value or 0.0))
+
+
+def _short(text: Cell) -> str:
+    """The end of a question, the beginning of an answer is what tells; one line."""
+    line = " ".join(str(text or "").split())
+    return line if len(line) <= LONGEST else f"...{line[-LONGEST:]}"

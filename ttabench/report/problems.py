@@ -1,0 +1,47 @@
+"""What `ttabench compare --strict` does not accept: comparisons that are not what they look like.
+
+A pair of a block without a common query; a seed that an entry lacks and another of its block has; other rows under one
+seed, source and options (another version of the data); two bases of one name; runs without the metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ttabench.report.blocks import whole
+from ttabench.report.compare import Block, Comparison
+
+
+def problems(found: Comparison) -> list[str]:
+    """One line each, without a full stop; none where all is well."""
+    names = [block.place.name + block.place.metric for block in found.blocks]
+    told = [f"{block.place.name}: another base of the same name in another block"
+            for block, name in zip(found.blocks, names, strict=True) if names.count(name) > 1]  # fmt: skip
+    for block in found.blocks:
+        for each in block.unpaired:
+            told.append(f"{block.place.brief}: {each.left} and {each.right} are not paired: {each.reason}")
+        told += [*_seeds(block), *_rows(block)]
+    if found.without_metric:
+        told.append(f"without the metric: {', '.join(found.without_metric)}")
+    return told
+
+
+def _seeds(block: Block) -> Iterator[str]:
+    every = {seed for group in block.groups for seed in group.seeds}
+    for entry, group in zip(block.entries, block.groups, strict=True):
+        if lacking := sorted(every - set(group.seeds)):
+            yield f"{block.place.brief}: {entry.label} lacks seed {', '.join(map(str, lacking))}"
+
+
+def _rows(block: Block) -> Iterator[str]:
+    """Runs that should have read the same rows, and did not."""
+    found: dict[str, dict[str, str]] = {}
+    for entry, group in zip(block.entries, block.groups, strict=True):
+        for _, record in group.runs:
+            config = whole(record)
+            same = repr((config["seed"], config.get("limit"), sorted(config["task_options"].items(), key=str)))
+            if rows := config["inputs"].get("rows"):
+                found.setdefault(same, {}).setdefault(rows, f"{entry.label} with seed {config['seed']}")
+    for by_rows in found.values():
+        if len(by_rows) > 1:
+            yield f"{block.place.brief}: other rows, or another version of them: {', '.join(by_rows.values())}"

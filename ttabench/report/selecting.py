@@ -1,0 +1,127 @@
+"""Which of the stored runs are compared: those that were named, of the tasks, methods and models that were asked for.
+
+    selected(["mac", "icl"], Path("results/scratch"), Wanted(tasks=("streamingqa",)))
+
+A name is a path, a pattern, (the beginning of) an id, or a method; methods choose among the runs of the paths that were
+given, or among all. What was named and holds no run is skipped where there are runs beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.methods import registry
+from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
+from ttabench.report.finding import at_path, by_id, runs_in
+from ttabench.report.pairing import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Names of which a run has to have one of each kind; all are taken where none is named."""
+
+    tasks: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    """Whole names, or families: kvpress stands for every kvpress:..."""
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """The runs, and what was named and holds none."""
+
+    runs: tuple[Run, ...]
+    skipped: tuple[str, ...] = ()
+
+
+def names_in(texts: Sequence[str]) -> tuple[str, ...]:
+    """`["a,b", "c"]` as a, b and c."""
+    return tuple(name for text in texts for part in text.split(",") if (name := part.strip()))
+
+
+def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Selected:
+    """The runs that are meant, in the order of the names; see above.
+
+    Raises:
+        UserError: a name that is nothing of this, nothing but names without runs, a damaged record.
+        UnknownName: a task, method or model that no run has.
+    """
+    found: dict[Path, None] = {}
+    skipped, methods, ids = [], [], []
+    for name in names:
+        at = at_path(name)
+        if at and not _is_no_record(at):
+            found.update(dict.fromkeys(at))
+        elif _is_method(name):
+            methods.append(name)
+        elif at is not None:
+            skipped.append(name)
+        else:
+            ids.append(name)
+    if skipped and not (found or methods or ids):
+        _refuse(skipped)
+    pool = [(folder, load_record(folder)) for folder in (found or (runs_in(out) if methods or not names else ()))]
+    chosen = [run for run in pool if not methods or _is_of(run[1], methods)]
+    _check(methods, pool, "method", lambda record: str(record.config.get("method")))
+    placed = {folder for folder, _ in chosen}
+    named = [folder for name in ids if (folder := _by_id(name, out)) not in placed]
+    runs = [*chosen, *((folder, load_record(folder)) for folder in named)]
+    return Selected(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped))
+
+
+def _by_id(name: str, out: Path) -> Path:
+    try:
+        return by_id(name, out)
+    except UnknownName:
+        known = [*(folder.name for folder in runs_in(out)), *registry.methods(), *registry.families()]
+        raise UnknownName(f"run in {out}, or method,", name, known) from None
+
+
+def _is_no_record(at: Sequence[Path]) -> bool:
+    return len(at) == 1 and at[0].is_file() and at[0].name != RECORD_FILE
+
+
+def _is_method(name: str) -> bool:
+    return name.partition(":")[0] in {*registry.methods(), *registry.families(), *registry.installed()[0]}
+
+
+def _refuse(skipped: Sequence[str]) -> None:
+    if len(skipped) > 1:
+        raise UserError(f"None of the {len(skipped)} names is a run ({skipped[0]}, ...).", "Name folders of runs.")
+    if Path(skipped[0]).is_file():
+        load_record(Path(skipped[0]))  # says what is wrong with it
+    raise UserError(f"There are no runs in {skipped[0]}.", "Run `ttabench eval` first, or name another folder.")
+
+
+def _is_of(record: RunRecord, methods: Sequence[str]) -> bool:
+    method = str(record.config.get("method"))
+    return method in methods or method.partition(":")[0] in methods
+
+
+def _wanted(runs: Sequence[Run], wanted: Wanted) -> list[Run]:
+    _check(wanted.tasks, runs, "task", lambda record: str(record.config.get("task")))
+    _check(wanted.methods, runs, "method", lambda record: str(record.config.get("method")))
+    _check(wanted.models, runs, "model", lambda record: record.base)
+    kept = [
+        run for run in runs
+        if (not wanted.tasks or str(run[1].config.get("task")) in wanted.tasks)
+        and (not wanted.methods or _is_of(run[1], wanted.methods))
+        and (not wanted.models or run[1].base in wanted.models)
+    ]  # fmt: skip
+    if runs and not kept:
+        asked = ", ".join(name for names in (wanted.tasks, wanted.methods, wanted.models) for name in names)
+        raise UserError(f"None of {len(runs)} runs is of all of these: {asked}.", "Ask for fewer, or list runs.")
+    return kept
+
+
+def _check(names: Sequence[str], runs: Sequence[Run], kind: str, of: Callable[[RunRecord], str]) -> None:
+    """Refuse a name that no run has."""
+    known = {of(record) for _, record in runs}
+    if kind == "method":
+        known |= {name.partition(":")[0] for name in known}
+    for name in names:
+        if runs and name not in known:
+            raise UnknownName(f"{kind} among these runs", name, sorted(known))
