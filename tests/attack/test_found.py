@@ -97,6 +97,18 @@ def test_a_save_that_does_not_fit(
     assert "--force" in line
 
 
+@pytest.mark.parametrize("record", [{"steps": "2"}, {"losses": [1.0]}, {"losses": None}, {"more": 1}], ids=str)
+def test_a_record_of_a_training_of_wrong_types(
+    ttabench: Command, common: list[object], trained: Path, record: dict[str, Any]
+) -> None:
+    (file,) = trained.glob("training/*/training.json")
+    said = json.loads(file.read_text())
+    file.write_text(json.dumps({**said, "record": {**said["record"], **record}}))
+    line = one_line(ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 2,
+                             "--documents", 2, "--out", trained))  # fmt: skip
+    assert "The training state in" in line
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
