@@ -57,7 +57,14 @@ def test_a_broken_archive_of_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"method": 1}, {"base_name": None}, {"step": "2"}, {"stands_on": []}, {"stands_on": {"name": 1}}, {"settings": 1}],
+    [
+        {"method": 1},
+        {"base_name": None},
+        {"step": "2"},
+        {"stands_on": ["a"]},
+        {"stands_on": {"name": 1}},
+        {"settings": 1},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("flag", ["--checkpoint", "--base-checkpoint"])
