@@ -57,7 +57,14 @@ def test_a_broken_archive_of_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"method": 1}, {"base_name": None}, {"step": "2"}, {"stands_on": []}, {"stands_on": {"name": 1}}, {"settings": 1}],
+    [
+        {"method": 1},
+        {"base_name": None},
+        {"step": "2"},
+        {"stands_on": ["a"]},
+        {"stands_on": {"name": 1}},
+        {"settings": 1},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("flag", ["--checkpoint", "--base-checkpoint"])
@@ -95,6 +102,18 @@ def test_a_save_that_does_not_fit(
     assert "The training state in" in line
     assert told in line
     assert "--force" in line
+
+
+@pytest.mark.parametrize("record", [{"steps": "2"}, {"losses": [1.0]}, {"losses": None}, {"more": 1}], ids=str)
+def test_a_record_of_a_training_of_wrong_types(
+    ttabench: Command, common: list[object], trained: Path, record: dict[str, Any]
+) -> None:
+    (file,) = trained.glob("training/*/training.json")
+    said = json.loads(file.read_text())
+    file.write_text(json.dumps({**said, "record": {**said["record"], **record}}))
+    line = one_line(ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--steps", 2,
+                             "--documents", 2, "--out", trained))  # fmt: skip
+    assert "The training state in" in line
 
 
 @pytest.mark.parametrize(

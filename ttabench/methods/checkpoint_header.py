@@ -50,8 +50,8 @@ def header(folder: Path) -> Header:
     texts = (found.method, found.base_name, found.base_fingerprint, found.version)
     objects = (found.settings, found.training, found.stands_on)
     step = found.step is None or isinstance(found.step, int)
-    below = not found.stands_on or all(isinstance(found.stands_on.get(key), str) for key in ("name", "digest"))
     typed = all(isinstance(each, str) for each in texts) and all(isinstance(each, dict) for each in objects)
-    if not (typed and step and below):
+    below = [found.stands_on.get(key) for key in ("name", "digest")] if typed and found.stands_on else []
+    if not (typed and step and all(isinstance(each, str) for each in below)):
         raise UserError(f"{path} is damaged.", "Train the method again.")
     return found

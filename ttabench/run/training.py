@@ -31,6 +31,7 @@ from ttabench.lm.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.trainable import Trainable
+from ttabench.records.partial import typed
 from ttabench.run import saves
 from ttabench.run.training_config import Curve, TrainConfig, TrainRecord, lessons, rate
 
@@ -223,7 +224,9 @@ class _Training:
             moments.setdefault(int(index), {})[kind] = tensor
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
         self.method.carry(groups["carried"])
-        self.record = TrainRecord(**state["record"])
+        self.record = typed(TrainRecord, state["record"])
+        if not self.record.steps == len(self.record.losses) == state["step"]:
+            raise ValueError("its record is of other steps")
 
 
 def _parameters(method: Trainable[Any]) -> list[torch.nn.Parameter]:
