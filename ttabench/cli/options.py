@@ -37,6 +37,20 @@ def complete_task(incomplete: str) -> list[str]:
     return _starting(names(), incomplete)
 
 
+def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Shell completion of a run: ids in `--out`, or those of SUITE/."""
+    from ttabench.report.finding import completed
+
+    return completed(incomplete, Path(ctx.params.get("out") or DEFAULT_OUT))
+
+
+def complete_list(incomplete: str) -> list[str]:
+    """Shell completion of what can be listed."""
+    from ttabench.report.listing import WHAT as LISTS
+
+    return _starting(list(LISTS), incomplete)
+
+
 def batch_size(typed: str | int) -> int:
     """`--batch-size` (a text, or the default) as a number, 0 for auto.
 
@@ -170,10 +184,55 @@ Plot = Annotated[
     typer.Option(help="Also draw quality by step and by bytes of state: a .png or .svg file.", show_default=False),
 ]
 Runs = Annotated[
-    list[str] | None, typer.Argument(help="Runs: folders, globs, or (beginnings of) ids; none for all in --out.")
+    list[str] | None,
+    typer.Argument(help="Runs: folders, globs, or (beginnings of) ids; none for all in --out.",
+                   autocompletion=complete_run),
+]  # fmt: skip
+OneRun = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run: its folder, SUITE/ID, or (the beginning of) an id in --out.",
+                   autocompletion=complete_run),
+]  # fmt: skip
+Everything = Annotated[
+    bool, typer.Option("--all", "-a", help="All settings, figures and texts, not only what tells most.")
 ]
-What = Annotated[str, typer.Argument(help="methods, tasks, models or runs.")]
-Name = Annotated[str, typer.Argument(help="With `methods`: one method, to see its settings.")]
+Page = Annotated[int | None, typer.Option(min=1, help="Show this page of the samples.", show_default=False)]
+PerPage = Annotated[int, typer.Option(min=1, help="Samples of a page.")]
+Wrong = Annotated[bool, typer.Option("--wrong", "-w", help="Only samples without the full score.")]
+Differs = Annotated[
+    str,
+    typer.Option(metavar="RUN", help="Only samples that this other run answered otherwise, both side by side.",
+                 show_default=False, autocompletion=complete_run),
+]  # fmt: skip
+Grep = Annotated[
+    str, typer.Option(metavar="TEXT", help="Only samples with this text, in upper or lower case.", show_default=False)
+]
+What = Annotated[
+    str, typer.Argument(help="methods, tasks, models or runs.", show_default=False, autocompletion=complete_list)
+]
+Name = Annotated[
+    str,
+    typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False,
+                   autocompletion=complete_method),
+]  # fmt: skip
+OfMethod = Annotated[
+    str,
+    typer.Option("--method", "-m", help="With `runs`: only those of this method.", show_default=False,
+                 autocompletion=complete_method),
+]  # fmt: skip
+OfTask = Annotated[
+    str,
+    typer.Option("--task", "-t", help="With `runs`: only those of this task.", show_default=False,
+                 autocompletion=complete_task),
+]  # fmt: skip
+ForModel = Annotated[
+    str,
+    typer.Option("--model", help="With `methods NAME`: the model whose preset is shown.",
+                 autocompletion=complete_model),
+]  # fmt: skip
+ShownPreset = Annotated[
+    str, typer.Option("--preset", help="With `methods NAME`: the preset that is shown.", show_default=False)
+]
 Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
 More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
 Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]

@@ -20,8 +20,6 @@ from ttabench.core.table import Table
 
 COMFORT = 24
 """Cells of a text that wraps, at least, where it is that long."""
-MOST_SPARED = 0.5
-"""Of the columns; rather than without more, a table is shown as blocks."""
 COMMAND = "ttabench "
 """A line with it is for pasting: the terminal wraps it, so that it is copied as one."""
 
@@ -60,16 +58,24 @@ def layout(table: Table, width: int, *, narrow: bool = True) -> Layout:
         return Layout(table)
     if not narrow:
         return Layout(table, _widths(table, max(width, _least(table, FRAMES[0])), FRAMES[0]), FRAMES[0])
-    left, spared = table, list[str]()
     wanted = [name for name in table.spare if name in table.columns]
-    while True:
-        for frame in FRAMES:
-            if _least(left, frame) <= width:
-                return Layout(left, _widths(left, width, frame), frame, tuple(spared))
-        if not wanted or len(spared) + 1 > MOST_SPARED * len(table.columns):
-            return Layout(table)
-        spared.append(wanted.pop(0))
-        left = left.without(spared[-1])
+    for count in range(len(wanted) + 1):
+        if found := _fitting(table, wanted[:count], width):
+            # what went first may have room again where a wide column went after it
+            for name in reversed(wanted[: max(0, count - 1)]):
+                found = _fitting(table, [other for other in found.spared if other != name], width) or found
+            return found
+    return Layout(table)
+
+
+def _fitting(table: Table, spared: Sequence[str], width: int) -> Layout | None:
+    """The table without some columns, in the first frame that has room; None where none has."""
+    left = table
+    for name in spared:
+        left = left.without(name)
+    frames = (frame for frame in FRAMES if _least(left, frame) <= width)
+    frame = next(frames, None)
+    return frame and Layout(left, _widths(left, width, frame), frame, tuple(spared))
 
 
 def draw(table: Table, screen: Console, *, narrow: bool) -> None:
@@ -178,14 +184,14 @@ def _grid(found: Layout) -> RichTable:
     for column, width in zip(table.columns, found.widths, strict=True):
         right = column.startswith("#")
         heading = _text(column.lstrip("#"), width)
-        made.add_column(heading, justify="right" if right else "left", width=width, no_wrap=True, overflow="ignore")
+        made.add_column(heading, justify="right" if right else "left", width=width, no_wrap=True, overflow="crop")
     for row in table.rows:
         made.add_row(*map(_text, row, found.widths))
     return made
 
 
 def _text(cell: str, width: int) -> Text:
-    return Text(wrapped(cell, width), no_wrap=True, overflow="ignore")
+    return Text(wrapped(cell, width), no_wrap=True, overflow="crop")
 
 
 def _blocks(table: Table, screen: Console) -> None:

@@ -10,6 +10,7 @@ from ttabench.core.render import Cell, Table, count, number, plus_minus, size
 from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.records.schema import Row, RunRecord, has_samples
+from ttabench.report.configuration import apart
 from ttabench.report.compare import Comparison, Difference, Entry, over_runs
 from ttabench.report.frames import crossed
 from ttabench.report.pairing import answered
@@ -97,23 +98,29 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     """`list runs`: one line a run."""
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
-    for record, path in runs:
+    for (record, path), settings in zip(runs, apart([record for record, _ in runs]), strict=True):
         config = record.config
         row = record.value(record.main_metric)
         value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
         named = (_answering(record), str(config.get("task", "")))
         seed = config.get("seed", "")
+        made = record.created[:16].replace("T", " ")
         rows.append((
-            record.id, *named, record.source, record.base, str(seed), str(record.n), value, record.created
+            record.id, named[0], settings, named[1], record.source, record.base, str(seed), str(record.n), value, made
         ))  # fmt: skip
         data.append({
-            "run": record.id, "method": config.get("method"), "state_of": record.state_of, "task": named[1],
-            "source": record.source, "model": record.base, "seed": seed, "n": record.n,
+            "run": record.id, "method": config.get("method"), "state_of": record.state_of, "settings": settings,
+            "task": named[1], "source": record.source, "model": record.base, "seed": seed, "n": record.n,
             "metric": row.metric if row else None, "value": row.value if row else None,
             "created": record.created, "path": str(path),
         })  # fmt: skip
-    columns = ("run", "method", "task", "source", "model", "#seed", "#n", "#result", "created")
-    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
+    columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
+    return Table(
+        title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True,
+        caption="settings: what sets runs of one method and task apart. One in full: ttabench show RUN",
+        names=("run", "method", "task", "source", "model", "created"),
+        spare=("created", "#n", "source", "model"),
+    )  # fmt: skip
 
 
 def comparison_tables(found: Comparison) -> list[Table]:
