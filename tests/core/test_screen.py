@@ -68,7 +68,10 @@ def test_names_and_numbers_stay_on_one_line(table: Table, width: int) -> None:
 RUNS = Table(
     title="runs",
     columns=("run", "what it is", "#score", "made"),
-    rows=(("3f0c2a9b71de", "one that has many words", "65.6 ± 8.5", "today"), ("aa11", "another", "1.0 ± 0.5", "today")),
+    rows=(
+        ("3f0c2a9b71de", "one that has many words", "65.6 ± 8.5", "today"),
+        ("aa11", "another", "1.0 ± 0.5", "today"),
+    ),
     names=("run",),
 )
 

@@ -1,5 +1,8 @@
 """Errors a user can mend. Each is one line: what, where, how to mend it."""
 
+CLOSE = 0.5
+"""Least share of letters that a name has in common with one that is suggested, in order (`difflib`)."""
+
 
 class UserError(Exception):
     """Bad input. The command line prints it as one line and leaves with exit code 2, without a traceback.
@@ -16,7 +19,7 @@ class UserError(Exception):
 
 
 class UnknownName(UserError):
-    """A name that is in no registry; names the closest one that is.
+    """A name that is in no registry; names the closest one that is, or all where none is close.
 
     Args:
         kind: what was looked for: "method", "task", "model", "setting" ...
@@ -27,6 +30,6 @@ class UnknownName(UserError):
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
         from difflib import get_close_matches
 
-        close = get_close_matches(name, known, n=1, cutoff=0.4)
+        close = get_close_matches(name, known, n=1, cutoff=CLOSE)
         hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(sorted(known))}."
         super().__init__(f"Unknown {kind} {name!r}.", hint)

@@ -6,6 +6,7 @@ which; then every row becomes a block of lines. A word that is wider than the sc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,8 +21,8 @@ from ttabench.core.table import Table
 
 COMFORT = 24
 """Cells of a text that wraps, at least, where it is that long."""
-COMMAND = "ttabench "
-"""A line with it is for pasting: the terminal wraps it, so that it is copied as one."""
+COMMAND = re.compile(r"(?:^|: )ttabench [a-z]")
+"""A line with one is for pasting: the terminal wraps it, so that it is copied as one."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ def _fitting(table: Table, spared: Sequence[str], width: int) -> Layout | None:
     left = table
     for name in spared:
         left = left.without(name)
-    frames = (frame for frame in FRAMES if _least(left, frame) <= width)
-    frame = next(frames, None)
-    return frame and Layout(left, _widths(left, width, frame), frame, tuple(spared))
+    for frame in FRAMES:
+        if _least(left, frame) <= width:
+            return Layout(left, _widths(left, width, frame), frame, tuple(spared))
+    return None
 
 
 def draw(table: Table, screen: Console, *, narrow: bool) -> None:
@@ -96,7 +98,7 @@ def draw(table: Table, screen: Console, *, narrow: bool) -> None:
 def tell(text: str, screen: Console, style: str, *, wrap: bool) -> None:
     """Print lines; on a terminal they wrap between words, commands aside."""
     for line in printable(text).splitlines():
-        told = line if not wrap or COMMAND in line else wrapped(line, screen.width)
+        told = line if not wrap or COMMAND.search(line) else wrapped(line, screen.width)
         screen.print(Text(told, style=style), soft_wrap=True)
 
 
@@ -120,11 +122,14 @@ def wrapped(text: str, width: int) -> str:
 
 def shown(table: Table) -> Table:
     """The table as its cells are printed: without what a terminal would obey, and folded."""
+
     def clean(cells: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(printable(cell).expandtabs(4) for cell in cells)
 
-    named = {"columns": clean(table.columns), "names": clean(table.names), "spare": clean(table.spare)}
-    return replace(table, rows=tuple(map(clean, table.rows)), **named).folded()
+    return replace(
+        table, rows=tuple(map(clean, table.rows)), columns=clean(table.columns), names=clean(table.names),
+        spare=clean(table.spare),
+    ).folded()  # fmt: skip
 
 
 def _cells(table: Table) -> Iterator[tuple[str, list[str]]]:
@@ -208,6 +213,6 @@ def _blocks(table: Table, screen: Console) -> None:
 def _field(heading: str, cell: str, wide: int, screen: Console) -> None:
     """A line of a block; what follows stands under its first word."""
     first = f"  {heading}" + " " * (wide - 2 - cell_len(heading))
-    whole = COMMAND in cell
+    whole = COMMAND.match(cell)
     told = cell if whole else wrapped(cell, max(1, screen.width - wide)).replace("\n", "\n" + " " * wide)
     screen.print(Text(first + told), soft_wrap=True)

@@ -72,7 +72,9 @@ def _overview(out: Path) -> Table:
         ("runs", len(ids_in(out)), f"what is stored in {out}"),
     )
     rows = tuple((f"list {what}", str(count), meaning) for what, count, meaning in counts)
-    data = tuple({"list": what, "count": count, "meaning": meaning} for what, count, meaning in counts)
+    data: tuple[Mapping[str, Cell], ...] = tuple(
+        {"list": what, "count": count, "meaning": meaning} for what, count, meaning in counts
+    )
     columns = ("ttabench", "#there are", "of what")
     return Table(title="lists", columns=columns, rows=rows, data=data, names=("ttabench",))
 
@@ -131,10 +133,12 @@ def _settings(method: str, wanted: Wanted) -> Table:
     spec = registry.find(method)
     found, preset = settings_table(method, spec), preset_for(spec, wanted.preset, wanted.model)
     values = [str(getattr(spec.presets[preset], row[0])) for row in found.rows] if preset else []
-    rows = [(key, default, f"({_kind(kind)}) {meaning}".rstrip()) for key, kind, default, meaning in found.rows]
+    rows: list[tuple[str, ...]] = [
+        (key, default, f"({_kind(kind)}) {meaning}".rstrip()) for key, kind, default, meaning in found.rows
+    ]
     columns: tuple[str, ...] = ("setting", "default", "meaning")
     if preset:
-        rows = [(key, default, value, told) for (key, default, told), value in zip(rows, values, strict=True)]
+        rows = [(*row[:2], value, row[2]) for row, value in zip(rows, values, strict=True)]
         columns = ("setting", "default", f"in {preset}", "meaning")
         data = tuple({**row, "preset": value} for row, value in zip(found.data, values, strict=True))
         found = replace(found, data=data)
