@@ -3,6 +3,9 @@
 CLOSE = 0.5
 """Least share of letters that a name has in common with one that is suggested, in order (`difflib`)."""
 
+MOST_NAMED = 40
+"""Of what there is, in one message."""
+
 
 class UserError(Exception):
     """Bad input. The command line prints it as one line and leaves with exit code 2, without a traceback.
@@ -31,5 +34,10 @@ class UnknownName(UserError):
         from difflib import get_close_matches
 
         close = get_close_matches(name, known, n=1, cutoff=CLOSE)
-        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(sorted(known))}."
+        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {_listed(sorted(known))}."
         super().__init__(f"Unknown {kind} {name!r}.", hint)
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

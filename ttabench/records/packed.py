@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,18 @@ def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     kept = sample_columns(run)
     if kept is None:
         return None
-    import pyarrow.compute as pc
+    import pyarrow as pa
 
     wanted = kept if columns is None else list(columns)
     table = _samples(*_version(run.parent / ALL_SAMPLES_FILE), ("run", *wanted))
-    return table.filter(pc.field("run") == run.name).select(wanted)
+    # slices, not a filter, for which pyarrow imports pandas
+    parts, first = [table.slice(0, 0)], 0
+    for name, rows in groupby(table["run"].to_pylist()):
+        count = sum(1 for _ in rows)
+        if name == run.name:
+            parts.append(table.slice(first, count))
+        first += count
+    return pa.concat_tables(parts).select(wanted)
 
 
 def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
@@ -110,8 +118,10 @@ def _runs(path: Path, _changed: tuple[int, ...]) -> dict[str, Packed]:
 
 @lru_cache(maxsize=16)
 def _own_columns(path: Path, _changed: tuple[int, ...]) -> dict[str, list[str]]:
-    found = read_table(path, ("run", "own_columns")).group_by(["run", "own_columns"]).aggregate([]).to_pylist()
-    return {row["run"]: row["own_columns"].split() for row in found}
+    # not `group_by`, for which pyarrow imports pandas
+    found = read_table(path, ("run", "own_columns"))
+    told = dict(zip(found["run"].to_pylist(), found["own_columns"].to_pylist(), strict=True))
+    return {run: columns.split() for run, columns in told.items()}
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ from ttabench.core.render import Cell, Table, count, figure, number, size
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.command import command_of
-from ttabench.report.configuration import changes, flat, typed, whole
+from ttabench.report.configuration import NAMED, changes, flat, typed, whole
 from ttabench.report.tables import answering, main_rows, named, shown
 
 MOST_SUBTASKS = 8
@@ -119,7 +119,7 @@ def _configuration(record: RunRecord) -> Table:
     config = flat(whole(record.config).to_json())
     differing = changes(record.config)
     keys = [*(key for key in config if key in differing), *(key for key in config if key not in differing)]
-    rows = tuple((key, typed(config[key]) or "-", "" if key in differing else "default") for key in keys)
+    rows = tuple((key, typed(config[key]) or "-", "" if key in differing or key in NAMED else "default") for key in keys)
     return Table(title="configuration", columns=("setting", "value", ""), rows=rows, names=("setting",))
 
 

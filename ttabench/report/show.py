@@ -130,7 +130,7 @@ def _page(
 def _kind(wanted: Samples) -> str:
     kinds = ["wrong"] * wanted.wrong + [f"unlike {wanted.differs}"] * bool(wanted.differs)
     kinds += [f"with {wanted.grep!r}"] * bool(wanted.grep)
-    return f"{', '.join(kinds)}: " if kinds else ""
+    return "".join(f", {kind}" for kind in kinds)
 
 
 def _blocks(title: str, samples: Sequence[Sample], metrics: Sequence[str], longest: int) -> Table:
