@@ -119,7 +119,9 @@ def _configuration(record: RunRecord) -> Table:
     config = flat(whole(record.config).to_json())
     differing = changes(record.config)
     keys = [*(key for key in config if key in differing), *(key for key in config if key not in differing)]
-    rows = tuple((key, typed(config[key]) or "-", "" if key in differing or key in NAMED else "default") for key in keys)
+    rows = tuple(
+        (key, typed(config[key]) or "-", "" if key in differing or key in NAMED else "default") for key in keys
+    )
     return Table(title="configuration", columns=("setting", "value", ""), rows=rows, names=("setting",))
 
 
