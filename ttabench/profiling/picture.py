@@ -109,13 +109,16 @@ def ticks(low: float, high: float, base: int) -> list[float]:
         high: above `low`.
         base: 2 for bytes, 10 for all else.
     """
-    if high / low < CLOSE[base]:
-        exact = (high - low) / STEPS
-        unit = float(base) ** math.floor(math.log(exact, base))
-        step = next(times * unit for times in (1, 2, 5, 10) if times * unit >= exact)
-        return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
     found: list[float] = []
+    if high / low < CLOSE[base]:
+        unit = float(base) ** math.floor(math.log((high - low) / STEPS, base))
+        for times in (4, 2, 1, 0.5) if base == 2 else (10, 5, 2, 1, 0.5):
+            step = times * unit
+            found = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+            if len(found) >= FEWEST_TICKS:
+                break
+        return found
+    exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
     for parts in ((1,), (1, 3), (1, 2, 5)) if base == 10 else ((1,), (1, 1.5)):
         all_of_them = (part * float(base) ** exponent for exponent in exponents for part in parts)
         found = [value for value in all_of_them if low <= value <= high]
