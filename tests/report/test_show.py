@@ -112,6 +112,9 @@ def test_samples_alone_where_some_are_asked_for(ttabench: Command, out: Path) ->
     assert numbers("--grep", "nothing of it") == []
     assert numbers("--differs", THEIRS[:4]) == ["4"]
     assert numbers("--differs", THEIRS, "--wrong") == []
+    assert (
+        "samples, wrong, with 'bob': 1, page 1 of 1" in ttabench("show", OURS, "--out", out, "-w", "--grep", "bob").out
+    )
 
 
 def test_two_answers_stand_side_by_side(ttabench: Command, out: Path) -> None:

@@ -111,10 +111,7 @@ def _page(
 ) -> list[Table]:
     """A block a sample; where two runs are held against each other, a table of both below it."""
     part, page, pages = page_of(samples, wanted)
-    first, last = (part[0].number, part[-1].number) if part else (0, 0)
-    title = (
-        f"samples: {_kind(wanted)}{len(samples)}, page {page} of {pages}" if part else f"samples: {_kind(wanted)}none"
-    )
+    title = f"samples{_kind(wanted)}: " + (f"{len(samples)}, page {page} of {pages}" if part else "none")
     metrics = metrics_of(part, runs[0])
     longest = sys.maxsize if everything else LONGEST
     if wanted.differs and runs[1] is not None:
@@ -122,7 +119,7 @@ def _page(
         tables = [replace(tables[0], title=title), *tables[1:]] if tables else [Table(title=title, columns=(), rows=())]
     else:
         tables = [_blocks(title, part, metrics, longest)]
-    if page < pages and first <= last:
+    if page < pages:
         tables[-1] = replace(tables[-1], caption=f"Next: --page {page + 1}")
     return tables
 
