@@ -102,3 +102,7 @@ def test_what_is_for_pasting_is_one_line(text: str) -> None:
     tell(text, screen, "", wrap=True)
     assert isinstance(screen.file, io.StringIO)
     assert screen.file.getvalue() == text + "\n"
+
+
+def test_a_table_without_rows_says_so() -> None:
+    assert lines(Table(title="runs", columns=("run",), rows=()), 80) == ["runs", "(none)"]

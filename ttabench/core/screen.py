@@ -84,7 +84,9 @@ def draw(table: Table, screen: Console, *, narrow: bool) -> None:
     """Print a table, its title above it, its caption below."""
     found = layout(shown(table), screen.width, narrow=narrow)
     tell(table.folded().title, screen, "bold", wrap=narrow)
-    if found.frame is None:
+    if not table.rows and not table.prose:
+        tell("(none)", screen, "", wrap=narrow)
+    elif found.frame is None:
         _blocks(found.table, screen)
     else:
         screen.print(_grid(found), crop=False, soft_wrap=not narrow)

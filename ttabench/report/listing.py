@@ -143,7 +143,8 @@ def _settings(method: str, wanted: Wanted) -> Table:
         data = tuple({**row, "preset": value} for row, value in zip(found.data, values, strict=True))
         found = replace(found, data=data)
     caption = f"{found.caption}\n{_taken(spec, wanted, preset)}"
-    return replace(found, columns=columns, rows=tuple(rows), names=columns[:1], caption=caption)
+    spare = columns[1:-2]  # the defaults, where a preset stands beside them
+    return replace(found, columns=columns, rows=tuple(rows), names=columns[:1], caption=caption, spare=spare)
 
 
 def _kind(kind: str) -> str:

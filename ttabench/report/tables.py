@@ -128,7 +128,7 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
     return Table(
         title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True,
-        caption="settings: what sets runs of one method and task apart. One in full: ttabench show RUN",
+        caption="settings: what sets runs of one method and task apart.\nOne in full: ttabench show RUN",
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
     )  # fmt: skip
