@@ -90,7 +90,9 @@ def test_seeds_quiet_compare_and_list(ttabench: Command, common: list[object], t
     assert quiet.code == 0
     assert quiet.err == ""
     assert [Path(folder).parent for folder in folders] == [runs, runs]
-    assert ttabench("eval", "--method", "icl", *common, "--seeds", "0,1").out.count("f1_max") >= 2
+    told = ttabench("eval", "--method", "icl", *common, "--seeds", "0,1").out
+    assert "Main metric: f1. Others: " in told
+    assert told.count("f1_max") == 1, "one figure over both seeds, below the table"
     found = ttabench("compare", "--out", runs, "--json").json()
     assert {row["method"] for row in found["runs"]} == {"none", "icl"}
     assert found["differences"][0]["n"] == sum(row["n"] for row in found["runs"]) / 2
@@ -200,9 +202,32 @@ def test_settings_of_a_method_are_explained(ttabench: Command) -> None:
     assert "int or None" in shown
 
 
+def test_settings_stand_beside_those_of_a_preset(ttabench: Command) -> None:
+    def row(*words: str) -> dict[str, str]:
+        listed = ttabench("list", "methods", "templora", *words, "--json").json()["settings of templora"]
+        found: dict[str, str] = next(each for each in listed if each["setting"] == "lr")
+        return found
+
+    assert (row()["default"], row()["preset"]) == ("5e-05", "0.003")
+    assert "preset" not in row("--model", "gpt2")
+    assert row("--preset", "temp-lora")["preset"] != row()["preset"]
+    assert "begins with preset nano" in ttabench("list", "methods", "templora").out
+    assert "begins with the defaults" in ttabench("list", "methods", "templora", "--model", "gpt2").out
+    assert "Unknown preset" in one_line(ttabench("list", "methods", "templora", "--preset", "temporal"))
+    assert "are of one method" in one_line(ttabench("list", "tasks", "--preset", "nano"))
+    assert "choose among runs" in one_line(ttabench("list", "tasks", "--task", "piqa"))
+
+
+def test_a_bare_list_says_what_can_be_listed(ttabench: Command, tmp_path: Path) -> None:
+    ran = ttabench("list", "--out", tmp_path)
+    assert ran.code == 0
+    for what in ("methods", "tasks", "models", "runs"):
+        assert f"list {what}" in ran.out
+
+
 def test_help_and_version(ttabench: Command) -> None:
     assert ttabench("--version").out.startswith("ttabench ")
-    for command in ("eval", "train", "adapt", "ask", "compare", "list", "profile"):
+    for command in ("eval", "train", "adapt", "ask", "compare", "show", "list", "profile"):
         assert command in ttabench("--help").out
         assert ttabench(command, "--help").code == 0
 

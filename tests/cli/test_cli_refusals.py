@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from tests.conftest import Command, one_line
 from ttabench.cli import app as cli
 from ttabench.core import environment
+from ttabench.lm import hub
 from ttabench.records.schema import load_record
 
 
@@ -245,3 +248,19 @@ def test_an_error_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("ttabench.report.listing.show", broken)
     with pytest.raises(AssertionError, match="our own bug"):
         cli.run(["list", "models"])
+
+
+def test_a_wrong_model_is_named_before_its_data(ttabench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(*_given: object) -> None:
+        raise LocalEntryNotFoundError("no network")
+
+    monkeypatch.setattr(hub, "offline_if_unreachable", lambda: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", nowhere)
+    line = one_line(ttabench("eval", "--model", "nobody/nothing"))
+    assert "Model 'nobody/nothing' cannot be loaded: it is not in the local cache" in line
+
+
+def test_a_name_that_nothing_is_like_gets_the_list(ttabench: Command) -> None:
+    line = one_line(ttabench("eval", "--task-set", "nonsense=1"))
+    assert "Did you mean" not in line
+    assert "Known: answer_tokens," in line

@@ -48,7 +48,7 @@ def test_a_command_of_ours_parses_and_names_what_there_is(line: str) -> None:
     if words[0] == "compare":
         assert set(typed["task"] or ()) <= set(cards.names())
         return
-    task = typed.get("task")
+    task = typed.get("task") or None
     assert task is None or task in cards.names() or task.endswith(".yaml") or readable(Path(task)), task
     if words[0] == "eval" and task in cards.names():
         told = [text for text in typed["task_set"] or () if not text.startswith("articles=")]  # twins have few titles
@@ -57,7 +57,7 @@ def test_a_command_of_ours_parses_and_names_what_there_is(line: str) -> None:
         if method.endswith(".py") or method.startswith("kvpress:"):
             continue
         spec = registry.find(method)
-        if words[0] != "profile":
+        if words[0] not in ("profile", "list"):
             settings_of(spec, typed_settings(spec, typed.get("set_") or ()), preset_for(spec, typed["preset"], "nano"))
 
 

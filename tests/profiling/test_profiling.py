@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
+from ttabench.core.render import size
 from ttabench.core.sizes import lengths, memory, short, tokens
 from ttabench.cost import shape_from
 from ttabench.lm.generation import generate, greedy_tokens
@@ -30,6 +31,7 @@ from ttabench.profiling.counting import Counter
 from ttabench.profiling.load import Load
 from ttabench.profiling.machine import Limits, machine_limits
 from ttabench.profiling.measure import Measuring
+from ttabench.profiling.picture import ticks
 from ttabench.profiling.rows import added, figure
 from ttabench.profiling.text import pieces, question
 from ttabench.profiling.training_cost import training
@@ -311,3 +313,16 @@ def test_the_preset_of_streams_reads_beyond_the_positions_with_a_constant_state(
         read = pieces(lm, wanted, 256)
         sizes.append(method.adapt(method.begin(1), [[piece] for piece in read]).nbytes)
     assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("base", [2, 10])
+def test_every_axis_has_figures_to_read(base: int) -> None:
+    """From a few per cent to nine orders of magnitude."""
+    for low in (0.37, 3.0, 408e6, 20e3):
+        for ratio in (1.05, 1.3, 1.9, 2.1, 4.0, 5.9, 6.1, 9.0, 50.0, 1e4, 1e9):
+            found = ticks(low, low * ratio, base)
+            assert 2 <= len(found) <= 14, (low, ratio, found)
+            assert found == sorted(set(found))
+            assert all(low <= value <= low * ratio * 1.0001 for value in found)
+    assert [size(value) for value in ticks(408 * 2**20, 469 * 2**20, 2)] == ["416 MiB", "432 MiB", "448 MiB", "464 MiB"]
+    assert ticks(0.5, 0.75, 10) == pytest.approx([0.5, 0.6, 0.7])

@@ -1,4 +1,4 @@
-"""The command line: `ttabench eval | train | adapt | ask | compare | profile | list | check | new`.
+"""The command line: `ttabench eval | train | adapt | ask | compare | show | profile | list | check | new`.
 
 Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
 fault of the user's is one line on standard error and exit code 2, see `ending`.
@@ -256,12 +256,42 @@ def ask(
 app.command()(compare)
 
 
+@app.command()
+def show(
+    run_: o.OneRun,
+    everything: o.Everything = False,
+    page: o.Page = None,
+    per_page: o.PerPage = 4,
+    wrong: o.Wrong = False,
+    differs: o.Differs = "",
+    grep: o.Grep = "",
+    out: o.Out = o.DEFAULT_OUT,
+    form: o.Form = "table",
+    json: o.AsJson = False,
+) -> None:
+    """Show one stored run: its command, settings, figures and costs, then what it was asked and answered."""
+    from ttabench.report import show as report
+
+    chosen = report.Samples(page=page, per_page=per_page, wrong=wrong, differs=differs, grep=grep)
+    report.show(run_, out, chosen, "json" if json else form, everything=everything)
+
+
 @app.command("list")
-def list_(what: o.What, name: o.Name = "", out: o.Out = o.DEFAULT_OUT, json: o.AsJson = False) -> None:
+def list_(
+    what: o.What = "",
+    name: o.Name = "",
+    method: o.OfMethod = "",
+    task: o.OfTask = "",
+    model: o.ForModel = "nano",
+    preset: o.ShownPreset = "",
+    out: o.Out = o.DEFAULT_OUT,
+    json: o.AsJson = False,
+) -> None:
     """List methods, tasks, models or runs."""
     from ttabench.report import listing
 
-    listing.show(what, name, out, json)
+    wanted = listing.Wanted(out=out, method=method, task=task, model=model, preset=preset)
+    listing.show(what, name, wanted, json)
 
 
 @app.command()

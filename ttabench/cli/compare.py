@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.files import replacing, unwritable
+from ttabench.core.files import write_bytes_atomically
 from ttabench.core.printable import printable
 from ttabench.core.render import Table
 from ttabench.report.compare import Comparison, compared
@@ -126,7 +126,7 @@ def _deliver(form: str, save: Path | None, found: Comparison, more: Sequence[Tab
         with redirect_stdout(text):
             _show(form, found, more)
         content = text.getvalue().encode("utf-8", "backslashreplace")
-    _write(save, content)
+    write_bytes_atomically(save, content)
 
 
 def _show(form: str, found: Comparison, more: Sequence[Table]) -> None:
@@ -141,14 +141,6 @@ def _show(form: str, found: Comparison, more: Sequence[Table]) -> None:
         else:
             sys.stdout.write(printable(f"{verdict(found)}.\n\n"))
         render.show([*comparison_tables(found), *more], render.known_format(form))
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        with replacing(path) as scratch:
-            scratch.write_bytes(content)
-    except OSError as error:
-        raise unwritable(path.parent, error) from None
 
 
 def _is_sound(found: Comparison) -> bool:

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ttabench.cli.options import DEFAULT_OUT, HOW, AsJson, Out, complete_method, complete_model, complete_task
+from ttabench.cli.completion import complete_method, complete_model, complete_run, complete_task
+from ttabench.cli.options import DEFAULT_OUT, HOW, AsJson, Out
 
 WHICH, SAID = "Which runs", "What is said of them"
 Metric = Annotated[
@@ -30,8 +31,9 @@ Plot = Annotated[
 ]  # fmt: skip
 Runs = Annotated[
     list[str] | None,
-    typer.Argument(help="Runs: folders, globs, (beginnings of) ids; and names of methods. None for all in --out."),
-]
+    typer.Argument(help="Runs: folders, globs, (beginnings of) ids; and names of methods. None for all in --out.",
+                   autocompletion=complete_run),
+]  # fmt: skip
 Tasks = Annotated[
     list[str] | None,
     typer.Option("--task", "-t", help="Only these tasks: a list with commas, or repeat.", rich_help_panel=WHICH,

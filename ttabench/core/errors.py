@@ -1,5 +1,11 @@
 """Errors a user can mend. Each is one line: what, where, how to mend it."""
 
+CLOSE = 0.5
+"""Least share of letters that a name has in common with one that is suggested, in order (`difflib`)."""
+
+MOST_NAMED = 40
+"""Of what there is, in one message."""
+
 
 class UserError(Exception):
     """Bad input. The command line prints it as one line and leaves with exit code 2, without a traceback.
@@ -16,7 +22,7 @@ class UserError(Exception):
 
 
 class UnknownName(UserError):
-    """A name that is in no registry; names the closest one that is.
+    """A name that is in no registry; names the closest one that is, or all where none is close.
 
     Args:
         kind: what was looked for: "method", "task", "model", "setting" ...
@@ -27,6 +33,11 @@ class UnknownName(UserError):
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
         from difflib import get_close_matches
 
-        close = get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(sorted(known))}."
+        close = get_close_matches(name, known, n=1, cutoff=CLOSE)
+        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {_listed(sorted(known))}."
         super().__init__(f"Unknown {kind} {name!r}.", hint)
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -131,9 +131,18 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         UserError: the folder cannot be written.
     """
+    write_bytes_atomically(path, _bytes(text))
+
+
+def write_bytes_atomically(path: Path, content: bytes) -> None:
+    """The same of what is no text.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
     try:
         with replacing(path) as scratch:
-            scratch.write_bytes(_bytes(text))
+            scratch.write_bytes(content)
     except OSError as error:
         raise unwritable(path.parent, error) from None
 

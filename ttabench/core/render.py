@@ -11,46 +11,27 @@ import io
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Literal
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
-from rich.text import Text
 
+from ttabench.core import screen
 from ttabench.core.bars import progress as progress
 from ttabench.core.emphasis import Bold
 from ttabench.core.errors import UnknownName
 from ttabench.core.printable import printable
 from ttabench.core.progress import loaded
+from ttabench.core.table import Cell as Cell
+from ttabench.core.table import Table as Table
 from ttabench.core.types import Json
 
 Format = Literal["table", "markdown", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
-Cell = str | int | float | None
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What `printable` shows as escapes and JSON leaves as it is."""
 LARGE = 1e9
 """From here on a number is shown by its order of magnitude."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table to be shown in any format.
-
-    Attributes:
-        columns: heading of each column; those that begin with "#" hold numbers and are aligned right.
-        rows: cells for people.
-        data: the same rows as exact values with their own keys, for CSV and JSON.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    data: tuple[Mapping[str, Cell], ...] = ()
-    caption: str = ""
 
 
 def known_format(name: str) -> Format:
@@ -80,11 +61,9 @@ def show(tables: Sequence[Table], form: Format = "table") -> None:
     elif form == "markdown":
         sys.stdout.write(printable("\n".join(as_markdown(table) for table in tables)))
     else:
-        screen = console()
+        where = console()
         for table in tables:
-            screen.print(_as_rich(table))
-            if table.caption:
-                screen.print(Text(printable(table.caption), style="dim"), soft_wrap=True)
+            screen.draw(table, where, narrow=sys.stdout.isatty())
 
 
 def print_json(value: Json) -> None:
@@ -107,23 +86,7 @@ def _write(text: str) -> None:
 
 def remark(text: str, style: str = "yellow") -> None:
     """One line on standard error."""
-    console(stderr=True).print(Text(printable(text), style=style), soft_wrap=True)
-
-
-def _as_rich(table: Table) -> RichTable:
-    made = RichTable(title=_cell(table.title), title_justify="left", title_style="bold", header_style="bold")
-    for column in table.columns:
-        right = column.startswith("#")
-        made.add_column(_cell(column.lstrip("#")), justify="right" if right else "left", overflow="fold")
-    for row in table.rows:
-        made.add_row(*map(_cell, row))
-    return made
-
-
-def _cell(text: str) -> str:
-    """A text as rich takes it, to be shown as it is."""
-    shown = escape(printable(text))
-    return f"[bold]{shown}[/bold]" if isinstance(text, Bold) else shown
+    screen.tell(text, console(stderr=True), style, wrap=sys.stderr.isatty())
 
 
 def as_markdown(table: Table) -> str:

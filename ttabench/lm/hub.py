@@ -127,6 +127,31 @@ def digest_of(name: str) -> str:
     return digest(place) if place.exists() else ""
 
 
+def check_hub(name: str) -> None:
+    """Whether a model of the hub is there: its configuration is in the cache, or is fetched.
+
+    Raises:
+        UserError: the hub has no such model, does not give it to everybody, or cannot be reached.
+    """
+    if name == NANO or name in ARCHITECTURES or Path(find_source(name)).exists():
+        return
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    offline_if_unreachable()
+    try:
+        hf_hub_download(name, "config.json")
+    except RepositoryNotFoundError:
+        reason = "the hub has none of this name, or does not show it"
+    except LocalEntryNotFoundError:
+        reason = "it is not in the local cache, and the hub cannot be reached"
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:160].rstrip(".")
+    else:
+        return
+    raise UserError(f"Model {name!r} cannot be loaded: {reason}.", "Give a folder, or one of `ttabench list models`.")
+
+
 def random(
     name: str, dtype: torch.dtype | None, device: torch.device, seed: int
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, str]:

@@ -88,6 +88,9 @@ HEADS = (
     "#total FLOPs", "cheaper than icl", "fits",
 )  # fmt: skip
 
+SPARE = ("#floats", "#added", "#KV adapting", "#KV asking", "fits", "#query FLOPs", "#adapt FLOPs")
+"""Columns that a narrow screen leaves out, in this order."""
+
 
 def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
     """A line a method and length."""
@@ -114,7 +117,10 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
     if not all(row["implemented"] for row in rows):
         told.append("* a formula only: ttabench does not run it.")
     title = f"cost on paper of {model} ({render.count(first['base_parameters'])} parameters)"
-    return render.Table(title=title, columns=HEADS, rows=lines, data=tuple(rows), caption=" ".join(told))
+    return render.Table(
+        title=title, columns=HEADS, rows=lines, data=tuple(rows), caption=" ".join(told), fold=True,
+        names=("method", "cheaper than icl", "fits"), spare=SPARE,
+    )  # fmt: skip
 
 
 def _cheaper(row: Mapping[str, Json]) -> str:

@@ -7,6 +7,7 @@ In the manner of StreamAdapter's Figure 5 (arXiv 2411.09289).
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,11 @@ PANELS = {
     "training": (("train_ms_per_sample", "training, ms a sample"), ("document_peak_bytes", "peak of a document")),
 }  # fmt: skip
 """Figures drawn in each mode, and what their axes say."""
+FEWEST_TICKS, MOST_TICKS = 3, 9
+CLOSE = {2: 2, 10: 6}
+"""Up to which ratio of its ends an axis has even steps, by the base of its powers."""
+STEPS = 4
+"""Between ticks where an axis is short, about."""
 
 
 def plot(record: ProfileRecord, path: Path) -> Path:
@@ -81,12 +87,46 @@ def _draw(axes: Axes, record: ProfileRecord, name: str) -> None:
         )
         _mark(axes, rows, f"C{number}")
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2 if name.endswith("_bytes") else 10)
-    if name.endswith("_bytes"):
-        axes.yaxis.set_major_formatter(lambda value, _: size(value))
+    axes.set_yscale("log")
+    _ticks(axes, name)
     axes.set_xticks(lengths, [short(length) for length in lengths])
     axes.set_xlabel("tokens of context")
     axes.grid(alpha=0.3)
+
+
+def _ticks(axes: Axes, name: str) -> None:
+    """Round figures that read as they are, however little the values differ."""
+    shown = size if name.endswith("_bytes") else "{:,.6g}".format
+    low, high = axes.get_ylim()
+    axes.set_yticks(ticks(low, high, 2 if name.endswith("_bytes") else 10))
+    axes.set_yticks([], minor=True)
+    axes.yaxis.set_major_formatter(lambda value, _: shown(value))
+
+
+def ticks(low: float, high: float, base: int) -> list[float]:
+    """Three to nine round figures from `low` to `high`: even steps where they are close, else powers and their parts.
+
+    Args:
+        low: above 0.
+        high: above `low`.
+        base: 2 for bytes, 10 for all else.
+    """
+    found: list[float] = []
+    if high / low < CLOSE[base]:
+        unit = float(base) ** math.floor(math.log((high - low) / STEPS, base))
+        for times in (4, 2, 1, 0.5) if base == 2 else (10, 5, 2, 1, 0.5):
+            step = times * unit
+            found = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+            if len(found) >= FEWEST_TICKS:
+                break
+        return found
+    exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
+    for parts in ((1,), (1, 3), (1, 2, 5)) if base == 10 else ((1,), (1, 1.5)):
+        all_of_them = (part * float(base) ** exponent for exponent in exponents for part in parts)
+        found = [value for value in all_of_them if low <= value <= high]
+        if len(found) >= FEWEST_TICKS:
+            break
+    return found[:: max(1, -(-len(found) // MOST_TICKS))]
 
 
 def _mark(axes: Axes, rows: list[Row], color: str) -> None:

@@ -30,6 +30,11 @@ FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
 """Columns of each mode: heading and figure."""
 SPREAD = {"latency": "total_seconds", "throughput": "samples_per_second", "training": "document_ms"}
 """The figure whose spread stands in the table; all others are in the CSV."""
+SPARE = (
+    "#n", "#tensors", "#tokens/s", "#adapt of limit", "#token of limit", "#first ms", "#spread", "#at batch",
+    "#trained parameters",
+)  # fmt: skip
+"""Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
 STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}
 
 
@@ -54,7 +59,10 @@ def main_table(record: ProfileRecord) -> Table:
     data = tuple(_data(record, row) for row in record.rows)
     heads = ("method", "#prefill", *(heading for heading, _ in columns), "#n", "#spread")
     title = f"{record.mode} of {record.base} on {record.model.get('device', '?')}, {record.model.get('dtype', '?')}"
-    return Table(title=title, columns=heads, rows=tuple(rows), data=data, caption=_caption(record))
+    return Table(
+        title=title, columns=heads, rows=tuple(rows), data=data, caption=_caption(record), names=("method",),
+        spare=SPARE, fold=True,
+    )  # fmt: skip
 
 
 def growth_table(record: ProfileRecord) -> Table:
@@ -69,9 +77,12 @@ def growth_table(record: ProfileRecord) -> Table:
         rows.append((method, record.growth(method) or "-", *(number(ratio, 2) for ratio in ratios)))
         data.append({"method": method, "growth": record.growth(method), **dict(zip(names, ratios, strict=True))})
     columns = ("method", "state grows", "#adapt", "#token", "#peak memory", "#state")
-    title = f"growth, {short(last)} to {short(first)}"
+    title = f"growth, {short(first)} to {short(last)}"
     caption = "How many times as much the longest prefill takes. A token of a constant state should stay near 1."
-    return Table(title=title, columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+    return Table(
+        title=title, columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
+        names=("method", "state grows"),
+    )  # fmt: skip
 
 
 def shown(name: str, found: Figure | None) -> str:

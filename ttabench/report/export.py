@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 from ttabench.core.render import Table
@@ -19,6 +18,7 @@ def as_parquet(tables: Sequence[Table]) -> bytes:
         cells = [row.get(key) for row in rows]
         mixed = {type(cell) for cell in cells if cell is not None} > {str}
         columns[key] = pa.array([None if cell is None else str(cell) for cell in cells] if mixed else cells)
-    file = io.BytesIO()
-    pq.write_table(pa.table(columns), file, compression="zstd")
-    return file.getvalue()
+    file = pa.BufferOutputStream()
+    with pq.ParquetWriter(file, (table := pa.table(columns)).schema, compression="zstd") as writer:
+        writer.write(table)
+    return bytes(file.getvalue())

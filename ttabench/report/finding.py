@@ -57,6 +57,21 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(made, key=lambda run: (made[run], run))
 
 
+def ids_in(folder: Path) -> list[str]:
+    """Ids of the runs directly below a folder, by name; no record is read."""
+    return sorted({*runs(folder), *(file.parent.name for file in folder.glob(f"*/{RECORD_FILE}"))})
+
+
+def completed(incomplete: str, out: Path) -> list[str]:
+    """Runs that what somebody typed may begin: ids in `out`, or SUITE/ID; nothing of what cannot be read."""
+    suite, slash, _ = incomplete.rpartition("/")
+    try:
+        found = [f"{suite}{slash}{run}" for run in ids_in(Path(suite + slash) if slash else out)]
+    except (OSError, UserError):
+        return []
+    return [run for run in found if run.startswith(incomplete)]
+
+
 def _matching(pattern: str) -> list[Path]:
     """Runs whose paths, or paths of files in them, match a pattern."""
     path = Path(pattern)

@@ -6,40 +6,77 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ttabench import cost
 from ttabench.core import architectures, render
+from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import Cell, Table
 from ttabench.methods import registry
-from ttabench.methods.settings import describe_settings
+from ttabench.methods.settings import describe_settings, preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.run.resolve import STANDING
 
 WHAT = ("methods", "tasks", "models", "runs")
 
 
-def show(what: str, name: str, out: Path, json: bool) -> None:
-    """Print a list.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What narrows a list: folder, method and task of runs; model and preset of a method's settings."""
+
+    out: Path
+    method: str = ""
+    task: str = ""
+    model: str = NANO
+    preset: str = ""
+
+
+def show(what: str, name: str, wanted: Wanted, json: bool) -> None:
+    """Print a list; what can be listed where none is named.
 
     Raises:
-        UnknownName: no such list, or no such method.
-        UserError: a name where none is taken; a corrupted record.
+        UnknownName: no such list, no such method, no such preset.
+        UserError: a name or a filter where none is taken; a corrupted record.
     """
-    if what not in WHAT:
+    if what and what not in WHAT:
         raise UnknownName("list", what, list(WHAT))
     if name and what != "methods":
         raise UserError(f"`list {what}` takes no name, got {name!r}.", f"Run `ttabench list {what}`.")
+    if what != "runs" and (wanted.method or wanted.task):
+        raise UserError("--method and --task choose among runs.", "Run `ttabench list runs`, or leave them out.")
+    if not name and (wanted.preset or wanted.model != NANO):
+        raise UserError("--model and --preset are of one method.", "Run `ttabench list methods NAME`.")
     tables: dict[str, Callable[[], Table]] = {
-        "methods": (lambda: settings_table(name)) if name else methods_table,
+        "": lambda: _overview(wanted.out),
+        "methods": (lambda: _settings(name, wanted)) if name else _methods,
         "tasks": tasks_table,
         "models": models_table,
-        "runs": lambda: _runs_table(out),
+        "runs": lambda: _runs_table(wanted),
     }
     render.show([tables[what]()], "json" if json else "table")
+
+
+def _overview(out: Path) -> Table:
+    """What can be listed, and how much of it there is."""
+    from ttabench.readers.cards import names
+    from ttabench.report.finding import ids_in
+
+    counts = (
+        ("methods", len(registry.methods()) + len(registry.families()), "how to adapt; `list methods NAME`: settings"),
+        ("tasks", len(names()), "what is read and asked"),
+        ("models", len(architectures.names()), "base models known by name"),
+        ("runs", len(ids_in(out)), f"what is stored in {out}"),
+    )
+    rows = tuple((f"list {what}", str(count), meaning) for what, count, meaning in counts)
+    data: tuple[Mapping[str, Cell], ...] = tuple(
+        {"list": what, "count": count, "meaning": meaning} for what, count, meaning in counts
+    )
+    columns = ("ttabench", "#there are", "of what")
+    return Table(title="lists", columns=columns, rows=rows, data=data, names=("ttabench",))
 
 
 def methods_table() -> Table:
@@ -58,9 +95,17 @@ def methods_table() -> Table:
             "method": spec.name, "summary": spec.summary, "growth": spec.growth, "presets": presets,
             "looks_at_question": spec.looks_at_question, "trainable": spec.trainable, "paper": spec.paper,
         })  # fmt: skip
-    columns = ("method", "what it does", "state grows", "looks at", "", "presets", "arXiv")
+    columns = ("method", "what it keeps", "state grows", "looks at", "", "presets", "arXiv")
     caption = "Settings of one: ttabench list methods NAME"
     return Table(title="methods", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+
+
+def _methods() -> Table:
+    """The same for people: a line a method."""
+    found = methods_table()
+    for column in ("state grows", "looks at", "", "presets"):
+        found = found.without(column)
+    return replace(found, names=("method", "arXiv"))
 
 
 def settings_table(method: str, spec: MethodSpec | None = None) -> Table:
@@ -81,6 +126,39 @@ def settings_table(method: str, spec: MethodSpec | None = None) -> Table:
     caption = f"Set one with --set key=value.{' Presets: ' + ', '.join(spec.presets) if spec.presets else ''}"
     columns = ("setting", "type", "default", "meaning")
     return Table(title=f"settings of {method}", columns=columns, rows=rows, data=tuple(data), caption=caption)
+
+
+def _settings(method: str, wanted: Wanted) -> Table:
+    """The same for people: default and preset side by side, the type before the meaning."""
+    spec = registry.find(method)
+    found, preset = settings_table(method, spec), preset_for(spec, wanted.preset, wanted.model)
+    values = [str(getattr(spec.presets[preset], row[0])) for row in found.rows] if preset else []
+    rows: list[tuple[str, ...]] = [
+        (key, default, f"({_kind(kind)}) {meaning}".rstrip()) for key, kind, default, meaning in found.rows
+    ]
+    columns: tuple[str, ...] = ("setting", "default", "meaning")
+    if preset:
+        rows = [(*row[:2], value, row[2]) for row, value in zip(rows, values, strict=True)]
+        columns = ("setting", "default", f"in {preset}", "meaning")
+        data = tuple({**row, "preset": value} for row, value in zip(found.data, values, strict=True))
+        found = replace(found, data=data)
+    caption = f"{found.caption}\n{_taken(spec, wanted, preset)}"
+    spare = columns[1:-2]  # the defaults, where a preset stands beside them
+    return replace(found, columns=columns, rows=tuple(rows), names=columns[:1], caption=caption, spare=spare)
+
+
+def _kind(kind: str) -> str:
+    """A type as it is typed: `auto or yes or no`, `list of str`."""
+    return kind.replace("'", "").replace("tuple[", "list of ").replace(", ...]", "")
+
+
+def _taken(spec: MethodSpec, wanted: Wanted, preset: str) -> str:
+    """Which settings `eval` begins with."""
+    told = f"`eval --model {wanted.model}` begins with " + (f"preset {preset}" if preset else "the defaults")
+    if wanted.preset:
+        told = f"`eval --preset {preset}` begins with that preset"
+    more = "; a checkpoint, shipped or given, brings its own settings." if spec.trainable else "."
+    return told + (more if not wanted.preset else ".")
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
@@ -118,7 +196,10 @@ def tasks_table() -> Table:
         })  # fmt: skip
     columns = ("task", "title", "reader", "main metric", "sources", "splits", "arXiv")
     caption = "Files and folders go to --source; a card of your own to --task PATH.yaml."
-    return Table(title="tasks", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+    return Table(
+        title="tasks", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
+        names=("task", "reader", "main metric", "sources", "arXiv"), spare=("splits", "reader", "sources", "arXiv"),
+    )  # fmt: skip
 
 
 def models_table() -> Table:
@@ -134,19 +215,31 @@ def models_table() -> Table:
         sizes = (str(shape.layers), str(shape.hidden), f"{shape.heads}/{shape.kv_heads}") if shape else ("-", "-", "-")
         rows.append((name, render.count(parameters), *sizes, where))
         data.append({"model": name, "parameters": parameters, "hub": hub})
-    columns = ("model", "#parameters", "#layers", "#width", "#heads/kv", "where")
+    columns = ("model", "#params", "#layers", "#width", "#heads/kv", "where")
     standing = ", ".join(f"{name} ({model} on {checkpoint})" for name, (model, checkpoint) in STANDING.items())
     caption = (
         f"Or a folder, a .gguf file or a hub id; {standing}. All but nano build with --random-weights, for profiles."
     )
-    return Table(title="models", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption)
+    return Table(
+        title="models", columns=columns, rows=tuple(rows), data=tuple(data), caption=caption, names=("model",),
+        spare=("#heads/kv", "#width", "#layers", "where"),
+    )  # fmt: skip
 
 
-def _runs_table(out: Path) -> Table:
+def _runs_table(wanted: Wanted) -> Table:
     from ttabench.records.schema import load_record
     from ttabench.report.finding import runs_in
     from ttabench.report.tables import runs_table
 
-    if not out.is_dir():
-        raise UserError(f"There are no runs in {out}.", "Run `ttabench eval`, or name the folder with --out.")
-    return runs_table([(load_record(folder), folder) for folder in runs_in(out)])
+    if not wanted.out.is_dir():
+        raise UserError(f"There are no runs in {wanted.out}.", "Run `ttabench eval`, or name the folder with --out.")
+    kept = [
+        (record, folder)
+        for folder in runs_in(wanted.out)
+        for record in [load_record(folder)]
+        if wanted.method in ("", record.config.get("method")) and wanted.task in ("", record.config.get("task"))
+    ]
+    if not kept and (wanted.method or wanted.task):
+        asked = " and ".join(filter(None, [wanted.method, wanted.task]))
+        raise UserError(f"No run in {wanted.out} is of {asked}.", f"See `ttabench list runs --out {wanted.out}`.")
+    return runs_table(kept)

@@ -10,6 +10,7 @@ from ttabench.core.render import Cell, Table, count, number, size
 from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.records.schema import Row, RunRecord, has_samples
+from ttabench.report import configuration
 from ttabench.report.figures import shown
 from ttabench.report.pairing import answered
 from ttabench.report.pooling import over_runs
@@ -21,50 +22,61 @@ COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory")
 
 
 def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
-    """The end of `eval`: every metric of every run beside its cost, and where the records lie."""
+    """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie."""
     first = runs[0][0]
     several = len(runs) > 1
     rows, data = [], []
     for record, _ in runs:
-        for position, row in enumerate(_shown(record)):
-            costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
-            name = (
-                row.metric
-                + (f" @{row.step}" if row.step is not None else "")
-                + (f", {row.subtask}" if row.subtask else "")
-            )
-            figures = (name, shown(row.metric, row.value, row.stderr), str(row.n))
-            rows.append((str(row.seed), *figures, *costs))
+        for position, row in enumerate(main_rows(record)):
             data.append({**row.model_dump(), **record.cost})
+            if row.metric == record.main_metric:
+                costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
+                rows.append((str(row.seed), named(row), shown(row.metric, row.value, row.stderr), str(row.n), *costs))
+    others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
+    whole = {metric: _over(runs, metric) for metric in (first.main_metric, *others)}
     if several:
-        for metric in (row.metric for row in _shown(first) if row.step is None and row.subtask is None):
-            alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
-            placed = [(path, record) for record, path in runs]
-            kept = answered(placed, metric) if all(has_samples(path) for _, path in runs) else {}
-            value, stderr, n = over_runs(alike, list(kept.values()), draws=first.unit == "draw")
-            rows.append(("all", metric, shown(metric, value, stderr), str(n), "", "", "", ""))
+        rows.append(("all", first.main_metric, *whole[first.main_metric], "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)
-    again = f"\nCompare: ttabench compare {' '.join(str(path) for _, path in runs)}" if several else ""
+    beside = ", ".join(f"{metric} {whole[metric][0]}" for metric in others)
+    told = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else ""), f"Stored in {where}"]
+    if several:
+        told.append(f"Compare: ttabench compare {' '.join(str(path) for _, path in runs)}")
     return Table(
-        title=f"{_answering(first)} on {first.config['task']} ({first.source}), base {first.base}",
-        columns=("#seed", "metric", "#value ± stderr", "#n", *COST_COLUMNS),
-        rows=tuple(rows),
-        data=tuple(data),
-        caption=f"Stored in {where}{again}",
-    )
+        title=f"{answering(first)} on {first.config['task']} ({first.source}), base {first.base}",
+        columns=("#seed", "metric", "#value ± stderr", "#n", *COST_COLUMNS), rows=tuple(rows), data=tuple(data),
+        caption="\n".join(told), names=("metric",), spare=("#peak memory", "#ask ms"),
+    )  # fmt: skip
 
 
-def _answering(record: RunRecord) -> str:
+def _over(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str]:
+    """(figure, n) of one metric over runs that differ in their seed."""
+    alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
+    if len(runs) == 1:
+        return shown(metric, alike[0].value, alike[0].stderr), str(alike[0].n)
+    placed = [(path, record) for record, path in runs]
+    kept = answered(placed, metric) if all(has_samples(path) for _, path in runs) else {}
+    value, stderr, n = over_runs(alike, list(kept.values()), draws=runs[0][0].unit == "draw")
+    return shown(metric, value, stderr), str(n)
+
+
+def answering(record: RunRecord) -> str:
     """The method, with whose state answered where that is not the text's own."""
     apart = f", state of: {record.state_of}" if record.state_of != "own" else ""
     return f"{record.config.get('method', '')}{apart}"
 
 
-def _shown(record: RunRecord) -> list[Row]:
-    """Figures over all queries, then the main metric by step and by sub-task where there are several."""
+def named(row: Row) -> str:
+    """A metric, with the step or sub-task it is of."""
+    step = f" @{row.step}" if row.step is not None else ""
+    return row.metric + step + (f", {row.subtask}" if row.subtask else "")
+
+
+def main_rows(record: RunRecord) -> list[Row]:
+    """Figures over all queries, the main one first, then the main one by step and by sub-task, if there are several."""
     whole = [row for row in record.rows if row.step is None and row.subtask is None]
     main = [row for row in record.rows if row.metric == record.main_metric]
     steps = [row for row in main if row.step is not None and row.subtask is None]
+    whole.sort(key=lambda row: row.metric != record.main_metric)
     return whole + steps + [row for row in main if row.step is None and row.subtask is not None]
 
 
@@ -82,23 +94,29 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     """`list runs`: one line a run."""
     rows: list[tuple[str, ...]] = []
     data: list[Mapping[str, Cell]] = []
-    for record, path in runs:
+    for (record, path), settings in zip(runs, configuration.apart([record for record, _ in runs]), strict=True):
         config = record.config
         row = record.value(record.main_metric)
         value = "-" if row is None else f"{row.metric} {shown(row.metric, row.value, row.stderr)}"
-        named = (_answering(record), str(config.get("task", "")))
+        named = (answering(record), str(config.get("task", "")))
         seed = config.get("seed", "")
+        made = record.created[:16].replace("T", " ")
         rows.append((
-            record.id, *named, record.source, record.base, str(seed), str(record.n), value, record.created
+            record.id, named[0], settings, named[1], record.source, record.base, str(seed), str(record.n), value, made
         ))  # fmt: skip
         data.append({
-            "run": record.id, "method": config.get("method"), "state_of": record.state_of, "task": named[1],
-            "source": record.source, "model": record.base, "seed": seed, "n": record.n,
+            "run": record.id, "method": config.get("method"), "state_of": record.state_of, "settings": settings,
+            "task": named[1], "source": record.source, "model": record.base, "seed": seed, "n": record.n,
             "metric": row.metric if row else None, "value": row.value if row else None,
             "created": record.created, "path": str(path),
         })  # fmt: skip
-    columns = ("run", "method", "task", "source", "model", "#seed", "#n", "#result", "created")
-    return Table(title="runs", columns=columns, rows=tuple(rows), data=tuple(data))
+    columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
+    return Table(
+        title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True,
+        caption="settings: what sets runs of one method and task apart.\nOne in full: ttabench show RUN",
+        names=("run", "method", "task", "source", "model", "created"),
+        spare=("created", "#n", "source", "model"),
+    )  # fmt: skip
 
 
 def config_table(plans: Sequence[Plan]) -> Table:
@@ -108,7 +126,7 @@ def config_table(plans: Sequence[Plan]) -> Table:
     for key in flat[0]:
         values = dict.fromkeys(str(each.get(key)) for each in flat)
         rows.append((key, ", ".join(values)))
-    return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows))
+    return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows), names=("setting",))
 
 
 def _flat(config: Mapping[str, Json]) -> dict[str, Json]:

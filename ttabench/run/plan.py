@@ -52,9 +52,9 @@ def make_plan(request: RunRequest, seed: int) -> Plan:
         raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
     if request.state_of != "own" and request.state is not None:
         raise UserError("--swap-state reads every context anew.", "Leave --state out.")
-    _check_model(request)
-    asked = manner(request)
     source = request.source or ("mini" if request.model == NANO else "hub")
+    _check_model(request, source)
+    asked = manner(request)
     resolved = resolve_method(request)
     task = load(
         asked.card,
@@ -119,12 +119,17 @@ def _inputs(request: RunRequest, resolved: ResolvedMethod, record: Mapping[str, 
     return {name: value for name, value in found.items() if value}
 
 
-def _check_model(request: RunRequest) -> None:
-    """Refuse a model that nothing is known of before its task's data are looked for."""
-    from ttabench.lm.hub import find_source
+def _check_model(request: RunRequest, source: str) -> None:
+    """Refuse a model that nothing is known of before its task's data are looked for.
+
+    The hub is asked for it only where it is asked for the data, too: plans are made without a network.
+    """
+    from ttabench.lm.hub import check_hub, find_source
 
     if not request.random_weights:
         find_source(request.model)
+        if source == "hub":
+            check_hub(request.model)
     elif request.model not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", request.model, list(ARCHITECTURES))
 

@@ -8,7 +8,7 @@ from ttabench.methods.spec import MethodSpec
 
 WINDOW = MethodSpec(
     name="window",
-    summary="keep the first few tokens (sinks) and the last: StreamingLLM, sliding window",
+    summary="the first and the last tokens: StreamingLLM",
     where="ttabench.methods.eviction.window:SlidingWindow",
     Settings=WindowSettings,
     presets={"book": WindowSettings(mode="stride", n_sink=0)},
@@ -19,7 +19,7 @@ WINDOW = MethodSpec(
 )
 SNAPKV = MethodSpec(
     name="snapkv",
-    summary="keep the keys and values that the end of the context attends to",
+    summary="what the end of the context attends to",
     where="ttabench.methods.eviction.snapkv:SnapKV",
     Settings=SnapKVSettings,
     presets={
@@ -39,7 +39,7 @@ SNAPKV = MethodSpec(
 )
 H2O = MethodSpec(
     name="h2o",
-    summary="keep the keys and values that received the most attention, and the latest",
+    summary="what received most attention, and the latest",
     where="ttabench.methods.eviction.h2o:H2O",
     Settings=H2OSettings,
     presets={

@@ -8,7 +8,7 @@ from ttabench.methods.spec import MethodSpec
 
 ICL = MethodSpec(
     name="icl",
-    summary="full context in the window, read once into a key/value cache",
+    summary="full context: all keys and values, read once",
     where="ttabench.methods.icl.method:InContext",
     Settings=InContextSettings,
     growth="linear",

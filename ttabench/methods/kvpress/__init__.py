@@ -7,7 +7,7 @@ from ttabench.methods.spec import MethodFamily, MethodSpec
 
 KVPRESS = MethodSpec(
     name="kvpress:<Press>",
-    summary="any one-pass method of NVIDIA's kvpress (optional package), e.g. kvpress:KnormPress",
+    summary="what a press of NVIDIA's kvpress leaves",
     where="ttabench.methods.kvpress.method:KvPress",
     Settings=KvPressSettings,
     presets={"nano": KvPressSettings(budget=256)},

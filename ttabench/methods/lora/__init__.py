@@ -8,7 +8,7 @@ from ttabench.methods.spec import MethodSpec
 
 LORA = MethodSpec(
     name="lora",
-    summary="low-rank weight deltas, trained once on the task",
+    summary="low-rank weight deltas, trained on the task",
     where="ttabench.methods.lora.method:Lora",
     Settings=LoraSettings,
     presets=PRESETS,

@@ -8,7 +8,7 @@ from ttabench.methods.spec import MethodSpec
 
 MAC = MethodSpec(
     name="mac",
-    summary="amortised document latents in a bank, aggregated per question into a prefix",
+    summary="latents of documents, a prefix a question",
     where="ttabench.methods.mac.method:Mac",
     Settings=MacSettings,
     presets=PRESETS,

@@ -7,7 +7,7 @@ from ttabench.methods.spec import MethodSpec
 
 NONE = MethodSpec(
     name="none",
-    summary="closed book: the base model without any context",
+    summary="closed book: the base model without context",
     where="ttabench.methods.none.method:NoContext",
     cost=cost,
 )

@@ -8,7 +8,7 @@ from ttabench.methods.streamadapter.settings import PRESETS, RECIPES, StreamAdap
 
 STREAMADAPTER = MethodSpec(
     name="streamadapter",
-    summary="chunks of the key/value cache, summarised into weight deltas",
+    summary="weight deltas mapped from keys and values",
     where="ttabench.methods.streamadapter.method:StreamAdapter",
     Settings=StreamAdapterSettings,
     presets=PRESETS,

@@ -1,4 +1,4 @@
-"""TempLoRA: a LoRA trained on the context while it is read."""
+"""TempLoRA: a LoRA trained while the context is read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ttabench.methods.templora.settings import PRESETS, TempLoraSettings
 
 TEMPLORA = MethodSpec(
     name="templora",
-    summary="a LoRA trained on the context while it is read",
+    summary="a LoRA trained while the context is read",
     where="ttabench.methods.templora.method:TempLora",
     Settings=TempLoraSettings,
     presets=PRESETS,

@@ -1,0 +1,108 @@
+"""Tables on screens of any width: what must not be split never is, and what gives way is said."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from ttabench.core.screen import draw, tell
+from ttabench.core.table import Table
+
+WORD = st.text("abcdefghij0123456789.,-_:/%漢", min_size=1, max_size=30)
+TEXT = st.lists(WORD, max_size=12).map(" ".join)
+NAME = st.lists(WORD, min_size=1, max_size=2).map(" ".join)
+
+
+def lines(table: Table, width: int) -> list[str]:
+    screen = Console(file=io.StringIO(), width=width, highlight=False)
+    draw(table, screen, narrow=True)
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue().splitlines()
+
+
+@st.composite
+def tables(draw_: st.DrawFn) -> Table:
+    """Columns of numbers, of names and of texts; some may be left out, or go to the title."""
+    kinds = draw_(st.lists(st.sampled_from(["number", "name", "text"]), min_size=1, max_size=9))
+    columns = tuple(f"{'#' if kind == 'number' else ''}column{place}" for place, kind in enumerate(kinds))
+    cells = [TEXT if kind == "text" else NAME for kind in kinds]
+    return Table(
+        title="title",
+        columns=columns,
+        rows=tuple(draw_(st.lists(st.tuples(*cells), min_size=1, max_size=4))),
+        names=tuple(column for column, kind in zip(columns, kinds, strict=True) if kind == "name"),
+        spare=tuple(draw_(st.lists(st.sampled_from(columns), unique=True, max_size=3))),
+        fold=draw_(st.booleans()),
+    )
+
+
+@settings(deadline=None, max_examples=80)
+@given(tables(), st.integers(40, 120))
+def test_no_width_splits_a_word(table: Table, width: int) -> None:
+    """Of a name or number, nor of a text; a column is there whole, or said to be left out."""
+    seen = lines(table, width)
+    words = set(" ".join(seen).replace("│", " ").replace(",", " , ").split())
+    left_out = " ".join(seen).partition("Left out")[2]
+    for place, column in enumerate(table.columns):
+        if column.lstrip("#") in left_out:
+            assert column in table.spare
+            continue
+        for row in table.rows:
+            assert set(row[place].replace(",", " , ").split()) <= words, (row[place], seen)
+
+
+@settings(deadline=None, max_examples=60)
+@given(tables(), st.integers(40, 120))
+def test_names_and_numbers_stay_on_one_line(table: Table, width: int) -> None:
+    seen = lines(table, width)
+    if any("━" in line for line in seen) and not any(line.startswith("Left out") for line in seen):
+        for place, column in enumerate(table.columns):
+            for row in table.rows if table.whole(column) else ():
+                assert any(row[place] in line for line in seen), (row[place], seen)
+
+
+RUNS = Table(
+    title="runs",
+    columns=("run", "what it is", "#score", "made"),
+    rows=(
+        ("3f0c2a9b71de", "one that has many words", "65.6 ± 8.5", "today"),
+        ("aa11", "another", "1.0 ± 0.5", "today"),
+    ),
+    names=("run",),
+)
+
+
+def test_a_narrow_screen_loses_the_frame_then_columns_then_the_table() -> None:
+    at = {width: "\n".join(lines(Table(**{**vars(RUNS), "spare": ("made",)}), width)) for width in (80, 54, 50, 30)}
+    assert "┃" in at[80]
+    assert "┃" not in at[54]
+    assert "made" in at[54]
+    assert "Left out for want of width: made." in at[50]
+    assert "today" not in at[50]
+    assert "run 3f0c2a9b71de\n  what it is  one that has\n              many words\n  score" in at[30]
+
+
+def test_what_all_rows_have_alike_goes_to_the_title_and_one_row_keeps_it() -> None:
+    folded = Table(**{**vars(RUNS), "fold": True})
+    seen = lines(folded, 80)
+    assert seen[0] == "runs, made today"
+    assert "made" not in "".join(seen[1:])
+    one = lines(Table(**{**vars(folded), "rows": folded.rows[:1]}), 80)
+    assert one[0] == "runs"
+    assert "made" in one[2]
+
+
+@pytest.mark.parametrize("text", ["x" * 50, f"ttabench compare {'one ' * 20}"])
+def test_what_is_for_pasting_is_one_line(text: str) -> None:
+    screen = Console(file=io.StringIO(), width=40, highlight=False)
+    tell(text, screen, "", wrap=True)
+    assert isinstance(screen.file, io.StringIO)
+    assert screen.file.getvalue() == text + "\n"
+
+
+def test_a_table_without_rows_says_so() -> None:
+    assert lines(Table(title="runs", columns=("run",), rows=()), 80) == ["runs", "(none)"]

@@ -1,0 +1,191 @@
+"""One run in full: the command that gives it again, its figures, and its samples as somebody wants them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.records.test_records import record, sample
+from ttabench.core.types import Answer
+from ttabench.records.packing import pack
+from ttabench.records.schema import SAMPLES_FILE, save_record, write_samples
+from ttabench.report.command import command_of
+from ttabench.report.configuration import apart
+from ttabench.report.finding import completed
+
+OURS, THEIRS = "aaaa00000001", "bbbb00000002"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Two runs of five queries: the second answers one otherwise; both have one wrong."""
+    for run, name, given in ((OURS, "icl", ["Ada"] * 4 + ["Bob"]), (THEIRS, "mac", ["Ada"] * 3 + ["Bob"] * 2)):
+        config = {"method": name, "task": "streamingqa", "model": "nano", "source": "mini", "seed": 0}
+        texts = [
+            replace(
+                sample(f"q{number}", value=float(text == "Ada")),
+                answer=Answer(prediction=text, logprobs=(-1.5,), tokens=(2,)),
+            ).flat()
+            for number, text in enumerate(given)
+        ]
+        texts[0]["prompt"] = "a\x1b[2Jb: who?"
+        (tmp_path / run).mkdir()
+        write_samples(tmp_path / run / SAMPLES_FILE, texts)
+        save_record(record(run, config=config, notes=("a note",)), tmp_path / run)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--method", "icl", "--limit", "3", "--seed", "2", "--batch-size", "auto"],
+        ["--method", "mac", "--set", "hierarchy=16", "--task-set", "documents=8"],
+        ["--method", "mac", "--checkpoint", "none", "--preset", "distilgpt2"],
+        ["--method", "mac", "--checkpoint", "none"],
+        ["--method", "snapkv", "--preset", "streamadapter", "--set", "budget=0.5", "--task", "superglue"],
+        ["--method", "window", "--preset", "book", "--task", "pg19", "--task-set", "tokens=16k,32k"],
+        ["--method", "streamadapter", "--task", "arc_easy", "--checkpoint", "shipped:streamadapter-superglue"],
+        ["--method", "icl", "--task", "metaicl", "--task-set", "steps=1,2", "--task-set", "pmi=true"],
+        ["--method", "none", "--model", "smollm2-135m-qa", "--source", "mini", "--task", "squad_seq"],
+        ["--method", "none", "--model", "gpt2", "--random-weights", "--source", "mini", "--dtype", "float32"],
+        ["--method", "templora", "--task", "pg19", "--task-set", "paper_quirks=true", "--bos", "no"],
+    ],
+    ids=" ".join,
+)
+def test_the_command_gives_the_run_again(ttabench: Command, words: list[str]) -> None:
+    def planned(typed: list[str]) -> dict[str, object]:
+        ran = ttabench("eval", *typed, "--dry-run", "--json")
+        assert ran.code == 0, ran.err
+        found: dict[str, object] = ran.json()["runs"][0]
+        return found
+
+    first = planned(words)
+    command, notes = command_of(record(str(first["id"]), config=first["config"]))
+    again = planned(shlex.split(command)[2:])
+    assert again["id"] == first["id"], command
+    assert not notes
+    assert len(shlex.split(command)) <= 2 + len(words) + 4, "nothing is said that goes without saying"
+
+
+def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(ttabench: Command, out: Path) -> None:
+    config = {"method": "gone", "task": "streamingqa", "model": "nano", "source": "mini", "settings": {"size": 3}}
+    config |= {"checkpoint": "away", "inputs": {"method": "theirs==1.0"}}
+    save_record(record("cccc00000003", config=config), out / OURS)
+    ran = ttabench("show", out / OURS)
+    assert ran.code == 0, ran.err
+    assert "--checkpoint away --set size=3" in ran.out
+    assert "of theirs==1.0" in ran.out
+    assert "checkpoint away is not here" in ran.out
+
+
+def test_what_a_run_is_stands_above_its_samples(ttabench: Command, out: Path) -> None:
+    shown = ttabench("show", "aaaa", "--out", out).out
+    for told in (
+        "icl on streamingqa (mini)", "ttabench eval --method icl --task streamingqa", "* f1", "1.5 ms a query",
+        "a note", "samples: 5, page 1 of 2", "sample 1: q0", "(2 tokens)", "gold", "Next: --page 2",
+    ):  # fmt: skip
+        assert told in shown, shown
+    assert "batch_size" not in shown
+    everything = ttabench("show", "aaaa", "--out", out, "--all").out
+    assert "batch_size" in everything
+    assert "ask ms" in everything
+
+
+def test_samples_alone_where_some_are_asked_for(ttabench: Command, out: Path) -> None:
+    def numbers(*words: str) -> list[str]:
+        ran = ttabench("show", OURS, "--out", out, *words)
+        assert ran.code == 0, ran.err
+        assert "command" not in ran.out
+        return [line.split()[1].rstrip(":") for line in ran.out.splitlines() if line.startswith("sample ")]
+
+    assert numbers("--page", "2") == ["5"]
+    assert numbers("--page", "2", "--per-page", "2") == ["3", "4"]
+    assert numbers("--wrong") == ["5"]
+    assert numbers("--grep", "BOB") == ["5"]
+    assert numbers("--grep", "nothing of it") == []
+    assert numbers("--differs", THEIRS[:4]) == ["4"]
+    assert numbers("--differs", THEIRS, "--wrong") == []
+    assert (
+        "samples, wrong, with 'bob': 1, page 1 of 1" in ttabench("show", OURS, "--out", out, "-w", "--grep", "bob").out
+    )
+
+
+def test_two_answers_stand_side_by_side(ttabench: Command, out: Path) -> None:
+    shown = ttabench("show", OURS, "--out", out, "--differs", THEIRS).out.splitlines()
+    (prediction,) = (line for line in shown if "prediction" in line)
+    assert prediction.index("Ada") < prediction.index("Bob")
+    (heads,) = (line for line in shown if f"icl {OURS}" in line)
+    assert f"mac {THEIRS}" in heads
+
+
+def test_other_programs_get_all_samples(ttabench: Command, out: Path) -> None:
+    found = ttabench("show", OURS, "--out", out, "--json").json()
+    assert found["run"]["command"] == "ttabench eval --method icl --task streamingqa"
+    assert [each["prediction"] for each in found["samples"]] == ["Ada"] * 4 + ["Bob"]
+    rows = list(csv.DictReader(io.StringIO(ttabench("show", OURS, "--out", out, "--format", "csv").out)))
+    assert [row["sample"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert json.loads(rows[0]["answers"]) == ["Ada"]
+    both = ttabench("show", OURS, "--out", out, "--json", "--differs", THEIRS).json()["samples"]
+    assert [(each["prediction"], each["other_prediction"]) for each in both] == [("Ada", "Bob")]
+
+
+def test_no_sample_commands_a_terminal(ttabench: Command, out: Path) -> None:
+    for words in ([], ["--differs", THEIRS], ["--json"], ["--grep", "\x1b[2J"]):
+        ran = ttabench("show", OURS, "--out", out, *words)
+        assert ran.code == 0
+        assert "\x1b" not in ran.out
+
+
+def test_a_suite_without_samples_says_so(ttabench: Command, out: Path) -> None:
+    for run in (OURS, THEIRS):
+        (out / run / SAMPLES_FILE).unlink()
+    pack(out)
+    ran = ttabench("show", f"{out}/{OURS}")
+    assert ran.code == 0
+    assert ran.out.count(f"holds the record of run {OURS} and not its samples.") == 1
+    assert "not its samples" in one_line(ttabench("show", f"{out}/{OURS}", "--wrong"))
+    assert ttabench("show", f"{out}/{OURS}", "--json").json()["samples"] == []
+
+
+def test_what_cannot_be_shown_is_one_line(ttabench: Command, out: Path) -> None:
+    for words, told in (
+        (["nowhere"], "Unknown run"), ([out], "holds 2 runs"), ([OURS, "--page", "9"], "There is no page 9"),
+        ([OURS, "--differs", "nowhere"], "Unknown run"), ([OURS, "--format", "xml"], "Unknown format"),
+        ([out / "empty"], "holds no runs"),
+    ):  # fmt: skip
+        where = out / "empty" if told == "holds no runs" else out
+        assert told in one_line(ttabench("show", *words, "--out", where))
+    save_record(record("dddd00000004", config={"method": "icl", "task": "pg19"}), out / THEIRS)
+    write_samples(out / THEIRS / SAMPLES_FILE, [replace(sample("z"), metrics={}).flat()])
+    assert "No sample of this run is right or wrong" in one_line(ttabench("show", THEIRS, "--out", out, "--wrong"))
+    assert "share no query" in one_line(ttabench("show", OURS, "--out", out, "--differs", THEIRS))
+
+
+def test_runs_complete_by_id_and_in_suites(out: Path) -> None:
+    assert completed("aa", out) == [OURS]
+    assert completed(f"{out}/b", Path("nowhere")) == [f"{out}/{THEIRS}"]
+    assert completed("", out / "nowhere") == []
+    (out / "runs.parquet").write_text("damaged")
+    assert completed("", out) == []
+
+
+def test_a_list_says_what_sets_runs_of_one_method_apart(ttabench: Command, out: Path) -> None:
+    def run(number: int, **settings: object) -> None:
+        config = {"method": "mac", "task": "streamingqa", "model": "nano", "source": "mini", "settings": settings}
+        run = f"ffff0000000{number}"
+        (out / run).mkdir()
+        save_record(record(run, config=config), out / run)
+
+    run(1)
+    run(2, hierarchy=16)
+    listed = ttabench("list", "runs", "--out", out, "--method", "mac", "--json").json()["runs"]
+    assert [each["settings"] for each in listed] == ["", "", "hierarchy=16"]
+    assert "No run in" in one_line(ttabench("list", "runs", "--out", out, "--task", "pg19"))
+    assert apart([]) == []

@@ -1,0 +1,62 @@
+"""A table as a value: what it says, and which of its columns may give way where a screen is narrow.
+
+Table(title="runs", columns=("run", "method", "#n"), rows=(("3f0c2a9b71de", "icl", "32"),), names=("run",))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table to be shown in any format.
+
+    Attributes:
+        columns: heading of each column; those that begin with "#" hold numbers and are aligned right.
+        rows: cells for people.
+        data: the same rows as exact values with their own keys, for CSV and JSON.
+        names: headings of columns whose cells stay on one line, as those of numbers do; all others wrap between words.
+        spare: headings of columns that a narrow screen leaves out, the first one first.
+        fold: on a screen, what several rows have alike stands in the title instead of a column.
+        prose: on a screen, rows stand below each other as blocks, whatever its width.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    data: tuple[Mapping[str, Cell], ...] = ()
+    caption: str = ""
+    names: tuple[str, ...] = ()
+    spare: tuple[str, ...] = ()
+    fold: bool = False
+    prose: bool = False
+
+    def whole(self, column: str) -> bool:
+        """Whether the cells of a column stay on one line."""
+        return column.startswith("#") or column in self.names
+
+    def without(self, column: str) -> Table:
+        """The same table without one column."""
+        place = self.columns.index(column)
+
+        def less(cells: tuple[str, ...]) -> tuple[str, ...]:
+            return cells[:place] + cells[place + 1 :]
+
+        return replace(self, columns=less(self.columns), rows=tuple(map(less, self.rows)))
+
+    def folded(self) -> Table:
+        """The same table with what all of several rows have alike in its title; one column stays at least."""
+        if not self.fold or len(self.rows) < 2:
+            return self
+        found = self
+        for column in self.columns[1:]:
+            cells = {row[found.columns.index(column)] for row in found.rows}
+            if len(cells) == 1 and len(found.columns) > 2:
+                found = found.without(column)
+                if cell := cells.pop().strip("-"):
+                    found = replace(found, title=f"{found.title}, {column.lstrip('#')} {cell}".lstrip(", "))
+        return found

@@ -1,0 +1,132 @@
+"""The command that gives a stored run again, from its record.
+
+command_of(record)     ttabench eval --method mac --task streamingqa --set hierarchy=16 --seed 1
+
+It names what a plain command would resolve otherwise, and nothing else. No model is loaded, no data are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from shlex import join
+from typing import Any
+
+from ttabench.core.architectures import NANO
+from ttabench.core.errors import UserError
+from ttabench.core.identity import changed
+from ttabench.core.types import Json
+from ttabench.records.schema import RunRecord
+from ttabench.report.configuration import typed, whole
+from ttabench.run.asking import manner
+from ttabench.run.config import RunConfig
+from ttabench.run.resolve import NO_CHECKPOINT, STANDING, RunRequest, resolve_method
+
+FLAGS = {"split": "test", "limit": None, "device": "auto", "dtype": "auto", "bos": "auto", "state": ""}
+"""Fields that are options of the same name, and what they are where nothing is typed."""
+
+
+def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
+    """(command, what is to be known before it is run).
+
+    What cannot be resolved here (a method or a checkpoint that is gone) is written as the record has it.
+    """
+    config, notes = whole(record.config), list[str]()
+    words = ["ttabench", "eval", "--method", config.method, "--task", config.task, *_base(config)]
+    if config.source != ("mini" if config.model == NANO else "hub"):
+        words += ["--source", config.source]
+    words += _method(config, notes)
+    words += _options(config, notes)
+    for name, default in FLAGS.items():
+        if getattr(config, name) != default:
+            words += [f"--{name}", str(getattr(config, name))]
+    words += ["--ask-only"] if config.ask_only else []
+    if config.batch_size != RunConfig(method="").batch_size:
+        words += ["--batch-size", str(config.batch_size or "auto")]
+    words += ["--seed", str(config.seed)] if config.seed else []
+    if config.state_of != "own":
+        words.append("--swap-state")
+        notes.append(f"--swap-state makes three runs: this is the one that answers under state: {config.state_of}")
+    return join(words), tuple(notes)
+
+
+def _base(config: RunConfig) -> list[str]:
+    standing = next((n for n, base in STANDING.items() if base == (config.model, config.base_checkpoint)), "")
+    words = ["--model", standing or config.model] if (standing or config.model) != NANO else []
+    if config.base_checkpoint and not standing:
+        words += ["--base-checkpoint", config.base_checkpoint]
+    return words + (["--random-weights"] if config.random_weights else [])
+
+
+def _request(config: RunConfig) -> RunRequest:
+    """What was asked for, without what follows from it."""
+    return RunRequest(
+        method=config.method, task=config.task, model=config.model, source=config.source,
+        base_checkpoint=config.base_checkpoint, random_weights=config.random_weights,
+    )  # fmt: skip
+
+
+def _method(config: RunConfig, notes: list[str]) -> list[str]:
+    """Checkpoint, preset and settings, as far as they do not follow from the rest."""
+    request, words = _request(config), list[str]()
+    if origin := config.inputs.get("method"):
+        notes.append(f"the method is of {origin}: name its file, --method ./FILE.py, where it is no installed package")
+    try:
+        plain = resolve_method(request)
+        trainable = plain.spec.trainable
+        if trainable and plain.checkpoint_name() != config.checkpoint:
+            words += ["--checkpoint", config.checkpoint or NO_CHECKPOINT]
+            plain = resolve_method(replace(request, checkpoint=config.checkpoint or NO_CHECKPOINT))
+        if config.preset and plain.preset != config.preset and not config.checkpoint:
+            plain = resolve_method(replace(request, checkpoint=_none(trainable), preset=config.preset))
+            words += ["--preset", config.preset]
+        settings = plain.settings
+    except UserError:
+        settings = config.defaults.get("settings", {})
+        if config.checkpoint:
+            words = ["--checkpoint", config.checkpoint]
+            notes.append(f"checkpoint {config.checkpoint} is not here")
+    return words + _assigned("--set", changed(config.settings, settings))
+
+
+def _none(trainable: bool) -> str:
+    return NO_CHECKPOINT if trainable else ""
+
+
+def _options(config: RunConfig, notes: list[str]) -> list[str]:
+    """Options of the task that are not what its card says, and whether it is asked in a chat template."""
+    from ttabench.readers.cards import load_card
+
+    words: list[str] = []
+    given: Mapping[str, Any] = config.task_options
+    try:
+        card, asked = load_card(config.task), manner(_request(config))
+    except UserError:
+        notes.append(f"there is no card of {config.task} here")
+        return _assigned("--task-set", given)
+    if asked.chat != config.chat_template:
+        words.append("--chat-template" if config.chat_template else "--no-chat-template")
+        asked = manner(replace(_request(config), chat_template=config.chat_template))
+    twin = card.twin if config.source == "mini" else None
+    plain = {**config.defaults.get("task_options", {}), **card.protocol}
+    plain |= {**twin.arguments, **twin.protocol} if twin else {}
+    if given.get("paper_quirks") and not plain.get("paper_quirks"):
+        words += _assigned("--task-set", {"paper_quirks": True})
+        plain |= {**card.quirks, "paper_quirks": True}
+    plain |= asked.options
+    told = {key: value for key, value in given.items() if key not in plain or not _alike(value, plain[key])}
+    return words + _assigned("--task-set", told)
+
+
+def _alike(one: Json, other: Json) -> bool:
+    """As options of a task are typed: `16k` in a card is 16,384 in a record."""
+    from ttabench.core.sizes import tokens_in
+
+    if typed(one) == typed(other):
+        return True
+    sizes = [[tokens_in(part) for part in typed(value).split(",")] for value in (one, other)]
+    return sizes[0] == sizes[1] and None not in sizes[0]
+
+
+def _assigned(flag: str, values: Mapping[str, Json]) -> list[str]:
+    return [word for key, value in values.items() for word in (flag, f"{key}={typed(value)}")]

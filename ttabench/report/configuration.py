@@ -1,0 +1,81 @@
+"""What a stored run was told: all of it, what of it is no default, and what sets runs of one method and task apart.
+
+changes(record.config)              {"hierarchy": 16, "documents": 8}
+apart([first, second])              ["", "hierarchy=16"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+from ttabench.methods.registry import known_settings
+from ttabench.readers.cards import load_card
+from ttabench.readers.defaults import defaults as task_defaults
+from ttabench.records.schema import RunRecord
+from ttabench.run.config import RunConfig
+
+NAMED = ("verb", "method", "task", "model", "source", "seed", "inputs", "state_of", "random_weights")
+"""What a line of a list says in columns of its own."""
+UNTRAINED = "untrained"
+
+
+def whole(config: Mapping[str, Json]) -> RunConfig:
+    """The configuration of a record with the defaults it is held against, as far as method and task are here."""
+    known = {each.name for each in fields(RunConfig)} - {"defaults"}
+    told = {"method": "", **{key: value for key, value in config.items() if key in known}}
+    defaults: dict[str, Mapping[str, Json]] = {"settings": {}, "task_options": {}}
+    with suppress(UserError):
+        defaults["settings"] = known_settings(str(told["method"]), told.get("inputs", {}).get("method", ""))
+    with suppress(UserError):
+        defaults["task_options"] = task_defaults(load_card(str(told.get("task"))), str(told.get("source")))
+    return RunConfig(**told, defaults=defaults)
+
+
+def flat(config: Mapping[str, Json]) -> dict[str, Json]:
+    """Settings and task options beside all else; where both have a name, the task's is said to be the task's."""
+    plain = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    settings, options = config.get("settings", {}), config.get("task_options", {})
+    return {**plain, **settings, **{f"task {key}" if key in settings else key: options[key] for key in options}}
+
+
+def changes(config: Mapping[str, Json]) -> dict[str, Json]:
+    """What is no default, in one level, digests of files and what names a run aside."""
+    return {key: value for key, value in flat(whole(config).differing()).items() if key not in NAMED}
+
+
+def typed(value: Json) -> str:
+    """A value as it is typed: `1,2`, `true`, `none`."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(typed, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+def apart(records: Sequence[RunRecord]) -> list[str]:
+    """For each run, what it was told otherwise than others of its method and task, as `key=value`."""
+    told = [_told(record) for record in records]
+    groups: dict[tuple[str, ...], list[dict[str, Json]]] = {}
+    keys = [(str(record.config.get("method")), str(record.config.get("task"))) for record in records]
+    for key, mine in zip(keys, told, strict=True):
+        groups.setdefault(key, []).append(mine)
+    return [
+        " ".join(
+            name if name == UNTRAINED else f"{name}={typed(value)}"
+            for name, value in mine.items()
+            if any(other.get(name, mine) != value for other in groups[key])
+        )
+        for key, mine in zip(keys, told, strict=True)
+    ]
+
+
+def _told(record: RunRecord) -> dict[str, Json]:
+    """The changes, and the checkpoint where it is none of the package's own."""
+    found, checkpoint = changes(record.config), str(record.config.get("checkpoint", ""))
+    if not checkpoint and record.method.get("parameters"):
+        found[UNTRAINED] = True
+    elif checkpoint and not checkpoint.startswith("shipped:"):
+        found["checkpoint"] = checkpoint.rstrip("/").rpartition("/")[2]
+    return found

@@ -1,0 +1,203 @@
+"""`ttabench show RUN`: one stored run in full, then what it was asked and answered.
+
+run 3f0c2a9b71de
+  command  ttabench eval --method mac --task streamingqa --seed 1
+  costs    0.06 s to adapt, 3.0 ms a query, 64.0 KiB of state, 464 MiB at most
+  ...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ttabench.core import render
+from ttabench.core.errors import UserError
+from ttabench.core.render import Table
+from ttabench.core.types import Json
+from ttabench.records.schema import RunRecord, has_samples, load_record
+from ttabench.report.about import about_tables, as_json
+from ttabench.report.figures import shown
+from ttabench.report.finding import find_runs
+from ttabench.report.samples import Sample, beside, matching, metrics_of, page_of, samples_of
+from ttabench.report.samples import Samples as Samples
+from ttabench.stats.metrics import METRICS
+
+LONGEST = 400
+"""Characters of a prompt, and of an answer, that are shown without --all."""
+MOST_OPTIONS = 8
+"""Of a choice, whose log-likelihoods stand in a line."""
+
+
+def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
+    """Print a run and a page of its samples; all samples that are wanted, for other programs.
+
+    Args:
+        name: as `finding.find_runs` takes it.
+        out: where ids are looked for.
+        wanted: samples.
+        form: see `render.FORMATS`.
+        everything: no setting, figure or text is left out.
+
+    Raises:
+        UserError: no such run, or several; no such page; another run that was asked nothing alike.
+    """
+    chosen = render.known_format(form)
+    folder = one_run(name, out)
+    record = load_record(folder)
+    kept = has_samples(folder)
+    if not kept and (wanted.typed or chosen == "csv"):
+        raise UserError(_none_kept(folder), "Run it again with another --out.")
+    other = one_run(wanted.differs, out) if wanted.differs else None
+    samples = _wanted(folder, record, wanted, other) if kept else []
+    if chosen == "json":
+        part = page_of(samples, wanted)[0] if wanted.page else samples
+        about: dict[str, Json] = {"run": as_json(record, folder), "samples": [each.flat() for each in part]}
+        render.print_json(about | ({} if kept else {"note": _none_kept(folder)}))
+    elif chosen == "csv":
+        part = page_of(samples, wanted)[0] if wanted.page else samples
+        render.show([_flat(part)], chosen)
+    else:
+        tables = [] if wanted.typed else about_tables(record, everything=everything)
+        if kept:
+            others = load_record(other) if other is not None else None
+            tables += _page(samples, wanted, (record, others), everything=everything)
+        render.show(tables, chosen)
+        if not kept:
+            render.print_line(_none_kept(folder))
+
+
+def one_run(name: str, out: Path) -> Path:
+    """The folder of one run.
+
+    Raises:
+        UserError: no run, or several, of that name.
+    """
+    found = find_runs([name], out)
+    if len(found) != 1:
+        hint = f"Name one of them: see `ttabench list runs --out {name}`."
+        raise UserError(f"{name} holds {len(found)} runs, `show` takes one.", hint if found else "See `ttabench list`.")
+    return found[0]
+
+
+def _none_kept(folder: Path) -> str:
+    return f"{folder.parent} holds the record of run {folder.name} and not its samples."
+
+
+def _wanted(folder: Path, record: RunRecord, wanted: Samples, other: Path | None) -> list[Sample]:
+    found = samples_of(folder, record)
+    metrics = metrics_of(found, record)
+    if other is not None:
+        found = beside(found, samples_of(other, load_record(other)), metrics)
+    return matching(found, wanted, metrics)
+
+
+def _flat(samples: Sequence[Sample]) -> Table:
+    """All columns of samples, for CSV; lists as JSON."""
+    import json
+
+    def cell(value: Json) -> str | int | float | None:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+
+    data = tuple({key: cell(value) for key, value in each.flat().items()} for each in samples)
+    return Table(title="samples", columns=(), rows=(), data=data)
+
+
+def _page(
+    samples: Sequence[Sample], wanted: Samples, runs: tuple[RunRecord, RunRecord | None], *, everything: bool
+) -> list[Table]:
+    """A block a sample; where two runs are held against each other, a table of both below it."""
+    part, page, pages = page_of(samples, wanted)
+    title = f"samples{_kind(wanted)}: " + (f"{len(samples)}, page {page} of {pages}" if part else "none")
+    metrics = metrics_of(part, runs[0])
+    longest = sys.maxsize if everything else LONGEST
+    if wanted.differs and runs[1] is not None:
+        tables = [table for each in part for table in _both(each, (runs[0], runs[1]), metrics, longest)]
+        tables = [replace(tables[0], title=title), *tables[1:]] if tables else [Table(title=title, columns=(), rows=())]
+    else:
+        tables = [_blocks(title, part, metrics, longest)]
+    if page < pages:
+        tables[-1] = replace(tables[-1], caption=f"Next: --page {page + 1}")
+    return tables
+
+
+def _kind(wanted: Samples) -> str:
+    kinds = ["wrong"] * wanted.wrong + [f"unlike {wanted.differs}"] * bool(wanted.differs)
+    kinds += [f"with {wanted.grep!r}"] * bool(wanted.grep)
+    return "".join(f", {kind}" for kind in kinds)
+
+
+def _blocks(title: str, samples: Sequence[Sample], metrics: Sequence[str], longest: int) -> Table:
+    columns = ("sample", "asked after", "prompt", "prediction", "gold", "log-likelihood", "score")
+    rows = tuple(
+        (*_asked(each, longest), _prediction(each.cells, longest), _gold(each), _likelihood(each.cells),
+         _score(each.cells, metrics))
+        for each in samples
+    )  # fmt: skip
+    return Table(title=title, columns=columns, rows=rows, prose=True)
+
+
+def _both(each: Sample, runs: tuple[RunRecord, RunRecord], metrics: Sequence[str], longest: int) -> list[Table]:
+    asked = Table(
+        title="", columns=("sample", "asked after", "prompt", "gold"), rows=((*_asked(each, longest), _gold(each)),),
+        prose=True,
+    )  # fmt: skip
+    heads = tuple(f"{run.config.get('method')} {run.id}" for run in runs)
+    sides = (each.cells, each.other)
+    rows = (
+        ("prediction", *(_prediction(side, longest) for side in sides)),
+        ("log-likelihood", *map(_likelihood, sides)),
+        ("score", *(_score(side, metrics) for side in sides)),
+    )
+    told = tuple(row for row in rows if row[1] or row[2])
+    return [asked, Table(title="", columns=("", *heads), rows=told, names=("",))]
+
+
+def _asked(each: Sample, longest: int) -> tuple[str, str, str]:
+    """(number and key, what was read before, prompt)."""
+    cells = each.cells
+    read = f"{cells['context_tokens']:,} tokens" if cells.get("context_tokens") else ""
+    step = f"step {cells['step']:,}" if cells.get("step") else ""
+    place = str(cells.get("subtask") or cells.get("episode") or "")
+    return (
+        f"{each.number}: {cells['key']} ({place})",
+        ", ".join(filter(None, [step, read])),
+        _cut(cells["prompt"], longest),
+    )
+
+
+def _cut(text: object, longest: int) -> str:
+    """The end of a text: a question stands behind what it is about."""
+    whole = str(text)
+    return whole if len(whole) <= longest else f"... {whole[-longest:]}"
+
+
+def _prediction(cells: Mapping[str, Any], longest: int) -> str:
+    text = str(cells.get("prediction", ""))
+    if cells.get("mode") == "score":
+        return ""
+    return (text if len(text) <= longest else f"{text[:longest]} ...") or "(nothing)"
+
+
+def _gold(each: Sample) -> str:
+    return " | ".join(map(str, each.cells.get("answers") or ()))
+
+
+def _likelihood(cells: Mapping[str, Any]) -> str:
+    """In nats, with the tokens they are sums over; of a choice, of all its options."""
+    values: list[float] = cells.get("logprobs") or []
+    tokens: list[int] = cells.get("tokens") or []
+    if not values:
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.2f} ({tokens[0]:,} tokens)"
+    told = ", ".join(f"{value:.2f}" for value in values[:MOST_OPTIONS])
+    return f"{told}{', ...' if len(values) > MOST_OPTIONS else ''} ({len(values)} options)"
+
+
+def _score(cells: Mapping[str, Any], metrics: Sequence[str]) -> str:
+    named = [(name, cells[name]) for name in metrics if cells.get(name) is not None]
+    return ", ".join(f"{name} {shown(name, value, None)}" for name, value in named if name in METRICS)
