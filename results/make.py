@@ -116,7 +116,7 @@ def write_suites(out: Path) -> dict[str, str]:
 def measure() -> None:
     """`profile*.md` and `.svg`, and the records behind them: what methods cost on this machine, 1k to 64k tokens."""
     for name, methods in PROFILES.items():
-        words = ("profile", "--methods", methods, "--prefill", "1k,4k,16k,64k", "--out", str(HERE / name))
+        words = ("profile", "--methods", methods, "--prefill", "1k,4k,16k,64k", "--full", "--out", str(HERE / name))
         text = ttabench(*words, "--plot", str(HERE / f"{name}.svg"), "--format", "markdown")
         head = f"# {name}\n\n![cost by prefill]({name}.svg)\n\n"
         (HERE / f"{name}.md").write_text(f"{head}{text}", encoding="utf-8")

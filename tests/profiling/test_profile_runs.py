@@ -7,6 +7,7 @@ import io
 import json
 import signal
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,19 @@ import torch
 from typer.main import get_command
 
 from tests.conftest import Command, one_line
+from tests.places import ROOT
 from ttabench.cli.app import app
 from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
 from ttabench.profiling import driver, former, machine, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
+from ttabench.profiling.extending import extended
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
 from ttabench.profiling.load import Load
+from ttabench.profiling.measure import Measuring
 from ttabench.profiling.record import COLUMNS, ProfileFolder, load_profile
 from ttabench.profiling.rows import Row, oom
+from ttabench.profiling.tables import row_line
 
 LENGTHS = (32, 64, 96)
 SMALL = ("--prefill", "32,64", "--generate", 2, "--repeat", 1, "--piece-tokens", 16)
@@ -123,13 +128,17 @@ def test_the_table_is_tidy(job: Job, requests: Requests, tmp_path: Path) -> None
 )
 def test_the_death_of_a_process_is_a_row(job: Job, tmp_path: Path, end: End, status: str, said: str) -> None:
     told: list[str] = []
-    manner = Manner(launch=dying(end, ("icl", 64)), notify=told.append)
-    done = execute(job, tmp_path, manner)
+
+    def on_row(row: Row, done: int, total: int) -> None:
+        told.append(f"{row_line(row, 'latency')} {done}/{total}")
+
+    done = execute(job, tmp_path, Manner(launch=dying(end, ("icl", 64)), on_row=on_row))
     found = {(row.method, row.prefill): row for row in done.record.rows}
     assert found["icl", 64].status == status
     assert said in found["icl", 64].detail
     assert all(row.status == "ok" for at, row in found.items() if at != ("icl", 64)), "a fresh process goes on"
-    assert f"icl at 64: {status}" in told[0]
+    assert [each.rpartition(" ")[2] for each in told] == [f"{done}/6" for done in range(1, 7)]
+    assert f"icl at 64: {status} (" in told[4].replace("OOM", "oom")
     # what failed is tried again, what ran out of memory is an answer
     again = execute(job, tmp_path, Manner(launch=dying(end, ("none", 1))))
     assert again.how == ("stored" if status == "oom" else "continued")
@@ -153,8 +162,45 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: R
     done = execute(job, tmp_path)
     (request,) = requests[before:]
     assert (done.how, request["method"], request["lengths"]) == ("continued", "icl", [64, 96])
-    assert [at for at, _ in request["passes"]] == [32]
+    assert [row["prefill"] for row in request["known"]] == [32]
     assert len(done.record.rows) == 6
+
+
+def test_rows_that_were_extended_are_measured_when_all_are_asked_for(
+    job: Job, requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert identity(job.config(), {}) == identity(replace(job, full=True).config(), {})
+    expected = Measuring.expected
+    monkeypatch.setattr(Measuring, "expected", lambda self, tokens: 1e6 if tokens == 96 else expected(self, tokens))
+    first = execute(job, tmp_path)
+    assert [row.prefill for row in first.record.rows if row.extended] == [96, 96]
+    assert first.record.rows[2].notes == ("extended from 32 and 64, not measured; --full measures it",)
+    assert execute(job, tmp_path).how == "stored"
+    before = len(requests)
+    whole = execute(replace(job, full=True), tmp_path)
+    assert (whole.how, whole.folder) == ("continued", first.folder)
+    assert [request["lengths"] for request in requests[before:]] == [[96], [96]]
+    assert not any(row.extended for row in whole.record.rows)
+    assert whole.record.rows[:2] == first.record.rows[:2]
+    assert execute(job, tmp_path).record == whole.record == execute(replace(job, full=True), tmp_path).record
+    assert len(requests) == before + 2
+
+
+@pytest.mark.parametrize("suite", ["profile", "profile-weights"])
+def test_what_is_extended_agrees_with_what_was_measured(suite: str) -> None:
+    """As docs/guide/profiling.md says of these profiles: their longest row against the two before it."""
+    (file,) = (ROOT / "results" / suite).glob("*/profile.json")
+    record = load_profile(file.parent)
+    for method in record.methods:
+        *before, longest = [row for row in record.rows if row.method == method]
+        growth: Any = record.growth(method)
+        found = extended(method, growth, longest.prefill, {row.prefill: row for row in before})
+        assert found is not None
+        for name, share in (("adapt_flops", 0.03), ("state_bytes", 0.03), ("peak_memory_bytes", 0.11)):
+            if measured := longest.value(name):
+                assert found.value(name) == pytest.approx(measured, rel=share), (method, name)
+        if (longest.value("adapt_seconds") or 0) > 1:
+            assert 0.5 <= (found.value("adapt_seconds") or 0) / (longest.value("adapt_seconds") or 1) <= 1.01, method
 
 
 def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,17 @@ import typer
 
 from ttabench.cli import options as o
 from ttabench.core.errors import UserError
-from ttabench.core.progress import loading, no_word
+from ttabench.core.progress import in_words, loading
 
 if TYPE_CHECKING:
     from ttabench.core.render import Format
     from ttabench.profiling.driver import Outcome
     from ttabench.profiling.job import Job
+    from ttabench.profiling.rows import Row
 
 MEASURING = (
-    "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "time_limit", "device", "threads",
-    "plot", "out", "force", "quiet",
+    "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "full", "time_limit", "device",
+    "threads", "plot", "out", "force", "quiet",
 )  # fmt: skip
 """Options that decide how something is measured and stored: no part of a profile on paper."""
 ON_PAPER = ("queries",)
@@ -46,6 +48,7 @@ def profile(
     queries: o.Queries = 1,
     memory_limit: o.MemoryLimit = "",
     row_seconds: o.RowSeconds = 20.0,
+    full: o.Full = False,
     time_limit: o.TimeLimit = None,
     device: o.Device = "auto",
     threads: o.Threads = None,
@@ -77,6 +80,7 @@ def profile(
     said = {
         "mode": "throughput" if throughput else "training" if training else "latency", "model": model,
         "random_weights": random_weights, "task": task, "device": device, "dtype": dtype, "time_limit": time_limit,
+        "full": full,
     }  # fmt: skip
     job = _job(said, load, {**typed, "checkpoint": checkpoint}, Sizes(prefill=prefill, memory_limit=memory_limit))
     _run(job, out, plot, showing)
@@ -159,14 +163,34 @@ def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
     talking = form == "table" and not showing.quiet
     use_threads(showing.threads)
     with render.progress(talking) as tick:
-        notify = render.remark if talking else no_word
-        outcome = execute(job, out, Manner(force=showing.force, threads=showing.threads, tick=tick, notify=notify))
+        manner = Manner(force=showing.force, threads=showing.threads)
+        if talking:
+            manner = replace(manner, tick=tick, notify=render.remark, on_row=_RowLines(job.mode))
+        outcome = execute(job, out, manner)
     if showing.quiet:
         render.print_line(str(outcome.folder))
     else:
         _show(outcome, form, talking)
     if picture is not None:
         plot(outcome.record, picture)
+
+
+class _RowLines:
+    """Says each row as it comes, on standard error, and how long the rest should take."""
+
+    def __init__(self, mode: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._mode, self._clock, self._begun = mode, clock, clock()
+        self._before: int | None = None
+
+    def __call__(self, row: Row, done: int, total: int) -> None:
+        from ttabench.core import render
+        from ttabench.profiling.tables import row_line
+
+        if self._before is None:
+            self._before = done - 1  # what an earlier command measured
+        each = (self._clock() - self._begun) / (done - self._before)
+        left = f", about {in_words(each * (total - done))} left" if done < total else ""
+        render.remark(f"{row_line(row, self._mode)} ({done} of {total} rows{left})", style="")
 
 
 def _show(outcome: Outcome, form: Format, talking: bool) -> None:

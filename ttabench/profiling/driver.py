@@ -25,12 +25,11 @@ from ttabench.core import environment
 from ttabench.core.errors import UserError
 from ttabench.core.memory import says_so
 from ttabench.core.progress import Tick, no_tick, no_word
-from ttabench.core.sizes import short
 from ttabench.core.startup import own_process
 from ttabench.core.types import Json
 from ttabench.profiling.former import where_stored
 from ttabench.profiling.job import Job
-from ttabench.profiling.record import ProfileFolder, ProfileRecord
+from ttabench.profiling.record import MeasuredFolder, ProfileFolder, ProfileRecord
 from ttabench.profiling.rows import Row, oom
 from ttabench.records.folder import Obtained, obtained
 
@@ -95,6 +94,10 @@ Outcome: TypeAlias = Obtained[ProfileRecord]
 """A profile that is stored."""
 
 
+def _no_row(row: Row, done: int, total: int) -> None:
+    """Nobody is told."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Manner:
     """How a profile is run and who is told."""
@@ -105,6 +108,8 @@ class Manner:
     """Of the processor, for the processes that measure; None leaves torch's choice."""
     tick: Tick = no_tick
     notify: Callable[[str], None] = no_word
+    on_row: Callable[[Row, int, int], None] = field(default_factory=lambda: _no_row)
+    """Called with each row as it comes, how many there are by then, and how many there will be."""
     launch: Callable[[Mapping[str, Json]], Lines] = field(default_factory=lambda: launch)
     """Runs a request in a process of its own."""
 
@@ -126,7 +131,8 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
             folder.finish(record)
         return record
 
-    return obtained(ProfileFolder, where, work, force=manner.force, notify=manner.notify)
+    kind = MeasuredFolder if job.full else ProfileFolder
+    return obtained(kind, where, work, force=manner.force, notify=manner.notify)
 
 
 class _Run:
@@ -152,8 +158,8 @@ class _Run:
         while lengths := self._open(method):
             self.at = lengths[0]
             request = {"task": "measure", "method": method, "lengths": lengths, "limits": limits}
-            request["passes"] = [[at, row.value("adapt_seconds")] for (name, at), row in self.folder.rows.items()
-                                 if name == method and row.value("adapt_seconds")]  # fmt: skip
+            request["known"] = [row.model_dump() for (name, _), row in self.folder.rows.items()
+                                if name == method and row.value("adapt_seconds") and not row.extended]  # fmt: skip
             end = self._listen({**request, "job": self.job.to_json()})
             if end.code:
                 self._keep(end.row(method, self.at))
@@ -187,8 +193,11 @@ class _Run:
 
     def _tell(self, more: str = "") -> None:
         """How many rows are done, and what is measured now."""
-        whole = len(self.job.chosen) * len(self.job.lengths)
-        self.manner.tick(f"rows{more}", len(self.folder.rows) + len(self.failed), whole)
+        self.manner.tick(f"rows{more}", *self._count())
+
+    def _count(self) -> tuple[int, int]:
+        """How many rows are done, of how many."""
+        return len(self.folder.rows) + len(self.failed), len(self.job.chosen) * len(self.job.lengths)
 
     def _keep(self, row: Row) -> None:
         now = time.perf_counter()
@@ -197,8 +206,7 @@ class _Run:
         if row.status == "failed":
             self.failed[row.method, row.prefill] = row
         self._tell()
-        if row.status != "ok":
-            self.manner.notify(f"{row.method} at {short(row.prefill)}: {row.status} ({row.detail})")
+        self.manner.on_row(row, *self._count())
 
 
 def _record(

@@ -4,8 +4,8 @@
     first    patch, its encoding, the prompt, the first token               first_ms
     decode   one token after the other, by the loop of `generation`         token_ms, tokens_per_second
 
-The first pass warms up and is counted (`counting`), not timed. Where a pass would take longer than half of what a row
-may take there is only one, after the first few pieces: it is timed, while operations alone are counted.
+The first pass warms up and is counted (`counting`), not timed. Where a pass would take longer than a quarter of what a
+row may take there is only one, after the first few pieces: it is timed, while operations alone are counted.
 Asking is repeated for itself, on the last state.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -35,6 +35,7 @@ from ttabench.lm.tokens import prompt_ids
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
+from ttabench.profiling.extending import LEAST, extended, shorter
 from ttabench.profiling.load import Load
 from ttabench.profiling.machine import Limits
 from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom
@@ -42,6 +43,8 @@ from ttabench.profiling.text import pieces, question
 
 COUNTED_TOKENS = 2
 """Tokens of the counted answer: the first, and one that stands for all others."""
+TRIED = 4
+"""A part of what a row may take: a pass that takes more is not repeated."""
 WARMING = 4
 """Tokens written to warm up, and pieces read where a whole pass takes too long for it."""
 
@@ -66,37 +69,63 @@ class Measuring:
     load: Load
     limits: Limits | None = None
     tick: Tick = no_tick
-    passes: dict[int, float] = field(default_factory=dict)
-    """Seconds of one pass by length, as far as measured: what the next length will take follows from it."""
+    known: dict[int, Row] = field(default_factory=dict)
+    """Rows by length, as far as measured: what the next length will take follows from them."""
 
     def expected(self, tokens: int) -> float:
         """Seconds that a pass over so many tokens should take: the last trend goes on; 0 where nothing is known."""
-        known = sorted(length for length in self.passes if length < tokens)
-        if not known:
+        passes = {
+            length: row.figures["adapt_seconds"].value
+            for length, row in sorted(self.known.items())
+            if length < tokens and row.status == "ok"
+        }
+        if not passes:
             return 0.0
+        (*before, last) = passes
         power = 1.0
-        if len(known) > 1:
-            rise = max(self.passes[known[-1]], 1e-9) / max(self.passes[known[-2]], 1e-9)
-            power = min(2.0, max(0.0, math.log(rise) / math.log(known[-1] / known[-2])))
-        return float(self.passes[known[-1]] * (tokens / known[-1]) ** power)
+        if before:
+            rise = max(passes[last], 1e-9) / max(passes[before[-1]], 1e-9)
+            power = min(2.0, max(0.0, math.log(rise) / math.log(last / before[-1])))
+        return float(passes[last] * (tokens / last) ** power)
+
+    def row_of_any(self, tokens: int) -> Row:
+        """The row of a length: measured, or extended from shorter ones where a pass would take longer than a row may.
+
+        Where no shorter length is known, some are measured first, once each, as long as they take little of the row.
+        """
+        if not any(length < tokens for length in self.known):
+            for length in shorter(tokens):
+                if len(self.known) >= LEAST and self.expected(length) > self.load.row_seconds / TRIED:
+                    break
+                self.known[length] = replace(self, load=replace(self.load, repeat=1)).row(length)
+                if self.known[length].status != "ok":
+                    break
+        if self.expected(tokens) > self.load.row_seconds:
+            found = extended(self.method.name, self.method.growth, tokens, self.known, self.limits)
+            if found is not None:
+                read = exactly(len(pieces(self.lm, tokens, self.load.piece_tokens)))
+                return found.model_copy(update={"figures": {**found.figures, "pieces": read}})
+        return self.row(tokens)
 
     def row(self, tokens: int) -> Row:
         """The row of one length; too little memory and refusals of model or method are rows, too."""
         name = self.method.name
         try:
-            return self._measured(tokens)
+            found = self._measured(tokens)
         except UserError as error:
             return Row(method=name, prefill=tokens, status="refused", detail=str(error))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             return oom(name, tokens, str(error))
+        self.known[tokens] = found
+        return found
 
     def _measured(self, tokens: int) -> Row:
         load, started = self.load, time.perf_counter()
         read = pieces(self.lm, tokens, load.piece_tokens)
         ask = question(self.lm, load.prompt_tokens, load.generate)
-        single = self.expected(tokens) > load.row_seconds / 2
+        single = self.expected(tokens) > load.row_seconds / TRIED
         counter = Counter(tensors=not single)
         seconds: list[float] = []
         processor: list[float] = []
@@ -115,7 +144,6 @@ class Measuring:
             seconds.append(meter.seconds["adapt"])
             processor.append(meter.cpu_seconds["adapt"])
             peaks.append(meter.peak_bytes["adapt"])
-        self.passes[tokens] = median(seconds)
         figures = {"adapt_seconds": figure(seconds), "adapt_peak_bytes": exactly(max(peaks))}
         figures["adapt_cpu_seconds"] = figure(processor)
         figures |= self._counted("adapt", counter, median(seconds))

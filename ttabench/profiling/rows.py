@@ -18,7 +18,8 @@ FINAL: tuple[Status, ...] = ("ok", "oom", "refused", "skipped")
 
 
 class Figure(BaseModel):
-    """A median with the smallest and the largest of its n measurements; counts have n = 1."""
+    """A median with the smallest and the largest of its n measurements; counts have n = 1, and what follows from the
+    rows of shorter lengths has n = 0."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,6 +50,11 @@ class Row(BaseModel):
     def value(self, name: str) -> float | None:
         """The value of a figure, None where it was not measured."""
         return self.figures[name].value if name in self.figures else None
+
+    @property
+    def extended(self) -> bool:
+        """Whether its figures follow from the rows of shorter lengths, see `extending`."""
+        return any(found.n == 0 for found in self.figures.values())
 
 
 def figure(values: Sequence[float]) -> Figure:

@@ -35,6 +35,15 @@ SPARE = (
     "#trained parameters",
 )  # fmt: skip
 """Columns that a narrow screen leaves out, in this order; CSV and JSON have all."""
+SAID = {
+    "latency": (
+        ("read in {} s", "adapt_seconds"), ("first token after {} ms", "first_ms"), ("{} ms a token", "token_ms"),
+        ("state {}", "state_bytes"),
+    ),
+    "throughput": (("{} samples/s", "samples_per_second"), ("largest batch {}", "largest_batch")),
+    "training": (("{} ms a sample", "train_ms_per_sample"), ("{} ms a document", "document_ms")),
+}  # fmt: skip
+"""What is said of a row as it comes."""
 STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}
 
 
@@ -86,10 +95,13 @@ def growth_table(record: ProfileRecord) -> Table:
 
 
 def shown(name: str, found: Figure | None) -> str:
-    """A figure for people; its name says its unit."""
+    """A figure for people; its name says its unit. ~ marks what was extended from shorter lengths."""
     if found is None:
         return "-"
-    value = found.value
+    return ("" if found.n else "~") + _shown(name, found.value)
+
+
+def _shown(name: str, value: float) -> str:
     if name.endswith("_bytes"):
         return size(value)
     if name.endswith("_share"):
@@ -101,11 +113,20 @@ def shown(name: str, found: Figure | None) -> str:
     return number(value, 1 if value >= 100 else 3)
 
 
+def row_line(row: Row, mode: str) -> str:
+    """A row in words, as it comes: `icl at 64k: read in 51.7 s, first token after 85.0 ms, ...`."""
+    where = f"{row.method} at {short(row.prefill)}"
+    if row.status != "ok":
+        return f"{where}: {STATUS[row.status]} ({row.detail})"
+    told = [said.format(shown(name, row.figures[name])) for said, name in SAID[mode] if name in row.figures]
+    return f"{where}: {', '.join(told)}"
+
+
 def _spread(found: Figure | None) -> tuple[str, str]:
     if found is None:
         return "", ""
     width = (found.high - found.low) / found.value if found.value else 0.0
-    return str(found.n), "-" if found.n == 1 else f"{100 * width:.0f} %"
+    return str(found.n), "-" if found.n < 2 else f"{100 * width:.0f} %"
 
 
 def _data(record: ProfileRecord, row: Row) -> dict[str, Cell]:

@@ -81,7 +81,8 @@ def _method(request: Mapping[str, Json], job: Job, lm: LM, emit: Emit) -> None:
         return
     emit("method", _describe(method, lifted))
     limits = Limits.model_validate(request["limits"]) if request["limits"] else None
-    measure = measurer(job, lm, method, limits, dict(request.get("passes", ())), emit)
+    known = [Row.model_validate(row) for row in request.get("known", ())]
+    measure = measurer(job, lm, method, limits, {row.prefill: row for row in known}, emit)
     for length in lengths:
         emit("at", length)
         row = _timed(measure, length)
@@ -105,9 +106,9 @@ SPARE = 512
 
 
 def measurer(
-    job: Job, lm: LM, method: BaseMethod[Any], limits: Limits | None, passes: dict[int, float], emit: Emit
+    job: Job, lm: LM, method: BaseMethod[Any], limits: Limits | None, known: dict[int, Row], emit: Emit
 ) -> Callable[[int], Row]:
-    """What makes the row of a length, by the mode of the job; `passes` are seconds of lengths measured before."""
+    """What makes the row of a length, by the mode of the job; `known` are rows measured before, by length."""
     load = job.load
 
     def tick(what: str, done: int, total: int) -> None:
@@ -121,14 +122,14 @@ def measurer(
         from ttabench.profiling.training_cost import training
 
         return lambda tokens: training(lm, method, tokens, load, tick)
-    measuring = Measuring(lm=lm, method=method, load=load, limits=limits, tick=tick, passes=passes)
+    measuring = Measuring(lm=lm, method=method, load=load, limits=limits, tick=tick, known=known)
 
     def timed(tokens: int) -> Row:
         expected = measuring.expected(tokens)
         if job.time_limit is not None and expected > job.time_limit:
             detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
             return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)
-        return measuring.row(tokens)
+        return measuring.row(tokens) if job.full else measuring.row_of_any(tokens)
 
     return timed
 
