@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ttabench.core.emphasis import Bold
 from ttabench.core.render import Cell, Table, number, size
@@ -35,7 +36,7 @@ def comparison_tables(found: Comparison) -> list[Table]:
 
 
 def _captioned(table: Table, caption: str) -> Table:
-    return Table(title=table.title, columns=table.columns, rows=table.rows, caption=caption)
+    return replace(table, caption=caption)
 
 
 def overview(blocks: Sequence[Block]) -> Table | None:
@@ -121,7 +122,10 @@ def entries_table(block: Block) -> Table:
     if len(block.entries) > 1:
         columns["front"] = ["yes" if any(entry is each for each in members) else "" for entry in block.entries]
     rows = tuple(zip(*columns.values(), strict=True))
-    return Table(title=title_of(block), columns=tuple(columns), rows=rows, caption=_remarks(block))
+    return Table(
+        title=title_of(block), columns=tuple(columns), rows=rows, caption=_remarks(block), names=("method",),
+        spare=("#adapt s", "front", "#ask ms"),
+    )  # fmt: skip
 
 
 def _remarks(block: Block) -> str:

@@ -38,7 +38,10 @@ def differences_table(block: Block) -> Table:
         if lone(block)
         else ""
     )
-    return Table(title=title, columns=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)), caption=caption)
+    return Table(
+        title=title, columns=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)), caption=caption,
+        spare=("#finds", "#flips", "#p"),
+    )  # fmt: skip
 
 
 def _counts(each: Difference, word: str) -> str:
