@@ -21,7 +21,7 @@ import yaml
 from tests.attack import mutate
 from tests.attack.mutate import TYPED
 from ttabench.core.digests import digest
-from ttabench.methods.states import _digest
+from ttabench.methods.state_header import header_digest as _digest
 from ttabench.readers.cards import cards_folder
 
 Words = list[object]

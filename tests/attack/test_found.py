@@ -18,7 +18,7 @@ from tests.conftest import MAC, Command, one_line
 from tests.readers.test_bad_sources import put, refusal
 from ttabench.core.opening import Unreadable, json_of, plain
 from ttabench.lm import tensors
-from ttabench.methods.states import _digest
+from ttabench.methods.state_header import header_digest as _digest
 
 fifos = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="refused: no pipes with names here")
 

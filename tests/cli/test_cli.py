@@ -170,7 +170,7 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     assert record["method"]["training"]
     assert record["config"]["inputs"]["checkpoint"]
     again = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", trained)
-    assert "was trained with other recipe: steps 2, not 3000" in one_line(again)
+    assert "was trained otherwise (recipe): steps 2, not 3000" in one_line(again)
     same = ("--steps", 2, "--documents", 2, "--out", trained, "--json")
     for more in ((), ("--resume",)):
         done = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", *same, *more)

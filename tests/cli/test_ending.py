@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import MAC, Command, one_line
 from tests.places import ROOT
-from ttabench.cli import commands
+from ttabench.cli import adapting
 from ttabench.records.store import RunFolder
 from ttabench.run.training_config import Curve
 
@@ -51,7 +51,7 @@ def test_an_evaluation_that_is_asked_to_end_goes_on(
         patched.setattr(RunFolder, "append", sending(RunFolder.append, number, 2))
         stopped = ttabench(*words)
     assert stopped.code == code
-    assert stopped.err.splitlines()[-1] == f"{word} The same command resumes where it stopped."
+    assert stopped.err.splitlines()[-1] == f"{word} What was answered is stored; the same command goes on from there."
     assert stopped.out == ""
     (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
     assert len(partial.read_text().splitlines()) == 2
@@ -81,7 +81,7 @@ def test_reading_that_is_asked_to_end_leaves_nothing(
     (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
     words = ["adapt", "--model", common[5], "--context", tmp_path / "notes.txt", "--out", tmp_path / "state"]
     with monkeypatch.context() as patched:
-        patched.setattr(commands, "read", sending(commands.read, signal.SIGTERM, 1))
+        patched.setattr(adapting, "read", sending(adapting.read, signal.SIGTERM, 1))
         stopped = ttabench(*words)
     assert (stopped.code, stopped.err.splitlines()[-1]) == (143, "Terminated. The same command begins anew.")
     assert not (tmp_path / "state").exists()

@@ -97,7 +97,7 @@ def test_another_first_stage_is_refused(
     assert ttabench("train", *given).code == 0
     other = Recipe(first=Stage(settings=("rank=3",), recipe=TUNED))
     monkeypatch.setitem(SPEC.recipes, "nano", other)  # type: ignore[call-overload]
-    assert "was trained with other settings: rank 2, not 3" in one_line(ttabench("train", *given))
+    assert "was trained otherwise (settings): rank 2, not 3" in one_line(ttabench("train", *given))
 
 
 def test_a_wrong_setting_of_a_stage_is_refused_before_anything_is_trained(

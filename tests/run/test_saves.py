@@ -189,7 +189,7 @@ def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, 
 
 def test_another_base_is_refused(lm: LM, tmp_path: Path) -> None:
     train(method(lm), episodes(), replace(CONFIG, out=tmp_path))
-    with pytest.raises(UserError, match="with other base"):
+    with pytest.raises(UserError, match=r"otherwise \(base"):
         train(method(tiny_llama(seed=1)), episodes(), replace(CONFIG, out=tmp_path))
 
 

@@ -26,7 +26,7 @@ from ttabench.core.sizes import memory as memory_in
 
 INTERRUPTED, TERMINATED = 130, 143
 GOES_ON = {
-    "eval": "The same command resumes where it stopped.",
+    "eval": "What was answered is stored; the same command goes on from there.",
     "train": "The same command resumes where it stopped.",
     "profile": "The same command resumes where it stopped.",
     "adapt": "The same command begins anew.",

@@ -19,3 +19,16 @@ def limit(most: int, device: torch.device) -> None:
         return
     torch.ones(512, 512) @ torch.ones(512, 512)  # starts the threads: a failure to start one ends the process
     memory.limit(most)
+
+
+def hold(most: int, device: torch.device) -> None:
+    """Like `limit`, where a model that was loaded already may take more than that.
+
+    Raises:
+        UserError: the system knows no such limit.
+        MemoryError: the model and the libraries take more as it is.
+    """
+    limit(most, device)
+    taken = memory.in_use()
+    if device.type != "cuda" and taken is not None and taken >= most:
+        raise MemoryError(f"the model and the libraries take {memory.shown(taken)}")

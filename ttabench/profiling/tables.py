@@ -87,7 +87,7 @@ def growth_table(record: ProfileRecord) -> Table:
         data.append({"method": method, "growth": record.growth(method), **dict(zip(names, ratios, strict=True))})
     columns = ("method", "state grows", "#adapt", "#token", "#peak memory", "#state")
     title = f"growth, {short(first)} to {short(last)}"
-    caption = "How many times as much the longest prefill takes. A token of a constant state should stay near 1."
+    caption = "The longest prefill over the shortest. A token of a constant state should stay near 1."
     return Table(
         title=title, columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
         names=("method", "state grows"),
@@ -150,8 +150,8 @@ def _caption(record: ProfileRecord) -> str:
         what = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
         lines.append(f"Medians; spread: (largest - smallest) / median of the total. {what}")
         lines.append(
-            f"Limits of {limits['device']}, {limits['threads']} threads, {limits['dtype']}: matrix products"
-            f" {count(limits['flops'])}FLOP/s, memory {count(limits['bytes'])}B/s."
+            f"Limits of {limits['device']}, {limits['threads']} thread{'s' * (limits['threads'] > 1)},"
+            f" {limits['dtype']}: matrix products {count(limits['flops'])}FLOP/s, memory {count(limits['bytes'])}B/s."
         )
     reasons = [f"{row.method} at {short(row.prefill)}: {row.detail}" for row in record.rows if row.status != "ok"]
     lines += [f"{line.rstrip('.')}." for line in (*record.notes(), *reasons)]

@@ -65,9 +65,9 @@ def _method(request: Mapping[str, Json], job: Job, lm: LM, emit: Emit) -> None:
     name, lengths = request["method"], list(request["lengths"])
     emit("model", lm.describe())
     lifted = lift_positions(lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE)
-    if job.memory_limit is not None:
-        memory.limit(job.memory_limit, lm.device)
     try:
+        if job.memory_limit is not None:
+            memory.hold(job.memory_limit, lm.device)
         method = job.adapters()[name].build(lm)
     except UserError as error:
         for length in lengths:

@@ -65,7 +65,7 @@ def table(card: Card, request: Request) -> Table:
     else:
         raise UserError(
             f"No file or folder {request.source!r} to read {card.name} from.",
-            "Give --source mini, --source hub, or the path of the data.",
+            "Check the path; --source takes mini, hub, or the path of the data.",
         )
     if not found.rows:
         raise UserError(f"{found.where} holds no rows for {card.name}.", "Give a source with rows.")

@@ -209,13 +209,30 @@ def _group_key(record: RunRecord) -> str:
     return repr([*named, record.source, sorted((key, repr(value)) for key, value in varying(record).items())])
 
 
+def _differing(key: str, value: Json, group: Group, block: Sequence[Group]) -> str:
+    """One of these settings as it is told: a checkpoint by its folder where that tells it from the others."""
+    if key == STATE_OF:
+        return f"{key}: {value}"
+    if key == "checkpoint file":
+        others = {_checkpoint(other) for other in block if other.varying.get(key) != value}
+        if _checkpoint(group) and _checkpoint(group) not in others:
+            return f"checkpoint={_checkpoint(group)}"
+    return f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
+
+
+def _checkpoint(group: Group) -> str:
+    """The last part of its name, or of its path."""
+    name = str(group.record.config.get("checkpoint") or "")
+    return name.rstrip("/").rpartition("/")[2].removeprefix("shipped:")
+
+
 def labels_of(block: Sequence[Group]) -> list[str]:
     """Method names, with the settings in which groups of one method differ in the block; made unique if need be."""
     labels = []
     for group in block:
         alike = [other.varying for other in block if other.method == group.method]
         differing = [
-            f"{key}: {value}" if key == STATE_OF else f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
+            _differing(key, value, group, block)
             for key, value in sorted(group.varying.items())
             if value is not None and any(other.get(key) != value for other in alike)
         ]

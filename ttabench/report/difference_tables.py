@@ -7,8 +7,8 @@ from ttabench.core.render import Table
 from ttabench.report.cautions import lone
 from ttabench.report.compare import Block, Comparison, family_of
 from ttabench.report.differences import Difference
-from ttabench.report.entries import ceiling_of, floor_of
 from ttabench.report.figures import plain, probability
+from ttabench.report.shares import share
 
 MOST_NAMED = 6
 """Pairs of a block that are named where they have no difference; more are counted."""
@@ -75,7 +75,7 @@ def legend(found: Comparison) -> str:
     blocks = found.blocks
     if any(len(block.entries) > 1 for block in blocks):
         told.append("Front: no other entry is better in value, state and ask ms at once.")
-    if any(floor_of(block.entries) and ceiling_of(block.entries) for block in blocks):
+    if any(share(block, entry) is not None for block in blocks for entry in block.entries):
         told.append("Of gap: the way from none to icl.")
     if any(each.p is not None for each in found.differences):
         pairs = f"all {family:,} pairs, shown or not" if (family := family_of(blocks)) > 1 else "the one pair"
@@ -84,6 +84,8 @@ def legend(found: Comparison) -> str:
             "Finds: the smallest true difference that is found 4 times in 5.\n"
             "Flips: queries that left answers better, and worse."
         )
+    if any("McNemar" in each.test for each in found.differences):
+        told.append("McNemar: p is exact, intervals are Bonett and Price's; near 0.05 they may disagree.")
     if any(entry.state_of == "other" for entry in found.entries):
         told.append("Own state − another's is memory of the context; another's − none is what any such context gives.")
     return "\n".join(told)

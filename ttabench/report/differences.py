@@ -9,6 +9,7 @@ from typing import Any
 
 from ttabench.report.blocks import Group
 from ttabench.report.entries import Entry, ceiling_of, floor_of, higher_is_better
+from ttabench.report.figures import scale
 from ttabench.report.headline import Rivals, leading
 from ttabench.report.pairing import Values, kind_of
 from ttabench.stats.aggregation import Unit, paired_difference
@@ -108,9 +109,17 @@ def difference(left: Side, right: Side) -> Difference | None:
     return Difference(
         left=ours.label, right=theirs.label, task=ours.task, block=ours.block, metric=ours.metric, value=found.value,
         ci_low=found.ci_low, ci_high=found.ci_high, p=found.p, n=len(shared), units=found.units, test=found.test,
-        detectable=None if found.stderr is None else detectable(found.stderr, found.freedom),
+        detectable=_detectable(ours.metric, found.stderr, found.freedom),
         better=better, worse=worse,
     )  # fmt: skip
+
+
+def _detectable(metric: str, stderr: float | None, freedom: int | None) -> float | None:
+    """None where it is more than two figures of a share can differ."""
+    if stderr is None:
+        return None
+    found = detectable(stderr, freedom)
+    return None if scale(metric) == 100 and found > 1 else found
 
 
 def flipped(left: Sequence[Any], right: Sequence[Any], metric: str) -> tuple[int | None, int | None]:

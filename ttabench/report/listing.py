@@ -228,14 +228,14 @@ def models_table() -> Table:
 
 def _runs_table(wanted: Wanted) -> Table:
     from ttabench.records.schema import load_record
-    from ttabench.report.finding import runs_in
+    from ttabench.report.finding import runs_below
     from ttabench.report.tables import runs_table
 
     if not wanted.out.is_dir():
         raise UserError(f"There are no runs in {wanted.out}.", "Run `ttabench eval`, or name the folder with --out.")
     kept = [
         (record, folder)
-        for folder in runs_in(wanted.out)
+        for folder in runs_below(wanted.out)
         for record in [load_record(folder)]
         if wanted.method in ("", record.config.get("method")) and wanted.task in ("", record.config.get("task"))
     ]

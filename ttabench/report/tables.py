@@ -111,12 +111,13 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
             "created": record.created, "path": str(path),
         })  # fmt: skip
     columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
-    return Table(
+    found = Table(
         title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True,
-        caption="settings: what sets runs of one method and task apart.\nOne in full: ttabench show RUN",
+        caption="One in full: ttabench show RUN",
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
     )  # fmt: skip
+    return found if any(row[2] for row in rows) else found.without("settings")
 
 
 def config_table(plans: Sequence[Plan]) -> Table:

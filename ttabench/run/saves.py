@@ -45,6 +45,8 @@ def check(out: Path, *, resume: bool) -> None:
         files.probe(out)
     except OSError as error:
         raise unwritable(out, error) from None
+    if (out / "state.json").exists():
+        raise UserError(f"{out} holds a state that `ttabench adapt` wrote.", "Give another --out.")
     if resume and (out / "adapter.json").exists() and not saved(out):
         raise UserError(f"{out} holds a checkpoint without a save to go on from.", "Start anew with --force.")
 
@@ -178,7 +180,7 @@ def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
         before = stored.get(group, {})
         for key in dict.fromkeys([*values, *before]):
             if values.get(key) != before.get(key):
-                what = f"{out} was trained with other {group}: {key} {before.get(key)}, not {values.get(key)}."
+                what = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
                 raise UserError(what, AGAIN)
 
 
