@@ -20,7 +20,7 @@ from tests.places import ROOT
 from ttabench.cli.app import app
 from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
-from ttabench.profiling import driver, former, machine, worker
+from ttabench.profiling import driver, former, machine, method_rows, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
 from ttabench.profiling.extending import extended
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
@@ -342,13 +342,13 @@ def test_the_command_shows_stores_and_draws(
     assert "| icl | 32 |" in ttabench(*common, "--format", "markdown").out
 
 
-@pytest.mark.parametrize(("flags", "shown"), [(["--training"], "train ms/sample"),
+@pytest.mark.parametrize(("flags", "shown"), [(["--training"], "document ms"),
                                               (["--throughput", "--memory-limit", "1t"], "largest batch")])  # fmt: skip
 def test_other_profiles(
     ttabench: Command, requests: Requests, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     flags: list[str], shown: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(worker.memory, "hold", lambda *_: None)  # this process has other things to do yet
+    monkeypatch.setattr(method_rows.memory, "hold", lambda *_: None)  # this process has other things to do yet
     monkeypatch.setattr("ttabench.profiling.batches.MOST", 2)
     picture = tmp_path / "picture.svg"
     out = ["--model", tiny_base, "--out", tmp_path / "runs", "--plot", picture, "--device", "cpu"]

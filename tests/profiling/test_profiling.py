@@ -29,14 +29,15 @@ from ttabench.profiling import batches, extending, machine
 from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.extending import continued, shorter
+from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
-from ttabench.profiling.machine import Limits, machine_limits
+from ttabench.profiling.machine import machine_limits
 from ttabench.profiling.measure import Measuring
+from ttabench.profiling.method_rows import lift_positions
 from ttabench.profiling.picture import ticks
 from ttabench.profiling.rows import Row, added, exactly, figure
 from ttabench.profiling.text import pieces, question
 from ttabench.profiling.training_cost import training
-from ttabench.profiling.worker import lift_positions
 
 LOAD = Load(piece_tokens=32, prompt_tokens=8, generate=3, repeat=2, row_seconds=600.0)
 LIMITS = Limits(flops=1e9, bytes=1e9, dtype="float32", device="cpu", threads=1)

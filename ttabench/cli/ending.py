@@ -116,7 +116,7 @@ def limit_memory(typed: str, device: str) -> None:
     most = memory_in(typed)
     from ttabench.core.environment import quiet_libraries
     from ttabench.lm import memory as of_device
-    from ttabench.lm.model import find_device
+    from ttabench.lm.devices import find_device
 
     quiet_libraries()
     found = find_device(device)

@@ -141,11 +141,12 @@ def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, A
     job.adapters()
     if not job.random_weights:
         find_source(job.model)
-    from ttabench.lm.model import find_device  # torch comes once nothing typed is refused
+    if job.mode == "throughput" and limit is None:
+        from ttabench.lm.devices import find_device  # torch comes once nothing typed is refused
 
-    if find_device(job.device).type == "cpu" and job.mode == "throughput" and limit is None:
-        what = "On a CPU --throughput would take all memory of the machine."
-        raise UserError(what, "Say how much it may take with --memory-limit 4GiB.")
+        if find_device(job.device).type == "cpu":
+            what = "On a CPU --throughput would take all memory of the machine."
+            raise UserError(what, "Say how much it may take with --memory-limit 4GiB.")
     return job
 
 

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from ttabench.core.architectures import NANO
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.lm import attention, hub
+from ttabench.lm.devices import find_device, find_dtype
 from ttabench.lm.texts import Texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class LM(Texts):
@@ -213,32 +212,3 @@ def load(
     lm = LM(found.model, found.tokenizer, name, bos=bos)
     lm.weights = found.weights
     return lm
-
-
-def find_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the first GPU if there is one.
-
-    Raises:
-        UserError: it is not there.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"Device {name!r} is not there.", "Use --device cpu, or cuda where there is a GPU.") from error
-    return device
-
-
-def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
-    """The number format of that name; None, for "auto" on a GPU, stands for the checkpoint's own.
-
-    Raises:
-        UnknownName: no such format.
-    """
-    if name == "auto":
-        return torch.float32 if device.type == "cpu" else None
-    if name not in DTYPES:
-        raise UnknownName("dtype", name, ["auto", *DTYPES])
-    return DTYPES[name]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from ttabench.core.sizes import short
 from ttabench.core.types import Growth
-from ttabench.profiling.machine import Limits
+from ttabench.profiling.limits import Limits
 from ttabench.profiling.rows import Figure, Row, added
 
 FIRST, STEP = 1024, 4

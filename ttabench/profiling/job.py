@@ -10,9 +10,9 @@ on the same machine goes on with or returns what is stored. It travels to the pr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UnknownName, UserError
@@ -29,6 +29,9 @@ from ttabench.profiling.typed import STREAM, method_names
 from ttabench.readers import cards
 from ttabench.run.config import DEVICES, DTYPES
 from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
+
+Emit: TypeAlias = Callable[[str, Json], None]
+"""Called with the kind of a line that a process writes, and its value."""
 
 Mode = Literal["latency", "throughput", "training"]
 

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 
 import torch
-from pydantic import BaseModel, ConfigDict
+
+from ttabench.profiling.limits import Limits
 
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
 """Sides of the square matrices multiplied."""
@@ -21,25 +22,6 @@ TRIAD_BYTES = {"cpu": 2**28, "cuda": 2**31}
 """Of the three arrays together, well beyond any cache."""
 SECONDS = 0.4
 """How long each size is tried."""
-
-
-class Limits(BaseModel):
-    """Measured rates of a machine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    flops: float
-    """Operations a second of the best square matrix product; a multiply and an add are two."""
-    bytes: float
-    """Bytes a second of a triad, a = b + s c: two arrays read, one written."""
-    dtype: str
-    device: str
-    threads: int
-
-    def share(self, flops: float, moved: float, seconds: float) -> float:
-        """The least time in which the machine could do this much, as a share of the time it took."""
-        assert seconds > 0, f"{seconds} seconds"
-        return max(flops / self.flops, moved / self.bytes) / seconds
 
 
 @torch.no_grad()

@@ -36,8 +36,8 @@ from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.extending import LEAST, extended, shorter
+from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
-from ttabench.profiling.machine import Limits
 from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom
 from ttabench.profiling.text import pieces, question
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ttabench.core.types import Json
-from ttabench.profiling.machine import Limits
+from ttabench.profiling.limits import Limits
 
 
 class _Part(BaseModel):

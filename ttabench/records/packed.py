@@ -49,7 +49,8 @@ def runs(suite: Path) -> dict[str, Packed]:
     Raises:
         UserError: the file is damaged.
     """
-    return _runs(*_version(suite / RUNS_FILE)) if (suite / RUNS_FILE).is_file() else {}
+    path, version = _version(suite / RUNS_FILE)
+    return _runs(path, version) if version else {}
 
 
 def record(run: Path) -> str | None:
@@ -64,10 +65,10 @@ def sample_columns(run: Path) -> list[str] | None:
     Raises:
         UserError: the file is damaged.
     """
-    path = run.parent / ALL_SAMPLES_FILE
-    if record(run) is None or not path.is_file():
+    path, version = _version(run.parent / ALL_SAMPLES_FILE)
+    if not version or record(run) is None:
         return None
-    found = _spans(*_version(path)).get(run.name)
+    found = _spans(path, version).get(run.name)
     return found.columns if found else None
 
 

@@ -98,7 +98,7 @@ def chosen(entries: Sequence[Entry], rivals: Rivals | None, *, every: bool) -> l
 def difference(left: Side, right: Side) -> Difference | None:
     """Of the queries that both answered; None where there is none, or a figure of them is no number."""
     (ours, of_left), (theirs, of_right) = left, right
-    shared = sorted(of_left.keys() & of_right.keys())
+    shared = [query for query in of_left if query in of_right]
     if not shared:
         return None
     sides = [[values[query] for query in shared] for values in (of_left, of_right)]

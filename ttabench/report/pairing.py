@@ -43,6 +43,8 @@ def kind_of(metric: str) -> Kind | None:
 def answered(runs: Sequence[Run], metric: str) -> Values:
     """What every query of these runs adds to a metric; nothing of a run whose samples lack a column it takes.
 
+    Queries are in order.
+
     Raises:
         UserError: samples that are missing or damaged.
     """
@@ -59,7 +61,7 @@ def answered(runs: Sequence[Run], metric: str) -> Values:
                 text = cluster(unit, drawn, episode, key, source_key)
                 own = Written(text, value, answers[0], subtask) if corpus else single(text, float(value), subtask)
                 values[seed, episode, key, _asked(prompt, tuple(answers))] = own
-    return values
+    return {query: values[query] for query in sorted(values)}
 
 
 @lru_cache(maxsize=100_000)
@@ -80,7 +82,7 @@ def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
             scored = f"{tokens[0]} tokens and {words} words from {position} on, by {base}"
             text = cluster(unit, drawn, episode, key, source_key)
             found[seed, episode, key, scored] = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words))
-    return found
+    return {query: found[query] for query in sorted(found)}
 
 
 def steps_of(runs: Sequence[Run]) -> dict[Place, int]:

@@ -162,7 +162,8 @@ def _between(blocks: Sequence[Block], label: str) -> list[str]:
         return []
     above = [block for block in blocks if (low := floor_of(block.entries)) and outcome(block, label, low.label) == 1]
     shares = [part for block in above if (entry := named(block, label)) and (part := share(block, entry)) is not None]
-    closed = [f"it closes {_range(shares)} % of the gap"] if shares else []
+    there = "there " if len(shares) < len(blocks) else ""
+    closed = [f"{there}it closes {_range(shares)} % of the gap"] if shares else []
     return [f"{label} is {' and '.join(told)}", *closed]
 
 

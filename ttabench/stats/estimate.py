@@ -16,8 +16,11 @@ how another cluster would differ. A single cluster of its stratum counts by how 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from operator import sub
 from typing import NamedTuple
 
 from ttabench.stats.figures import LARGEST_LOG, MEAN, Figure
@@ -112,14 +115,15 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool
 def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figure = MEAN) -> Apart | None:
     """Left less right, of the same queries in the same order; None where a figure is no number."""
     assert len(left) == len(right), f"{len(left)} and {len(right)} observations are no pairs"
-    one, other = (_figure(side, figure) for side in (left, right))
+    ours, theirs = _sums(left), _sums(right)
+    one, other = _figure(ours, figure), _figure(theirs, figure)
     if one is None or other is None:
         return None
     value, plain = one - other, figure is MEAN and {each.terms[1] for each in (*left, *right)} == {1}
     if plain:  # exact where values are
         value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
-    pairs = zip(_pulls(left, one, figure), _pulls(right, other, figure), strict=True)
-    spread = _spread(_clustered(left, [ours - theirs for ours, theirs in pairs]))
+    pulls = map(sub, _pulls(left, ours, one, figure), _pulls(right, theirs, other, figure))
+    spread = _spread(_clustered(left, list(pulls)))
     if spread is None:
         return Apart(value=value, units=1)
     error, freedom, units = spread
@@ -150,25 +154,27 @@ def _sums(observed: Sequence[Observed]) -> tuple[float, ...]:
     return tuple(map(math.fsum, zip(*[each.terms for each in observed], strict=True)))
 
 
-def _figure(observed: Sequence[Observed], figure: Figure) -> float | None:
+def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:
     """The figure alone; None where it is no number."""
-    inner = figure.inner(_sums(observed))
+    inner = figure.inner(sums)
     if inner is None or (figure.exponential and inner > LARGEST_LOG):
         return None
     return math.exp(inner) if figure.exponential else inner
 
 
-def _pulls(observed: Sequence[Observed], value: float, figure: Figure) -> list[float]:
+def _pulls(observed: Sequence[Observed], sums: tuple[float, ...], value: float, figure: Figure) -> list[float]:
     """How far each observation pulls the figure away from where it is."""
-    pull, slope = figure.pull(_sums(observed)), value if figure.exponential else 1.0
-    return [slope * pull(each.terms) for each in observed]
+    pull = figure.pull(sums)
+    if not figure.exponential:
+        return [pull(each.terms) for each in observed]
+    return [value * pull(each.terms) for each in observed]
 
 
 def _clustered(observed: Sequence[Observed], pulls: Sequence[float]) -> dict[str, list[float]]:
     """Pulls summed by cluster, in strata; those of observations where every stratum has one cluster."""
-    sums: dict[str, dict[str, list[float]]] = {}
+    sums: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (cluster, _, stratum), pull in zip(observed, pulls, strict=True):
-        sums.setdefault(stratum, {}).setdefault(cluster, []).append(pull)
+        sums[stratum][cluster].append(pull)
     if all(len(clusters) == 1 for clusters in sums.values()):
         return {name: next(iter(clusters.values())) for name, clusters in sums.items()}
     return {name: [math.fsum(own) for own in clusters.values()] for name, clusters in sums.items()}
@@ -191,6 +197,7 @@ def _spread(strata: Mapping[str, list[float]]) -> tuple[float, int, int] | None:
     return math.sqrt(variance), freedom, sum(map(len, strata.values()))
 
 
+@cache
 def student(freedom: int) -> float:
     """The 97.5 % quantile of Student's t."""
     from scipy.special import stdtrit

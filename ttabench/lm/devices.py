@@ -1,0 +1,38 @@
+"""Devices and number formats by name; light, where a process needs no model."""
+
+from __future__ import annotations
+
+import torch
+
+from ttabench.core.errors import UnknownName, UserError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is the first GPU if there is one.
+
+    Raises:
+        UserError: it is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"Device {name!r} is not there.", "Use --device cpu, or cuda where there is a GPU.") from error
+    return device
+
+
+def find_dtype(name: str, device: torch.device) -> torch.dtype | None:
+    """The number format of that name; None, for "auto" on a GPU, stands for the checkpoint's own.
+
+    Raises:
+        UnknownName: no such format.
+    """
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else None
+    if name not in DTYPES:
+        raise UnknownName("dtype", name, ["auto", *DTYPES])
+    return DTYPES[name]
