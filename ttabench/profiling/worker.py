@@ -31,15 +31,15 @@ def work(request: Mapping[str, Json], emit: Emit) -> None:
     """Do what a request asks."""
     job = Job.from_json(request["job"])
     use_threads(request.get("threads"))
-    quiet_libraries()
-    seed_everything(0)
     try:
         if request["task"] == "machine":
             emit("machine", _limits(job).model_dump())
-        else:
-            from ttabench.profiling.method_rows import rows  # transformers takes seconds
+            return
+        from ttabench.profiling.method_rows import rows  # transformers takes seconds
 
-            rows(request, job, emit)
+        quiet_libraries()
+        seed_everything(0)
+        rows(request, job, emit)
     except UserError as error:
         emit("fault", {"what": error.what, "hint": error.hint})
 
