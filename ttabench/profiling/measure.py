@@ -98,7 +98,8 @@ class Measuring:
                 if len(self.known) >= LEAST and self.expected(length) > self.load.row_seconds / TRIED:
                     break
                 self.known[length] = replace(self, load=replace(self.load, repeat=1)).row(length)
-                if self.known[length].status != "ok":
+                short_anyway = self.expected(tokens) * tokens / length < self.load.row_seconds / TRIED
+                if self.known[length].status != "ok" or short_anyway:  # even if reading grows with the square
                     break
         if self.expected(tokens) > self.load.row_seconds:
             found = extended(self.method.name, self.method.growth, tokens, self.known, self.limits)
