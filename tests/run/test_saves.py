@@ -171,12 +171,12 @@ def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lr": 1e-3}, r"other recipe: lr 0\.01, not 0\.001"),
-        ({"seed": 5}, "other recipe: seed 0, not 5"),
-        ({"accumulate": 2}, "other recipe: accumulate 1, not 2"),
-        ({"schedule": "cosine"}, "other recipe: schedule constant, not cosine"),
-        ({"data": {"digest": "b"}}, "other data: digest a, not b"),
-        ({"stands_on": {"name": "qa"}}, "other base: stands_on {}, not {'name': 'qa'}"),
+        ({"lr": 1e-3}, r"otherwise \(recipe\): lr 0\.01, not 0\.001"),
+        ({"seed": 5}, r"otherwise \(recipe\): seed 0, not 5"),
+        ({"accumulate": 2}, r"otherwise \(recipe\): accumulate 1, not 2"),
+        ({"schedule": "cosine"}, r"otherwise \(recipe\): schedule constant, not cosine"),
+        ({"data": {"digest": "b"}}, r"otherwise \(data\): digest a, not b"),
+        ({"stands_on": {"name": "qa"}}, r"otherwise \(base\): stands_on {}, not {'name': 'qa'}"),
     ],
 )
 def test_another_training_is_refused(lm: LM, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -196,7 +196,7 @@ def test_another_base_is_refused(lm: LM, tmp_path: Path) -> None:
 def test_a_cosine_is_not_stretched(lm: LM, tmp_path: Path) -> None:
     config = replace(CONFIG, out=tmp_path, schedule="cosine")
     train(method(lm), episodes(), config)
-    with pytest.raises(UserError, match="other recipe: steps 4, not 8"):
+    with pytest.raises(UserError, match=r"otherwise \(recipe\): steps 4, not 8"):
         train(method(lm), episodes(), replace(config, steps=8))
 
 

@@ -96,7 +96,7 @@ def test_resumed_training_ends_where_it_would_have_ended(lm: LM, tmp_path: Path)
         "curve.jsonl",
         "training",
     ]
-    with pytest.raises(UserError, match="other settings"):
+    with pytest.raises(UserError, match=r"otherwise \(settings"):
         train(tiny_mac(lm), episodes(), part)
 
 

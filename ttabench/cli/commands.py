@@ -166,4 +166,4 @@ def show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: s
         render.print_line(str(result.get("folder", "")))
     else:
         rows = tuple((name.replace("_", " "), render.figure(name, value)) for name, value in result.items())
-        render.show([render.Table(title=title, columns=("", "#"), rows=rows, caption=hint)])
+        render.show([render.Table(title=title, columns=("what", "#value"), rows=rows, caption=hint)])

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ttabench.core.emphasis import Bold
 from ttabench.core.printable import printable
-from ttabench.core.table import Table
+from ttabench.core.table import GLUE, Table
 
 COMFORT = 24
 """Cells of a text that wraps, at least, where it is that long."""
@@ -102,7 +102,7 @@ def tell(text: str, screen: Console, style: str, *, wrap: bool) -> None:
     """Print lines; on a terminal they wrap between words, commands aside."""
     for line in printable(text).splitlines():
         told = line if not wrap or COMMAND.search(line) else wrapped(line, screen.width)
-        screen.print(Text(told, style=style), soft_wrap=True)
+        screen.print(Text(told.replace(GLUE, " "), style=style), soft_wrap=True)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -113,7 +113,7 @@ def wrapped(text: str, width: int) -> str:
             lines.append(line)
             continue
         now = ""
-        for word in line.split():
+        for word in (word for word in re.split(r"[ \t]", line) if word):
             more = f"{now} {word}" if now else word
             if now and cell_len(more) > width:
                 lines.append(now)

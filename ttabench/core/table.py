@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 Cell = str | int | float | None
+GLUE = "\u00a0"
+"""A blank at which no line is cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,5 +60,6 @@ class Table:
             if len(cells) == 1 and len(found.columns) > 2:
                 found = found.without(column)
                 if cell := cells.pop().strip("-"):
+                    cell = cell.replace(" ", GLUE) if self.whole(column) else cell
                     found = replace(found, title=f"{found.title}, {column.lstrip('#')} {cell}".lstrip(", "))
         return found

@@ -38,5 +38,9 @@ def parsed(path: Path) -> object:
             raise UserError(f"{where}: not a task card: nested deeper than {DEEPEST}.", "Mend that line.")
         if isinstance(token, yaml.AliasToken):
             raise UserError(f"{where}: a task card may hold no alias (*{token.value}).", "Write the value out.")
-    data: object = yaml.load(text, Loader=_LOADER)
+    loader = _LOADER(text)
+    try:
+        data: object = loader.get_single_data()
+    finally:
+        loader.dispose()
     return data
