@@ -6,6 +6,7 @@ import argparse
 import csv
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 TOLERANCE = 1e-3
 """Of an option's log-likelihood."""
@@ -67,7 +68,8 @@ def write(found: Sequence[Measured], options: argparse.Namespace) -> None:
             writer.writerow({**asdict(each), "threads": options.threads, "batch_size": options.batch_size})
     lines = [
         "# Few-shot evaluation: lm-eval's `hf`, `ttabench` (`icl`) within lm-eval, and `ttabench eval`", "",
-        f"Base {options.model}, lm-eval {lm_eval.__version__}, torch {torch.__version__}, {options.threads} threads of "
+        f"Base {Path(options.model).name}, lm-eval {lm_eval.__version__}, torch {torch.__version__}, "
+        f"{options.threads} threads of "
         f"{hardware()['cpu']}, batches of {options.batch_size}, median of {options.repeat} alternating runs.", "",
         "| task | rows | shots | documents | tokens hf | ours | tokens allow | s hf | s within lm-eval | times | "
         "s ttabench eval | times | reached | model only: s hf | s within lm-eval | accuracy of all three | "
