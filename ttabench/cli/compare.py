@@ -141,6 +141,7 @@ def _deliver(form: str, save: Path | None, found: Comparison, more: Sequence[Tab
             _show(form, found, more)
         content = text.getvalue().encode("utf-8", "backslashreplace")
     write_bytes_atomically(save, content)
+    render.remark(f"Saved in {save}.")
 
 
 def _show(form: str, found: Comparison, more: Sequence[Table]) -> None:

@@ -14,6 +14,8 @@ from ttabench.core.opening import json_of
 from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, runs
 from ttabench.records.schema import RECORD_FILE, is_stored, load_record
 
+PROFILE_FILE = "profile.json"
+"""What `profiling` stores; it lies above this room."""
 DIGITS = 6
 """Of an id of an earlier version, at least, for a run to be found by it."""
 
@@ -33,6 +35,24 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
         for folder in _runs_named(name, out):
             found.setdefault(folder)
     return list(found)
+
+
+def refuse_profiles(folders: Sequence[Path], name: str = "") -> None:
+    """Say so where what is meant is what `ttabench profile` stored.
+
+    Args:
+        folders: where runs were expected: profiles, or folders of them.
+        name: beginning of an id.
+
+    Raises:
+        UserError: it is.
+    """
+    for folder in folders:
+        for found in (folder / PROFILE_FILE, *sorted(folder.glob(f"*/{PROFILE_FILE}"))):
+            if found.is_file() and (found.parent.name.startswith(name) if name else True):
+                what = f"{found.parent} holds a profile, not a run of `ttabench eval`."
+                rows = found.parent / "profile.csv"
+                raise UserError(what, f"Its rows are in {rows}; the same command shows them again.")
 
 
 def _created(file: Path) -> str:
@@ -138,6 +158,7 @@ def by_id(name: str, out: Path) -> Path:
         ]
     if matching:
         return out / (name if name in matching else matching[0])
+    refuse_profiles([out], name)
     if not ids:
         raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
     raise UnknownName(f"run in {out}", name, ids)

@@ -15,7 +15,7 @@ from pathlib import Path
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
 from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
-from ttabench.report.finding import at_path, by_id, runs_in
+from ttabench.report.finding import at_path, by_id, refuse_profiles, runs_in
 from ttabench.report.pairing import Run
 
 
@@ -93,6 +93,7 @@ def _refuse(skipped: Sequence[str]) -> None:
         raise UserError(f"None of the {len(skipped)} names is a run ({skipped[0]}, ...).", "Name folders of runs.")
     if Path(skipped[0]).is_file():
         load_record(Path(skipped[0]))  # says what is wrong with it
+    refuse_profiles([Path(name) for name in skipped])
     raise UserError(f"There are no runs in {skipped[0]}.", "Run `ttabench eval` first, or name another folder.")
 
 

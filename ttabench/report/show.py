@@ -21,7 +21,7 @@ from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord, has_samples, load_record
 from ttabench.report.about import about_tables, as_json
 from ttabench.report.figures import shown
-from ttabench.report.finding import find_runs
+from ttabench.report.finding import find_runs, refuse_profiles
 from ttabench.report.samples import Sample, beside, matching, metrics_of, page_of, samples_of
 from ttabench.report.samples import Samples as Samples
 from ttabench.stats.metrics import METRICS
@@ -79,6 +79,7 @@ def one_run(name: str, out: Path) -> Path:
     found = find_runs([name], out)
     if len(found) != 1:
         hint = f"Name one of them: see `ttabench list runs --out {name}`."
+        refuse_profiles([] if found else [Path(name)])
         raise UserError(f"{name} holds {len(found)} runs, `show` takes one.", hint if found else "See `ttabench list`.")
     return found[0]
 
