@@ -23,6 +23,7 @@ from ttabench.core.files import replacing, unwritable, write_atomically
 from ttabench.core.opening import Unreadable, json_of, plain
 from ttabench.core.types import Json
 from ttabench.records import packed
+from ttabench.records.shapes import ConfigOf, HardwareOf, MethodOf, ModelOf, TaskOf
 from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
@@ -73,12 +74,12 @@ class RunRecord(BaseModel):
     """The id that it had in an earlier schema."""
     created: str
     """UTC, ISO 8601."""
-    config: dict[str, Json]
-    method: dict[str, Json]
+    config: ConfigOf
+    method: MethodOf
     """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
-    model: dict[str, Json]
+    model: ModelOf
     """Name, parameters, fingerprint, tokenizer, dtype, device."""
-    task: dict[str, Json]
+    task: TaskOf
     """Card name, source, protocol, counts."""
     source: str
     seeds: dict[str, int]
@@ -95,7 +96,7 @@ class RunRecord(BaseModel):
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
-    hardware: dict[str, Json]
+    hardware: HardwareOf
     determinism: dict[str, Json]
     code: dict[str, Json]
 
@@ -167,8 +168,8 @@ def load_record(path: Path) -> RunRecord:
         return RunRecord.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"The record {file} is corrupted: {place}: {first['msg']}.", remedy) from None
+        place, message = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
+        raise UserError(f"The record {file} is corrupted: {place}: {message}.", remedy) from None
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:

@@ -1,0 +1,112 @@
+"""What stands under the names that a record is known by: a damaged one is refused before anything is computed from it.
+
+Names that are not listed may hold any JSON value: earlier versions, and others' methods and tasks, tell other things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from ttabench.core.types import Json
+from ttabench.stats.varying import Varying
+
+_EXACT = ConfigDict(extra="allow", strict=True)
+
+
+class Config(TypedDict, total=False):
+    """Of `RunConfig`."""
+
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    verb: str
+    method: str
+    task: str
+    model: str
+    source: str
+    split: str
+    seed: int
+    limit: int | None
+    preset: str
+    settings: dict[str, Json]
+    task_options: dict[str, Json]
+    checkpoint: str
+    state: str
+    device: str
+    dtype: str
+    batch_size: int
+    random_weights: bool
+    ask_only: bool
+    state_of: str
+    bos: str
+    chat_template: bool
+    base_checkpoint: str
+    inputs: dict[str, str]
+
+
+class Method(TypedDict, total=False):
+    """Of the method in use."""
+
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    name: str
+    settings: dict[str, Json]
+    preset: str
+    parameters: int
+
+
+class Model(TypedDict, total=False):
+    """Of the base model."""
+
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    name: str
+    parameters: int
+    positions: int
+    fingerprint: str
+    tokenizer: str
+    device: str
+    dtype: str
+    stands_on: dict[str, Json]
+
+
+class Task(TypedDict, total=False):
+    """Of the task and its material."""
+
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    task: str
+    reader: str
+    unit: Varying
+    main_metric: str
+    chance: float | None
+    protocol: dict[str, Json]
+    arguments: dict[str, Json]
+
+
+class Hardware(TypedDict, total=False):
+    """Of the machine."""
+
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    memory_bytes: int | None
+
+
+def _shaped(kind: type) -> Callable[[dict[str, Json]], dict[str, Json]]:
+    adapter: TypeAdapter[object] = TypeAdapter(kind)
+
+    def check(value: dict[str, Json]) -> dict[str, Json]:
+        try:
+            adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise ValueError(f"{place}: {first['msg']}") from None
+        return value
+
+    return check
+
+
+ConfigOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Config))]
+MethodOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Method))]
+ModelOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Model))]
+TaskOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Task))]
+HardwareOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Hardware))]
