@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ttabench.cli import app
 from ttabench.core.errors import UserError
 from ttabench.records import shapes
 from ttabench.records.schema import RECORD_FILE, load_record
+from ttabench.run.config import RunConfig
 
 GROUPS = {"config": shapes.Config, "method": shapes.Method, "model": shapes.Model, "task": shapes.Task,
           "hardware": shapes.Hardware}  # fmt: skip
@@ -44,8 +46,12 @@ def test_a_value_of_another_kind_is_refused(record: Path, tmp_path: Path, group:
             continue
         if isinstance(value, float) and name == "chance":
             continue
-        with pytest.raises(UserError, match=rf"corrupted: {group}: .*{name}"):
+        with pytest.raises(UserError, match=rf"corrupted: {group}\.{name}"):
             load_record(changed(record, tmp_path / str(number), group, name, value))
+
+
+def test_every_field_of_a_configuration_has_its_kind() -> None:
+    assert {each.name for each in fields(RunConfig)} - {"defaults"} == set(shapes.Config.__annotations__)
 
 
 def test_names_that_are_not_known_hold_anything(record: Path, tmp_path: Path) -> None:
@@ -56,4 +62,4 @@ def test_names_that_are_not_known_hold_anything(record: Path, tmp_path: Path) ->
 def test_the_commands_say_so(record: Path, tmp_path: Path, ttabench: Command) -> None:
     folder = changed(record, tmp_path / "run", "config", "seed", {"a": 1})
     for command in ("show", "compare"):
-        assert "corrupted: config: seed: Input should be a valid integer" in one_line(ttabench(command, folder))
+        assert "corrupted: config.seed: Input should be a valid integer" in one_line(ttabench(command, folder))

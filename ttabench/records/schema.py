@@ -16,14 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable, write_atomically
 from ttabench.core.opening import Unreadable, json_of, plain
 from ttabench.core.types import Json
 from ttabench.records import packed
-from ttabench.records.shapes import ConfigOf, HardwareOf, MethodOf, ModelOf, TaskOf
+from ttabench.records.shapes import refuse_other_kinds
 from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
@@ -74,12 +74,12 @@ class RunRecord(BaseModel):
     """The id that it had in an earlier schema."""
     created: str
     """UTC, ISO 8601."""
-    config: ConfigOf
-    method: MethodOf
+    config: dict[str, Json]
+    method: dict[str, Json]
     """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
-    model: ModelOf
+    model: dict[str, Json]
     """Name, parameters, fingerprint, tokenizer, dtype, device."""
-    task: TaskOf
+    task: dict[str, Json]
     """Card name, source, protocol, counts."""
     source: str
     seeds: dict[str, int]
@@ -96,9 +96,15 @@ class RunRecord(BaseModel):
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
-    hardware: HardwareOf
+    hardware: dict[str, Json]
     determinism: dict[str, Json]
     code: dict[str, Json]
+
+    @model_validator(mode="after")
+    def _of_known_kinds(self) -> RunRecord:
+        refuse_other_kinds({"config": self.config, "method": self.method, "model": self.model, "task": self.task,
+                            "hardware": self.hardware})  # fmt: skip
+        return self
 
     def value(self, metric: str) -> Row | None:
         """The row of a metric over all steps and sub-tasks."""
@@ -168,8 +174,10 @@ def load_record(path: Path) -> RunRecord:
         return RunRecord.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place, message = ".".join(str(part) for part in first["loc"]), first["msg"].removeprefix("Value error, ")
-        raise UserError(f"The record {file} is corrupted: {place}: {message}.", remedy) from None
+        place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise UserError(
+            f"The record {file} is corrupted: {': '.join(filter(None, (place, message)))}.", remedy
+        ) from None
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:

@@ -5,10 +5,9 @@ Names that are not listed may hold any JSON value: earlier versions, and others'
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from collections.abc import Mapping
 
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from ttabench.core.types import Json
@@ -90,23 +89,29 @@ class Hardware(TypedDict, total=False):
     memory_bytes: int | None
 
 
-def _shaped(kind: type) -> Callable[[dict[str, Json]], dict[str, Json]]:
-    adapter: TypeAdapter[object] = TypeAdapter(kind)
+class Known(TypedDict):
+    """The groups of a record."""
 
-    def check(value: dict[str, Json]) -> dict[str, Json]:
-        try:
-            adapter.validate_python(value)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise ValueError(f"{place}: {first['msg']}") from None
-        return value
-
-    return check
+    __pydantic_config__ = _EXACT  # type: ignore[misc]
+    config: Config
+    method: Method
+    model: Model
+    task: Task
+    hardware: Hardware
 
 
-ConfigOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Config))]
-MethodOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Method))]
-ModelOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Model))]
-TaskOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Task))]
-HardwareOf: TypeAlias = Annotated[dict[str, Json], AfterValidator(_shaped(Hardware))]
+_KNOWN: TypeAdapter[Known] = TypeAdapter(Known)
+
+
+def refuse_other_kinds(groups: Mapping[str, Mapping[str, Json]]) -> None:
+    """See that what a record is known by is of its kind.
+
+    Raises:
+        ValueError: it is not; GROUP.NAME and what is expected.
+    """
+    try:
+        _KNOWN.validate_python(groups)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"{place}: {first['msg']}") from None

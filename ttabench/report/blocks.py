@@ -9,20 +9,14 @@ a block names what tells it from the others of its task: runs that read or ask o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
-from ttabench.core.errors import UserError
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
-from ttabench.methods.registry import known_settings
-from ttabench.readers.cards import load_card
-from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.records.schema import RunRecord
+from ttabench.report.configuration import with_defaults
 from ttabench.report.pairing import Run
-from ttabench.run.config import RunConfig
 
 STATE_OF = "state of"
 FLOOR, CEILING = "none", "icl"
@@ -151,7 +145,7 @@ def the_only(block: Sequence[Group], method: str) -> Group | None:
 def _material(record: RunRecord) -> dict[str, Json]:
     """What decides what is read and asked, seeds and limits aside."""
     reader = record.task.get("reader")
-    options = whole(record)["task_options"]
+    options = with_defaults(record.config)["task_options"]
     kept = {key: value for key, value in options.items() if key not in READ_ALIKE or READ_ALIKE[key] != reader}
     return {**kept, "split": record.config.get("split"), "chat_template": bool(record.config.get("chat_template"))}
 
@@ -159,7 +153,7 @@ def _material(record: RunRecord) -> dict[str, Json]:
 def varying(record: RunRecord) -> dict[str, Json]:
     """What sets a run apart from others of its method, task and model, seeds aside, in one level."""
     flat: dict[str, Json] = {STATE_OF: record.state_of}
-    for key, value in whole(record).items():
+    for key, value in with_defaults(record.config).items():
         if key in NOT_COMPARED:
             continue
         if isinstance(value, dict):
@@ -171,37 +165,6 @@ def varying(record: RunRecord) -> dict[str, Json]:
         else:
             flat[key] = value
     return flat
-
-
-def whole(record: RunRecord) -> dict[str, Json]:
-    """A configuration with the defaults of what it does not name: earlier versions knew fewer settings."""
-    config = record.config
-    found = {**_plain(str(config.get("method"))), **config}
-    known = _known_settings(str(found["method"]), found["inputs"].get("method", ""))
-    found["settings"] = {**known, **found["settings"]}
-    found["task_options"] = {**_known_options(str(found["task"]), str(found["source"])), **found["task_options"]}
-    return found
-
-
-@lru_cache(maxsize=256)
-def _plain(method: str) -> dict[str, Json]:
-    return RunConfig(method=method).to_json()
-
-
-@lru_cache(maxsize=256)
-def _known_settings(method: str, origin: str) -> Mapping[str, Json]:
-    """None of a method that is not here."""
-    with suppress(UserError):
-        return known_settings(method, origin)
-    return {}
-
-
-@lru_cache(maxsize=256)
-def _known_options(task: str, source: str) -> Mapping[str, Json]:
-    """None of a card that is not here."""
-    with suppress(UserError):
-        return task_defaults(load_card(task), source)
-    return {}
 
 
 def _group_key(record: RunRecord) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from ttabench.core.render import Table
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
-from ttabench.report.blocks import told, whole
+from ttabench.report.blocks import told
 from ttabench.report.compare import Comparison
+from ttabench.report.configuration import with_defaults
 
 PLAIN = ("verb", "seed", "method", "task")
 """What labels and blocks say already."""
@@ -52,7 +53,7 @@ def _runs(found: Comparison) -> Iterator[tuple[str, RunRecord]]:
 
 
 def _flat(record: RunRecord) -> Iterator[tuple[str, Json]]:
-    for key, value in whole(record).items():
+    for key, value in with_defaults(record.config).items():
         if not isinstance(value, dict):
             if key not in PLAIN:
                 yield key, value

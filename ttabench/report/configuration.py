@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import lru_cache
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
@@ -27,12 +28,42 @@ def whole(config: Mapping[str, Json]) -> RunConfig:
     """The configuration of a record with the defaults it is held against, as far as method and task are here."""
     known = {each.name for each in fields(RunConfig)} - {"defaults"}
     told = {"method": "", **{key: value for key, value in config.items() if key in known}}
-    defaults: dict[str, Mapping[str, Json]] = {"settings": {}, "task_options": {}}
+    return RunConfig(**told, defaults=_defaults(told))
+
+
+def with_defaults(config: Mapping[str, Json]) -> dict[str, Json]:
+    """A configuration and the defaults of what it does not name: earlier versions knew fewer settings."""
+    found = {**_plain(str(config.get("method"))), **config}
+    return found | {name: {**known, **found[name]} for name, known in _defaults(found).items()}
+
+
+def _defaults(config: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
+    origin = str(config.get("inputs", {}).get("method", ""))
+    return {
+        "settings": _known_settings(str(config.get("method")), origin),
+        "task_options": _known_options(str(config.get("task")), str(config.get("source"))),
+    }
+
+
+@lru_cache(maxsize=256)
+def _plain(method: str) -> dict[str, Json]:
+    return RunConfig(method=method).to_json()
+
+
+@lru_cache(maxsize=256)
+def _known_settings(method: str, origin: str) -> Mapping[str, Json]:
+    """None of a method that is not here."""
     with suppress(UserError):
-        defaults["settings"] = known_settings(str(told["method"]), told.get("inputs", {}).get("method", ""))
+        return known_settings(method, origin)
+    return {}
+
+
+@lru_cache(maxsize=256)
+def _known_options(task: str, source: str) -> Mapping[str, Json]:
+    """None of a card that is not here."""
     with suppress(UserError):
-        defaults["task_options"] = task_defaults(load_card(str(told.get("task"))), str(told.get("source")))
-    return RunConfig(**told, defaults=defaults)
+        return task_defaults(load_card(task), source)
+    return {}
 
 
 def flat(config: Mapping[str, Json]) -> dict[str, Json]:

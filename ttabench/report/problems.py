@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ttabench.report.blocks import whole
 from ttabench.report.compare import Block, Comparison
+from ttabench.report.configuration import with_defaults
 
 
 def problems(found: Comparison) -> list[str]:
@@ -38,7 +38,7 @@ def _rows(block: Block) -> Iterator[str]:
     found: dict[str, dict[str, str]] = {}
     for entry, group in zip(block.entries, block.groups, strict=True):
         for _, record in group.runs:
-            config = whole(record)
+            config = with_defaults(record.config)
             same = repr((config["seed"], config.get("limit"), sorted(config["task_options"].items(), key=str)))
             if rows := config["inputs"].get("rows"):
                 found.setdefault(same, {}).setdefault(rows, f"{entry.label} with seed {config['seed']}")
