@@ -154,7 +154,7 @@ def test_machines_are_told_nothing(
     more: list[str], ttabench: Command, common: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr("ttabench.cli.app.loading", told.append)
+    monkeypatch.setattr("ttabench.core.progress.loading", told.append)
     ran = ttabench("eval", "--method", "none", *common, "--limit", 1, *more)
     assert ran.code == 0, ran.err
     assert told == ([] if more else ["libraries and tiny"])
@@ -165,9 +165,9 @@ def test_machines_are_told_nothing(
 )
 def test_the_line_comes_before_anything_heavy_is_imported(command: str) -> None:
     code = (
-        "import sys\nfrom ttabench.cli import app, profile\n"
+        "import sys\nfrom ttabench.cli import app, profile\nfrom ttabench.core import progress\n"
         "seen = []\n"
-        f"app.loading = profile.loading = lambda what: seen.append([n for n in {HEAVY!r} if n in sys.modules])\n"
+        f"progress.loading = profile.loading = lambda what: seen.append([n for n in {HEAVY!r} if n in sys.modules])\n"
         f"code = app.run({command.split()!r})\n"
         "assert (code, seen) == (2, [[]]), (code, seen)\n"
     )

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import typer
 
+from ttabench.cli import asking_options as of_asking
 from ttabench.cli import options as o
+from ttabench.cli import showing_options as of_showing
 from ttabench.cli.comparing import compare
-from ttabench.cli.ending import ended, limit_memory
+from ttabench.cli.ending import bounded, ended
 from ttabench.cli.profile import profile
-from ttabench.core.progress import loading
+from ttabench.cli.training import train
+from ttabench.core.progress import say_loading
 from ttabench.core.version import __version__
 
 app = typer.Typer(
@@ -71,9 +74,8 @@ def eval_(
     quiet: o.Quiet = False,
 ) -> None:
     """Run a method on a task and store the result; the same command again returns or resumes it."""
-    _say_loading(model, json or quiet)
+    say_loading(model, json or quiet)
     from ttabench.cli import commands
-    from ttabench.core.environment import use_threads
     from ttabench.run.resolve import RunRequest
 
     request = RunRequest(
@@ -87,84 +89,19 @@ def eval_(
     if dry_run:
         commands.dry_run(request, numbers, showing, swap=swap_state, threads=threads)
     else:
-        use_threads(threads)
-        limit_memory(memory_limit, device)
+        bounded(threads, memory_limit, device)
         commands.evaluate(request, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
 
 
-@app.command()
-def train(
-    method: o.Method = "mac",
-    task: o.Task = "streamingqa",
-    model: o.Model = "nano",
-    base_checkpoint: o.BaseCheckpoint = "",
-    random_weights: o.RandomWeights = False,
-    preset: o.Preset = "",
-    set_: o.Set = None,
-    checkpoint: o.TrainFrom = "none",
-    source: o.Source = "",
-    split: o.Split = "train",
-    task_set: o.TaskSet = None,
-    documents: o.Documents = "",
-    rounds: o.Rounds = None,
-    questions: o.Questions = None,
-    batch_documents: o.BatchDocuments = None,
-    steps: o.Steps = None,
-    lr: o.Lr = None,
-    warmup: o.Warmup = None,
-    schedule: o.Schedule = "",
-    beta2: o.Beta2 = None,
-    clip: o.Clip = None,
-    decay: o.Decay = None,
-    accumulate: o.Accumulate = 1,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    threads: o.Threads = None,
-    dtype: o.Dtype = "auto",
-    memory_limit: o.MemoryLimit = "",
-    bos: o.Bos = "auto",
-    chat_template: o.ChatTemplate = None,
-    out: o.TrainOut = None,
-    save_every: o.SaveEvery = 500,
-    validate_every: o.ValidateEvery = 100,
-    stored: o.Stored = "float32",
-    resume: o.Resume = False,  # noqa: ARG001  # what it asks for is done anyway
-    force: o.Overwrite = False,
-    json: o.AsJson = False,
-    quiet: o.Quiet = False,
-) -> None:
-    """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command resumes."""
-    _say_loading(model, json or quiet)
-    from ttabench.cli import commands
-    from ttabench.cli import train as train_command
-    from ttabench.core.environment import use_threads
-    from ttabench.run.resolve import RunRequest
-
-    request = RunRequest(
-        method=method, task=task, model=model, source=source, split=split, preset=preset, settings=tuple(set_ or ()),
-        task_options=tuple(task_set or ()), checkpoint=checkpoint, device=device, dtype=dtype,
-        random_weights=random_weights, bos=bos, chat_template=chat_template, base_checkpoint=base_checkpoint,
-    )  # fmt: skip
-    changes = {
-        "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
-        "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay, "rounds": rounds,
-    }  # fmt: skip
-    training = train_command.Training(
-        seed=seed, save_every=save_every, dtype=stored, resume=not force, accumulate=accumulate,
-        validate_every=validate_every,
-    )  # fmt: skip
-    storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
-    use_threads(threads)
-    limit_memory(memory_limit, device)
-    train_command.train(request, changes, training, storing, showing)
+app.command()(train)
 
 
 @app.command()
 def adapt(
-    more: o.More = None,
-    context: o.Context = None,
-    out: o.StateOut = Path("state"),
-    state: o.ReadState = None,
+    more: of_asking.More = None,
+    context: of_asking.Context = None,
+    out: of_asking.StateOut = Path("state"),
+    state: of_asking.ReadState = None,
     method: o.Method = "icl",
     model: o.Model = "nano",
     base_checkpoint: o.BaseCheckpoint = "",
@@ -173,14 +110,14 @@ def adapt(
     set_: o.Set = None,
     checkpoint: o.Checkpoint = "",
     task: o.Task = "streamingqa",
-    pieces: o.Pieces = "file",
+    pieces: of_asking.Pieces = "file",
     device: o.Device = "auto",
     threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     memory_limit: o.MemoryLimit = "",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
-    force: o.Replace = False,
+    force: of_asking.Replace = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
@@ -188,10 +125,9 @@ def adapt(
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
-    _say_loading(model, json or quiet)
+    say_loading(model, json or quiet)
     from ttabench.cli import adapting, commands
     from ttabench.cli.reading import Reading
-    from ttabench.core.environment import use_threads
     from ttabench.run.resolve import RunRequest
 
     request = RunRequest(
@@ -201,42 +137,40 @@ def adapt(
     )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
     storing = commands.Storing(out=out, force=force)
-    use_threads(threads)
-    limit_memory(memory_limit, device)
+    bounded(threads, memory_limit, device)
     adapting.adapt(request, reading, storing, commands.Showing(json=json, quiet=quiet))
 
 
 @app.command()
 def ask(
-    questions: o.Asked = None,
-    file: o.QuestionFile = None,
-    state: o.AskedState = None,
-    context: o.Context = None,
-    pieces: o.Pieces = "file",
-    method: o.AskMethod = None,
-    model: o.AskModel = None,
+    questions: of_asking.Asked = None,
+    file: of_asking.QuestionFile = None,
+    state: of_asking.AskedState = None,
+    context: of_asking.Context = None,
+    pieces: of_asking.Pieces = "file",
+    method: of_asking.AskMethod = None,
+    model: of_asking.AskModel = None,
     base_checkpoint: o.BaseCheckpoint = "",
     random_weights: o.RandomWeights = False,
     preset: o.Preset = "",
     set_: o.Set = None,
     checkpoint: o.Checkpoint = "",
-    task: o.AskTask = None,
-    options: o.Options = "",
-    max_new_tokens: o.MaxNewTokens = None,
-    compare: o.Beside = False,
+    task: of_asking.AskTask = None,
+    options: of_asking.Options = "",
+    max_new_tokens: of_asking.MaxNewTokens = None,
+    compare: of_asking.Beside = False,
     device: o.Device = "auto",
     threads: o.Threads = None,
     dtype: o.Dtype = "auto",
     bos: o.Bos = "auto",
     chat_template: o.ChatTemplate = None,
     json: o.AsJson = False,
-    quiet: o.QuietAnswers = False,
+    quiet: of_asking.QuietAnswers = False,
 ) -> None:
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
-    _say_loading(model or "the model", json or quiet)
+    say_loading(model or "the model", json or quiet)
     from ttabench.cli import asking, commands
     from ttabench.cli.reading import Reading
-    from ttabench.core.environment import use_threads
 
     said = {
         "method": method, "model": model, "task": task, "preset": preset, "settings": tuple(set_ or ()),
@@ -249,7 +183,7 @@ def ask(
     wanted = asking.Asking(
         questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare
     )
-    use_threads(threads)
+    bounded(threads)
     asking.ask(given, wanted, commands.Showing(json=json, quiet=quiet))
 
 
@@ -258,13 +192,13 @@ app.command()(compare)
 
 @app.command()
 def show(
-    run_: o.OneRun,
-    everything: o.Everything = False,
-    page: o.Page = None,
-    per_page: o.PerPage = 4,
-    wrong: o.Wrong = False,
-    differs: o.Differs = "",
-    grep: o.Grep = "",
+    run_: of_showing.OneRun,
+    everything: of_showing.Everything = False,
+    page: of_showing.Page = None,
+    per_page: of_showing.PerPage = 4,
+    wrong: of_showing.Wrong = False,
+    differs: of_showing.Differs = "",
+    grep: of_showing.Grep = "",
     out: o.Out = o.DEFAULT_OUT,
     form: o.Form = "table",
     json: o.AsJson = False,
@@ -278,12 +212,12 @@ def show(
 
 @app.command("list")
 def list_(
-    what: o.What = "",
-    name: o.Name = "",
-    method: o.OfMethod = "",
-    task: o.OfTask = "",
-    model: o.ForModel = "nano",
-    preset: o.ShownPreset = "",
+    what: of_showing.What = "",
+    name: of_showing.Name = "",
+    method: of_showing.OfMethod = "",
+    task: of_showing.OfTask = "",
+    model: of_showing.ForModel = "nano",
+    preset: of_showing.ShownPreset = "",
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:
@@ -297,7 +231,7 @@ def list_(
 @app.command()
 def check(method: o.Checked, preset: o.Preset = "", set_: o.Set = None, json: o.AsJson = False) -> None:
     """Check that a method keeps the promises of the contract, one verdict a line; exit code 1 if one is broken."""
-    _say_loading("models of two layers", json)
+    say_loading("models of two layers", json)
     from ttabench.cli import contract
 
     if not contract.check(method, preset, tuple(set_ or ()), json=json):
@@ -321,12 +255,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     words = sys.argv[1:] if arguments is None else list(arguments)
     return ended(lambda: app(args=words, prog_name="ttabench", standalone_mode=False), words[0] if words else "")
-
-
-def _say_loading(model: str, silent: bool) -> None:
-    """The first thing somebody sees: importing what is needed takes seconds."""
-    if not silent:
-        loading(f"libraries and {Path(model).name or model}")
 
 
 def main() -> None:

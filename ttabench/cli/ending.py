@@ -105,6 +105,18 @@ def _no_output(error: OSError) -> int:
     return complain(f"Standard output cannot be written: {reason}. What was stored is stored.", 2)
 
 
+def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -> None:
+    """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say.
+
+    Raises:
+        UserError: see `limit_memory`.
+    """
+    from ttabench.core.environment import use_threads
+
+    use_threads(threads)
+    limit_memory(memory_limit, device)
+
+
 def limit_memory(typed: str, device: str) -> None:
     """Let a command take no more than `--memory-limit`, libraries included; nothing where none was typed.
 

@@ -11,10 +11,8 @@ from ttabench.cli.completion import (
     DEFAULT_OUT as DEFAULT_OUT,
 )
 from ttabench.cli.completion import (
-    complete_list,
     complete_method,
     complete_model,
-    complete_run,
     complete_task,
 )
 from ttabench.core.bounds import MOST_THREADS
@@ -88,15 +86,7 @@ Checkpoint = Annotated[
     typer.Option(help="Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)",
                  show_default=False, rich_help_panel=RUN),
 ]  # fmt: skip
-TrainFrom = Annotated[
-    str,
-    typer.Option("--checkpoint", help="Trained adapter to start from: a folder, or shipped:NAME. (default: none)",
-                 show_default=False, rich_help_panel=RUN),
-]  # fmt: skip
 State = Annotated[Path | None, typer.Option(help="Start from a state written by `adapt`.", rich_help_panel=RUN)]
-ReadState = Annotated[
-    Path | None, typer.Option("--state", help="Continue from a state that `adapt` wrote.", rich_help_panel=RUN)
-]
 AskOnly = Annotated[
     bool, typer.Option("--ask-only", help="Read none of the task's context (with --state).", rich_help_panel=WHAT)
 ]
@@ -149,154 +139,6 @@ ChatTemplate = Annotated[
 ]  # fmt: skip
 Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
 Form = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]
-OneRun = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A run: its folder, SUITE/ID, or (the beginning of) an id in --out.",
-                   autocompletion=complete_run),
-]  # fmt: skip
-Everything = Annotated[
-    bool, typer.Option("--all", "-a", help="All settings, figures and texts, not only what tells most.")
-]
-Page = Annotated[int | None, typer.Option(min=1, help="Show this page of the samples.", show_default=False)]
-PerPage = Annotated[int, typer.Option(min=1, help="Samples of a page.")]
-Wrong = Annotated[bool, typer.Option("--wrong", "-w", help="Only samples without the full score.")]
-Differs = Annotated[
-    str,
-    typer.Option(metavar="RUN", help="Only samples that this other run answered otherwise, both side by side.",
-                 show_default=False, autocompletion=complete_run),
-]  # fmt: skip
-Grep = Annotated[
-    str, typer.Option(metavar="TEXT", help="Only samples with this text, in upper or lower case.", show_default=False)
-]
-What = Annotated[
-    str, typer.Argument(help="methods, tasks, models or runs.", show_default=False, autocompletion=complete_list)
-]
-Name = Annotated[
-    str,
-    typer.Argument(help="With `methods`: one method, to see its settings.", show_default=False,
-                   autocompletion=complete_method),
-]  # fmt: skip
-OfMethod = Annotated[
-    str,
-    typer.Option("--method", "-m", help="With `runs`: only those of this method.", show_default=False,
-                 autocompletion=complete_method),
-]  # fmt: skip
-OfTask = Annotated[
-    str,
-    typer.Option("--task", "-t", help="With `runs`: only those of this task.", show_default=False,
-                 autocompletion=complete_task),
-]  # fmt: skip
-ForModel = Annotated[
-    str,
-    typer.Option("--model", help="With `methods NAME`: the model whose preset is shown.",
-                 autocompletion=complete_model),
-]  # fmt: skip
-ShownPreset = Annotated[
-    str, typer.Option("--preset", help="With `methods NAME`: the preset that is shown.", show_default=False)
-]
-Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
-Asked = Annotated[
-    list[str] | None,
-    typer.Argument(help="Questions. With --context, words that name a file are more files to read.",
-                   metavar="QUESTION...", show_default=False),
-]  # fmt: skip
-QuestionFile = Annotated[
-    Path | None,
-    typer.Option("--questions", show_default=False, rich_help_panel=WHAT,
-                 help="File of questions: .txt, one a line; or .jsonl, .json, .csv with a column question, and answers"
-                 " where the right ones are known."),
-]  # fmt: skip
-AskedState = Annotated[
-    Path | None,
-    typer.Option("--state", show_default=False, rich_help_panel=WHAT,
-                 help="State that `adapt` wrote; it brings its model and method. (default: state, without --context)"),
-]  # fmt: skip
-AskMethod = Annotated[
-    str | None,
-    typer.Option("--method", "-m", show_default=False, autocompletion=complete_method, rich_help_panel=RUN,
-                 help="How to read --context; see `list methods`. (default: icl)"),
-]  # fmt: skip
-AskModel = Annotated[
-    str | None,
-    typer.Option("--model", show_default=False, autocompletion=complete_model, rich_help_panel=RUN,
-                 help="Base LM to read --context with, as for `eval`. (default: nano)"),
-]  # fmt: skip
-AskTask = Annotated[
-    str | None,
-    typer.Option("--task", "-t", show_default=False, autocompletion=complete_task, rich_help_panel=RUN,
-                 help="Task in whose words questions are asked. (default: streamingqa)"),
-]  # fmt: skip
-Options = Annotated[
-    str,
-    typer.Option(help="Answers to choose from by their likelihood, separated by commas: yes,no.", show_default=False,
-                 rich_help_panel=WHAT),
-]  # fmt: skip
-MaxNewTokens = Annotated[
-    int | None,
-    typer.Option(min=1, show_default=False, rich_help_panel=WHAT,
-                 help="Most tokens of a written answer. (default: 16, as the task says)"),
-]  # fmt: skip
-Beside = Annotated[
-    bool,
-    typer.Option("--compare", rich_help_panel=WHAT,
-                 help="Ask the same under none (nothing read) and icl (all of it in view)."),
-]  # fmt: skip
-QuietAnswers = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only the answers, one a line.", rich_help_panel=HOW)
-]
-More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
-Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
-StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
-Replace = Annotated[
-    bool, typer.Option("--force", help="Replace the state in --out; other files there are never replaced.")
-]
-TrainOut = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
-                 show_default=False, rich_help_panel=HOW),
-]  # fmt: skip
-RECIPE = "Recipe (defaults: those of the preset)"
-Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", rich_help_panel=RECIPE)]
-Lr = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=RECIPE)]
-Warmup = Annotated[int | None, typer.Option(help="Steps of linear warm-up.", rich_help_panel=RECIPE)]
-Schedule = Annotated[str, typer.Option(help="constant or cosine.", show_default=False, rich_help_panel=RECIPE)]
-Beta2 = Annotated[float | None, typer.Option(help="Adam's decay of squared gradients.", rich_help_panel=RECIPE)]
-Clip = Annotated[float | None, typer.Option(help="Largest norm of the gradient.", rich_help_panel=RECIPE)]
-Decay = Annotated[float | None, typer.Option(help="Weight decay (AdamW).", rich_help_panel=RECIPE)]
-Documents = Annotated[
-    str,
-    typer.Option(help="Pieces of context in a training episode; of 8,16,32 each gets an equal part of the steps.",
-                 show_default=False, rich_help_panel=RECIPE),
-]  # fmt: skip
-Rounds = Annotated[
-    int | None,
-    typer.Option(help="How many times the steps go through the list of --documents.", show_default=False,
-                 rich_help_panel=RECIPE),
-]  # fmt: skip
-Questions = Annotated[int | None, typer.Option(help="Queries about each piece.", rich_help_panel=RECIPE)]
-BatchDocuments = Annotated[
-    int | None,
-    typer.Option(help="Pieces in one step, over several episodes; 0: one episode a step.", rich_help_panel=RECIPE),
-]
-SaveEvery = Annotated[int, typer.Option(help="Steps between checkpoints; 0: at the end only.", rich_help_panel=HOW)]
-Stored = Annotated[
-    str, typer.Option(help="Stored number format: float32, float16 or bfloat16 (half the size).", rich_help_panel=HOW)
-]
-ValidateEvery = Annotated[
-    int,
-    typer.Option(help="Steps between validations on the task's validation split; 0: none.", rich_help_panel=HOW),
-]
-Accumulate = Annotated[
-    int,
-    typer.Option(help="Micro-batches of a step: so many times --batch-documents, in the memory of one batch.",
-                 rich_help_panel=RECIPE),
-]  # fmt: skip
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume from the last save in --out; this is the default.", rich_help_panel=HOW)
-]
-Overwrite = Annotated[
-    bool, typer.Option("--force", help="Start again in --out, without what is saved there.", rich_help_panel=HOW)
-]
 MEASURED = "What is measured"
 Methods = Annotated[
     str,

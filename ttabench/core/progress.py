@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import TypeAlias
 
 Tick: TypeAlias = Callable[[str, int, int], None]
@@ -131,6 +132,12 @@ def loading(what: str) -> None:
         sys.stderr.write(f"{CLEAR}Loading {what} ...")
         sys.stderr.flush()
         _shown = True
+
+
+def say_loading(model: str, silent: bool) -> None:
+    """The first thing somebody sees: importing what is needed takes seconds."""
+    if not silent:
+        loading(f"libraries and {Path(model).name or model}")
 
 
 def loaded() -> None:
