@@ -1,0 +1,178 @@
+"""CCM: piece by piece and in one forward the same numbers, and what its memory is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.tiny import MODELS, tiny_gpt2, tiny_llama, tinyllama_shaped
+from tests.tiny_methods import asks, observes
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Episode, Observe, Score, Step
+from ttabench.lm.layout import Layout
+from ttabench.lm.model import LM
+from ttabench.lm.patch import State
+from ttabench.lm.patching import hidden_states
+from ttabench.methods.ccm.method import Ccm, first_embeddings
+from ttabench.methods.ccm.settings import CcmSettings
+from ttabench.methods.trainable import answer_loss
+from ttabench.run.training import TrainConfig, train
+
+WAYS: list[dict[str, Any]] = [
+    {**first, **second}
+    for first, second in product(
+        ({}, {"update": "merge"}, {"update": "merge", "ema": 0.5}),
+        ({}, {"sink": True}, {"recursive": False}, {"recursive": False, "sink": True}, {"conditional": False}),
+    )
+]
+
+
+def ccm(lm: LM, **settings: Any) -> Ccm:
+    """With deltas that are not zero."""
+    method = Ccm(lm, CcmSettings(**{"comp_tokens": 3, "rank": 2, **settings}))
+    generator = torch.Generator().manual_seed(1)
+    for b_OR in method.b:
+        b_OR.data.copy_(torch.randn(b_OR.shape, generator=generator) * 0.3)
+    return method
+
+
+FOUR = ("Ada Voss lives in Port Ansel.", "She keeps bees.", "It rains.", "Bob is late again.")
+
+
+def episodes() -> list[Episode]:
+    """Of unequal pieces, with questions between them and before any is read."""
+    first: list[Step] = [
+        *observes("Ada Voss lives in Port Ansel.", "She keeps bees."),
+        *asks("Where?", "Who is it?"),
+        *observes("It rains."),
+    ]
+    third = Ask(prompt="And then?", want=Score(continuation=" It snowed."), key="then")
+    return [
+        Episode(key="one", steps=(*first, *asks("Where does Ada live?"))),
+        Episode(key="two", steps=(*asks("Where does Ada live?"), *observes(*FOUR), third)),
+    ]
+
+
+@pytest.mark.parametrize("base", MODELS)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: " ".join(f"{k}={v}" for k, v in way.items()) or "concat")
+def test_one_forward_gives_the_loss_of_reading_piece_by_piece(base: Callable[[], LM], way: dict[str, Any]) -> None:
+    method = ccm(base(), **way)
+    with torch.no_grad():
+        told = method.loss_parts(episodes())["answer"]
+        torch.testing.assert_close(told, answer_loss(method, episodes()), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("update", ["concat", "merge"])
+def test_gradients_reach_all_that_the_memory_depends_on_and_not_the_base(update: str) -> None:
+    lm = tiny_llama()
+    method = ccm(lm, update=update)
+    method.loss_parts(episodes())["answer"].backward()
+    still = {name for name, p in method.modules().named_parameters() if p.grad is None or not p.grad.any()}
+    unused = [place for place, name in enumerate(method.names) if ".1." in name and name[-6] in "qo"]
+    assert still == {f"{part}.{place}" for part in "ab" for place in unused}, "of the last layer keys and values stay"
+    assert all(p.grad is None for p in lm.model.parameters())
+
+
+def read(method: Ccm, texts: list[Observe]) -> State:
+    return method.adapt(method.begin(1), [[piece] for piece in texts])
+
+
+def test_the_first_merged_memory_is_the_first_concatenated_one() -> None:
+    lm, text = tiny_llama(), observes("Ada Voss lives in Port Ansel.")
+    both = [read(ccm(lm, update=update), text).tensors for update in ("concat", "merge")]
+    for name, tensor in both[0].items():
+        assert torch.equal(tensor, both[1][name])
+
+
+def test_a_merged_memory_is_the_mean_of_what_the_pieces_became() -> None:
+    lm, texts = tiny_llama(), observes("One.", "Two and two.", "Three.")
+    kept = read(ccm(lm, recursive=False), texts).tensors["keys"].unflatten(3, (3, 3))
+    torch.testing.assert_close(read(ccm(lm, recursive=False, update="merge"), texts).tensors["keys"], kept.mean(3))
+    moved = read(ccm(lm, recursive=False, update="merge", ema=0.5), texts).tensors["keys"]
+    torch.testing.assert_close(moved, kept[..., 0, :, :] / 4 + kept[..., 1, :, :] / 4 + kept[..., 2, :, :] / 2)
+
+
+@pytest.mark.parametrize(("update", "sink", "slots"), [("concat", False, 12), ("merge", False, 3), ("merge", True, 4)])
+def test_how_much_is_kept(update: str, sink: bool, slots: int) -> None:
+    lm = tiny_llama()
+    state = read(ccm(lm, update=update, sink=sink), observes(*FOUR))
+    assert state.tensors["keys"].shape == (2, 1, 2, slots, 8)
+    tokens = sum(len(lm.encode(each.joiner + each.text, follows=True)) for each in observes(*FOUR)[1:])
+    assert state.tensors["next"].tolist() == [1 + len(lm.encode(observes(*FOUR)[0].text)) + tokens]
+
+
+def test_a_later_piece_depends_on_an_earlier_one_through_the_memory_alone() -> None:
+    lm = tinyllama_shaped()  # the first layer of a COMP token knows no text: two do not tell
+    one, other = observes("Ada keeps bees.", "Then came May."), observes("Bob keeps cats.", "Then came May.")
+
+    def newest(recursive: bool, texts: list[Observe]) -> Tensor:
+        return read(ccm(lm, recursive=recursive), texts).tensors["keys"][..., -3:, :]
+
+    apart = [(newest(recursive, one) - newest(recursive, other)).abs().max().item() for recursive in (False, True)]
+    assert apart[0] < 1e-6 < 1e-4 < apart[1]
+
+
+def test_without_comp_tokens_the_base_is_as_it_was() -> None:
+    lm = tiny_llama()
+    method, ids_BT = ccm(lm), torch.arange(20)[None]
+    plain = hidden_states(lm, method.patch(method.begin(1), []), ids_BT, Layout())[0]
+    marked = Layout(marked_BT=torch.zeros(1, 20, dtype=torch.bool))
+    state = replace(method.patch(method.begin(1), []), deltas=method.deltas)
+    assert torch.equal(hidden_states(lm, state, ids_BT, marked)[0], plain)
+
+
+def test_questions_stand_where_the_whole_text_would_end() -> None:
+    lm = tiny_llama()
+    method = ccm(lm)
+    state = read(method, observes(*FOUR[:2]))
+    near = replace(state, tensors={**state.tensors, "next": torch.zeros(1, dtype=torch.int64)})
+    ids_BT = torch.tensor([lm.encode("Where?")])
+    told = [hidden_states(lm, method.patch(each, []), ids_BT, Layout())[0] for each in (state, near)]
+    assert not torch.allclose(*told, atol=1e-3)
+
+
+def test_comp_tokens_begin_as_means_of_the_vocabulary() -> None:
+    lm = tiny_llama()
+    table = lm.model.get_input_embeddings().weight
+    found = first_embeddings(lm, 4)
+    torch.testing.assert_close(found[1], table[1::4].mean(0))
+    assert len(found) == 4
+
+
+def test_it_learns(tmp_path: Any) -> None:
+    method = Ccm(tiny_gpt2(), CcmSettings(comp_tokens=2, rank=4))
+
+    def same() -> Iterator[list[Episode]]:
+        while True:
+            yield episodes()
+
+    losses = train(method, same(), TrainConfig(steps=25, lr=1e-2, out=tmp_path)).losses
+    assert losses[-1] < losses[0] - 0.3
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"comp_tokens": 0}, "comp_tokens must be at least 1"),
+        ({"ema": 0.0, "update": "merge"}, "ema must lie in"),
+        ({"ema": 0.5}, "give update=merge, too"),
+        ({"rank": 0}, "rank must be at least 1"),
+    ],
+)
+def test_bad_settings_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CcmSettings(**given)
+
+
+def test_bad_targets_and_long_texts_are_refused_in_one_line() -> None:
+    lm = tiny_llama()
+    with pytest.raises(UserError, match="has no linear map 'k_prod'"):
+        Ccm(lm, CcmSettings(targets=("k_prod",)))
+    with pytest.raises(UserError, match="exceeds the 512 positions"):
+        read(ccm(lm), observes("long " * 300))

@@ -1,0 +1,34 @@
+"""SnapKV: the slots that stay are those of the published rule."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.methods.test_eviction import call, whole
+from tests.parity.fixtures import cases, load
+from ttabench.methods.eviction.scores import column_sums, kept_slots, newest
+from ttabench.methods.eviction.settings import SnapKVSettings
+from ttabench.methods.eviction.snapkv import ranked
+
+TOLERANCE = load("snapkv").spec["tolerance"]["score"]
+
+
+@pytest.mark.parametrize("case", cases("snapkv"))
+def test_snapkv_keeps_what_the_published_rule_keeps(case: str) -> None:
+    fixture = load("snapkv").case(case)
+    spec, t = fixture.spec, fixture.tensors
+    tokens, window = spec["tokens"], torch.full((spec["layers"],), spec["window"])
+    counted = newest(torch.ones(spec["layers"], tokens, dtype=torch.bool), window)
+    settings = SnapKVSettings(
+        budget=spec["capacity"],
+        window=spec["window"],
+        kernel=spec["kernel"],
+        pool=spec["pooling"],
+        group="mean" if spec["gqa"] == "group_mean" else "per_query",
+    )
+    # The layers of the fixture stand for batch rows: the rule knows no difference.
+    scores = ranked(column_sums(call(t["q"], t["k"]), counted)[None], whole(t["k"]), window, settings)
+    torch.testing.assert_close(scores[0, ..., : -spec["window"]], t["score"], **TOLERANCE)
+    kept = kept_slots(scores, torch.full((spec["layers"],), spec["capacity"]))[0]
+    assert torch.equal(kept, t["kept"])

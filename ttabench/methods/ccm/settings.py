@@ -1,0 +1,76 @@
+"""Settings of `ccm`, those of the paper, and how each is trained.
+
+Kim et al., "Compressed Context Memory for Online Language Model Interaction", arXiv 2312.03414; code:
+snu-mllab/Context-Memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ttabench.core.bounds import at_least
+from ttabench.methods.parts.lora_shape import LoraShape
+from ttabench.methods.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class CcmSettings(LoraShape):
+    """Settings of `ccm`; the defaults are the paper's for MetaICL."""
+
+    update: Literal["concat", "merge"] = "concat"
+    """Whether the memory keeps what every piece became, or their mean, slot by slot."""
+    ema: float | None = None
+    """Weight of the newest piece in a merged memory; None: 1/t, the arithmetic mean."""
+    comp_tokens: int = 8
+    """n: COMP tokens that read a piece; their keys and values are what it becomes."""
+    rank: int = 8
+    """Rank of each delta."""
+    alpha: float = 16.0
+    """Deltas are scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of the adapted linear maps; none means those of attention (q, k, v, o)."""
+    conditional: bool = True
+    """Whether the deltas act at COMP tokens only; false: at every token, those of questions and answers too."""
+    recursive: bool = True
+    """Whether a piece and its COMP tokens see the memory so far; false: they see themselves alone."""
+    sink: bool = False
+    """Whether the token that begins the text stays visible after the first piece."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, comp_tokens=self.comp_tokens)
+        if self.ema is not None and not 0 < self.ema <= 1:
+            raise ValueError(f"ema must lie in (0, 1], got {self.ema}")
+        if self.ema is not None and self.update != "merge":
+            raise ValueError("ema is the weight of the newest piece in a merged memory: give update=merge, too")
+
+    def weight(self, step: int) -> float:
+        """a_t: weight of piece t, from 1 on, in a merged memory."""
+        return 1.0 if step == 1 else 1 / step if self.ema is None else self.ema
+
+
+PRESETS: Mapping[str, CcmSettings] = {
+    "nano": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
+    "nano-merge": CcmSettings(comp_tokens=4, rank=32, alpha=32.0, update="merge"),
+    "smollm2-135m": CcmSettings(comp_tokens=2),
+    "smollm2-135m-merge": CcmSettings(comp_tokens=2, update="merge"),
+    "llama-7b": CcmSettings(),
+    "llama-7b-merge": CcmSettings(update="merge"),
+}
+
+_OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
+_PAPER = Recipe(documents=(16,), batch_documents=2048, steps=2000, lr=3e-4, warmup=60, schedule="cosine")
+_NANO = replace(_OURS, documents=(2, 4, 8, 16), rounds=100, batch_documents=128, questions=1, steps=400, lr=3e-3)
+_REAL = replace(_OURS, documents=(12,), batch_documents=96, steps=400, lr=2e-3)
+RECIPES: Mapping[str, Recipe] = {
+    "nano": _NANO,
+    "nano-merge": _NANO,
+    "smollm2-135m": _REAL,
+    "smollm2-135m-merge": _REAL,
+    "llama-7b": _PAPER,
+    "llama-7b-merge": _PAPER,
+}
+"""The paper: 128 samples a step, AdamW 3e-4, cosine, warm-up 3 %; 2,000 steps on MetaICL, 300 on LaMP, 1,000 on
+DailyDialog, after a LoRA with full context on the same data."""
