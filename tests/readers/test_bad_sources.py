@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -93,6 +95,70 @@ def test_bad_files(tmp_path: Path, task: str, name: str, content: str | bytes, e
     message = refusal(task, put(tmp_path, name, content))
     assert expected in message
     assert name in message
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    columns = {"text": ["t"], "question": ["q"], "answers": ["a"]}
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pa.table(columns), path)
+    assert load("streamingqa", source=str(path)).n_observes == 1
+    parquet.write_table(pa.table([*columns.values(), ["b"]], names=[*columns, "answers"]), path)
+    assert "two columns are called 'answers'" in refusal("streamingqa", path)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz"])
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with gzip.open(path, "wb") as file:
+        for _ in range(20):
+            file.write(b"x" * 2**24)
+    assert path.stat().st_size < 2**20
+    assert "it unpacks to more than 100 times its size" in refusal("streamingqa", path)
+
+
+def test_what_is_small_may_be_all_alike(tmp_path: Path) -> None:
+    path = put(tmp_path, "a.csv.gz", gzip.compress((CAMELS_HEADER + "t" * 2**23 + ",q,a\n").encode()))
+    assert path.stat().st_size < 2**23 / 100
+    assert load("streamingqa", source=str(path)).n_observes == 1
+
+
+def test_parquet_that_unpacks_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = pa.array(["x" * 2**24] * 20)
+    parquet.write_table(pa.table({"text": texts}), path, compression="zstd", use_dictionary=False)
+    assert path.stat().st_size < 2**20
+    message = refusal("streamingqa", path)
+    assert "it unpacks to more than 100 times its size" in message
+    assert "after row 0" in message
+
+
+def test_parquet_of_one_text_in_all_rows_is_refused_when_it_is_too_much(tmp_path: Path) -> None:
+    """Its footer says that it is small: the text stands in a dictionary."""
+    path = tmp_path / "a.parquet"
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * 2**13, pa.int32()), pa.array(["x" * 2**18]))
+    columns = {"text": texts, "question": ["q"] * 2**13, "answers": ["a"] * 2**13}
+    parquet.write_table(pa.table(columns), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 2**18
+    message = refusal("streamingqa", path)
+    assert "it unpacks to more than 1000 times its size" in message
+    assert "after row 0" not in message
+
+
+def test_one_text_has_a_longest_length_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"text": "t" * 2000, "question": "q", "answers": "a"}
+    files = [
+        put(tmp_path, "a.jsonl", json.dumps(row) + "\n"),
+        put(tmp_path, "a.tsv", "text\tquestion\tanswers\n" + "\t".join(row.values()) + "\n"),
+        tmp_path / "a.parquet",
+    ]
+    parquet.write_table(pa.Table.from_pylist([row]), files[-1])
+    for path in files:
+        assert load("streamingqa", source=str(path)).n_observes == 1
+    monkeypatch.setattr("ttabench.readers.raw.LONGEST_TEXT", 1999)
+    for path in files:
+        message = refusal("streamingqa", path)
+        assert "2,000 characters, more than the 1,999 of one text" in message
+        assert path.name in message
 
 
 def test_oversized_cells_are_refused_but_long_articles_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,13 @@ def test_layouts_and_ways_to_answer() -> None:
     assert episode.observes()[0].joiner == "\n\n"
     assert "\nOutput: " in episode.observes()[0].text
     assert {ask.mode for ask in episode.asks()} == {"generate"}
-    assert task.card.metrics == ("em_lower", "em", "em_prefix")
+    assert task.card.metrics == ("em_lower", "em", "em_prefix", "rougeL")
+    assert task.card.main_metric == "em_lower"
+    (want, *_) = wanted(episode.asks(), Generate)
+    for layout in ("ccm", "genadapter"):
+        second = load("metaicl", options={**SMALL, "layout": layout}).episodes()
+        piece = next(second).observes()[1]
+        assert any(stop in piece.joiner + piece.text for stop in want.stops), "where the next demonstration begins"
     with_pmi = load("metaicl", options={**SMALL, "pmi": "true"})
     assert "acc_pmi" in with_pmi.card.metrics
     assert wanted(next(with_pmi.episodes()).asks(), Choose)[0].unconditional_prompt == "Output:"

@@ -30,6 +30,7 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("hellaswag", {"queries": 4}),
     ("winogrande", {"queries": 4}),
     ("metaicl", {"tasks": 3, "queries": 4, "steps": "1,4"}),
+    ("lamp", {"users": 6, "steps": "1,4"}),
     ("pg19", {"tokens": "300", "window": 20, "stride": 8, "books": 2}),
     ("pg19", {"tokens": "300", "window": 20, "stride": 8, "books": 1}),
 ]

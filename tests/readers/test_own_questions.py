@@ -109,3 +109,13 @@ def test_a_bad_file_of_questions_is_one_line(tmp_path: Path, name: str, content:
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="There is no file"):
         own_questions(tmp_path / "gone.txt")
+
+
+def test_a_text_is_no_task(ttabench: Command, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text(LIBRARY, encoding="utf-8")
+    said = one_line(ttabench("eval", "--method", "icl", "--task", notes))
+    assert "notes.txt holds a text; a task is a card (.yaml) or a table of questions" in said
+    assert "`ttabench adapt --context FILE`" in said
+    (tmp_path / "list.yaml").write_text("[1, 2]", encoding="utf-8")
+    assert "holds a text" not in one_line(ttabench("eval", "--method", "icl", "--task", tmp_path / "list.yaml"))

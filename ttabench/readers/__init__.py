@@ -30,6 +30,9 @@ READERS = {
     "demonstrations": "ttabench.readers.demonstrations:read",
     "metaicl": "ttabench.readers.metaicl:read",
     "book": "ttabench.readers.book:read",
+    "dialogue": "ttabench.readers.dialogue:read",
+    "sessions": "ttabench.readers.sessions:read",
+    "lamp": "ttabench.readers.lamp:read",
 }
 
 
@@ -150,6 +153,11 @@ def load(
         raise UnknownName(f"split of task {bound.name}", split, list(bound.splits))
     request = Request(source=str(source), split=split, seed=seed, limit=limit, options=dict(options or {}))
     return read(bound, request)
+
+
+def origin(reader: str) -> str:
+    """Of what package, in what state, a reader is; "" for those here."""
+    return "" if reader in READERS or reader not in offered(GROUP) else offered(GROUP)[reader].origin
 
 
 def _reader(name: str) -> Callable[[Card, Request], Task]:

@@ -10,7 +10,7 @@ from ttabench.core.errors import UserError
 from ttabench.readers.book_pieces import Span, spans
 from ttabench.readers.cards import Card
 from ttabench.readers.options import ProtocolSettings, TokenCount, TokenCounts
-from ttabench.stats.metrics import METRICS, metric
+from ttabench.readers.scored import check_metrics
 
 
 class Settings(ProtocolSettings):
@@ -63,10 +63,7 @@ def check(card: Card, settings: Settings) -> None:
     Raises:
         UserError: they do not; one line that says what.
     """
-    for name in card.metrics:
-        if metric(name).ratio is None:
-            known = ", ".join(known for known, each in METRICS.items() if each.ratio)
-            raise UserError(f"The task card {card.name}: {name} is no metric of scored texts.", f"Give {known}.")
+    check_metrics(card)
     if settings.protocol == "strides" and settings.window <= settings.stride:
         what = f"window={settings.window} is not larger than stride={settings.stride}"
         raise UserError(f"{what}: no context would stay.", "Give --task-set window=N above the stride.")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, model_validator
 
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Generate
 from ttabench.readers.card_names import STRICT
 
@@ -56,6 +57,19 @@ class Prompt(_Part):
 
         shown = (f"{worded(text)}{self.delimiter}{answer}{self.joiner}" for text, answer in self.examples[:examples])
         return "".join(shown) + worded(question)
+
+    def check(self, task: str, template: str, examples: int) -> None:
+        """Whether questions can be asked so.
+
+        Raises:
+            UserError: there is no such template, or there are fewer worked examples.
+        """
+        if template not in self.templates:
+            raise UnknownName(f"prompt of task {task}", template, list(self.templates))
+        if examples > len(self.examples):
+            known = len(self.examples)
+            what = f"examples={examples} are more than the {known} worked examples of task {task}."
+            raise UserError(what, f"Give --task-set examples={known} or fewer.")
 
     def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
         """What a query wants that is answered by writing."""

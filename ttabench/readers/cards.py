@@ -8,6 +8,7 @@ checked by the card's reader, which knows its settings.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,6 +26,9 @@ from ttabench.stats.varying import Varying
 Scalar = str | int | float | bool | None
 
 
+_COMMIT = re.compile("[0-9a-f]{40}")
+
+
 class _Part(BaseModel):
     model_config = STRICT
 
@@ -35,16 +39,25 @@ class Hub(_Part):
     path: str
     config: Below | None = None
     revision: str | None = None
-    """Commit; None means unpinned, which every record then says."""
+    """Commit, or a branch; a branch and None mean unpinned, which every record then says."""
+
+    @property
+    def commit(self) -> str:
+        """What the data set is pinned to; empty where it is not."""
+        return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else ""
 
 
 class Articles(_Part):
-    """A companion file that holds the texts when the question file holds only a reference to them."""
+    """A companion file, or folder, that holds the texts when the question file holds only a reference to them."""
 
     files: tuple[Below, ...]
     """File names without suffix, looked for beside the question file."""
     key: tuple[str, ...]
     text: tuple[str, ...]
+    folders: tuple[Below, ...] = ()
+    """Folders of one file an article, looked for beside the question file where there is no such file."""
+    holds: tuple[str, ...] = ()
+    """Columns of questions, the first that is there, whose words must stand in the paragraph of such a file."""
 
 
 class Source(_Part):
@@ -72,6 +85,8 @@ class Split(_Part):
     """First row and the row after the last, in the published split."""
     of: int | None = None
     """Number of rows of the published split: `rows` means nothing in a file of another length."""
+    years: tuple[int, int] | None = None
+    """First and last year of the articles whose questions, in a `whole` published split, this one is."""
     twin: Literal["train", "validation", "test"] = "test"
     """The split of the miniature twin that stands for it."""
     note: str = ""
@@ -81,6 +96,8 @@ class Split(_Part):
     def _range_exists(self) -> Split:
         if self.rows is not None and not 0 <= self.rows[0] < self.rows[1] <= (self.of or 0):
             raise ValueError(f"rows {list(self.rows)} is no range within `of` = {self.of} rows")
+        if self.years is not None and self.years[0] > self.years[1]:
+            raise ValueError(f"years {list(self.years)} end before they begin")
         return self
 
 
@@ -125,6 +142,27 @@ class SubTask(_Part):
         return self
 
 
+class Profile(_Part):
+    """One sub-task of users and their profiles, for the reader `lamp`."""
+
+    folders: tuple[Below, ...]
+    """Its folder in the published layout."""
+    entry: str
+    """An entry of a profile in words; `{column}` stands for a column of the entry."""
+    marker: str
+    """Ends the instruction within a published input; the text it is about follows."""
+    text: str = ""
+    """Column of an entry that holds a text like the one that is asked about; empty where there is none."""
+    output: str = ""
+    """Column of an entry that holds its answer; likewise."""
+    options: tuple[str, ...] = ()
+    """Answers to choose from; without, an answer is written."""
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)]
+    """The first is the main one."""
+    chance: float | None = None
+    """See `Card.chance`."""
+
+
 class Twin(_Part):
     """The generator of the task's miniature twin, and what differs from the protocol there."""
 
@@ -148,6 +186,8 @@ class Card(_Part):
     """Field of the reader's row type -> names of that column in the published layouts; the first one present counts."""
     parts: dict[Slug, SubTask] = {}
     """Sub-tasks by name, for the reader `demonstrations`; its cards have no columns of their own."""
+    profiles: dict[Slug, Profile] = {}
+    """Sub-tasks by name, for the reader `lamp`, whose cards have no columns either; the first has the twin."""
     splits: dict[str, Split]
     prompt: Prompt = Prompt()
     protocol: dict[str, Scalar] = {}
@@ -163,7 +203,7 @@ class Card(_Part):
 
     @model_validator(mode="after")
     def _has_columns(self) -> Card:
-        if not self.columns and not self.parts:
+        if not self.columns and not self.parts and not self.profiles:
             raise ValueError("columns or parts must say what the rows hold")
         return self
 
@@ -218,6 +258,12 @@ def _read(path: Path) -> Card:
         line = f" line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "it cannot be parsed"
         raise UserError(f"{path}{line}: not valid YAML: {problem}.", "Mend that line.") from None
+    if isinstance(data, str):
+        tables = "a table of questions (.jsonl, .csv, ...)"
+        raise UserError(
+            f"{path} holds a text; a task is a card (.yaml) or {tables}.",
+            "A text is read with `ttabench adapt --context FILE`, and asked with `ttabench ask`.",
+        )
     try:
         # By way of JSON, strict mode takes lists for tuples and still refuses a number for a text (arxiv: 2205.1)
         card = Card.model_validate_json(json.dumps(data, default=str), strict=True)
@@ -225,6 +271,6 @@ def _read(path: Path) -> Card:
         raise UserError(*first_fault(error, f"The task card {path}")) from None
     except (TypeError, ValueError, RecursionError):
         raise UserError(f"{path}: not a task card.", "Its top level must be a mapping of plain values.") from None
-    for name in card.metrics:
+    for name in (*card.metrics, *(name for part in card.profiles.values() for name in part.metrics)):
         metric(name)
     return card

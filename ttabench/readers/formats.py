@@ -15,14 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ttabench.core.bounds import LONGEST_TEXT
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable, plain
+from ttabench.core.opening import SMALL, Unreadable, refuse_expanding
+from ttabench.core.parquet import longest_column, parquet_file
 from ttabench.readers.raw import LONGEST, opened, whole_lines
 from ttabench.readers.raw import RawRow as RawRow
 from ttabench.readers.raw import malformed as malformed
 
-MAX_CELL = 16 * 2**20
+MAX_CELL = LONGEST_TEXT
 """Characters in one csv cell; beyond it a quote was most likely left open."""
+MOST_REPEATED = 1000
+"""How many times the size of a Parquet file its rows may be: it holds a text once that stands in many rows."""
 
 
 def stem(path: Path) -> str:
@@ -106,7 +110,8 @@ def _tsv(path: Path) -> Iterator[RawRow]:
                 yield RawRow(f"{path} line {number}", dict(zip(header, cells, strict=True)))
 
 
-def _jsonl(path: Path) -> Iterator[RawRow]:
+def json_lines(path: Path) -> Iterator[RawRow]:
+    """The rows of a file of JSON objects, one a line, whatever its name ends in; see `rows`."""
     with opened(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -143,6 +148,8 @@ def _json(path: Path) -> Iterator[RawRow]:
             yield RawRow(f"{path} row {number}", row)
     elif isinstance(value, dict) and "data" in value:
         yield from _squad(str(path), value)
+    elif isinstance(value, dict) and "golds" in value:  # LaMP's right answers
+        yield from (RawRow(place, row) for place, row in _members(value, "golds", str(path)))
     else:
         raise UserError(f"{path}: neither a list of rows nor SQuAD's {{'data': [...]}}.", "Give another file.")
 
@@ -163,7 +170,7 @@ def _members(holder: dict[str, object], key: str, place: str) -> Iterator[tuple[
     members = holder.get(key)
     if not isinstance(members, list):
         raise malformed(place, f"{key!r} is missing or no list")
-    dot = " " if key == "data" else "."
+    dot = " " if key in ("data", "golds") else "."
     for number, member in enumerate(members):
         where = f"{place}{dot}{key}[{number}]"
         if not isinstance(member, dict):
@@ -173,12 +180,14 @@ def _members(holder: dict[str, object], key: str, place: str) -> Iterator[tuple[
 
 def _parquet(path: Path) -> Iterator[RawRow]:
     import pyarrow as arrow
-    import pyarrow.parquet as parquet
 
-    number = 0
+    number = unpacked = 0
     try:
-        with parquet.ParquetFile(plain(path, LONGEST)) as file:
-            for batch in file.iter_batches(batch_size=1024):
+        with parquet_file(path, LONGEST) as file:
+            together = min(1024, max(1, SMALL // max(1, longest_column(file))))
+            for batch in file.iter_batches(batch_size=together):
+                unpacked += batch.nbytes
+                refuse_expanding(path, unpacked, MOST_REPEATED)
                 for values in batch.to_pylist():
                     yield RawRow(f"{path} row {number}", values)
                     number += 1
@@ -188,7 +197,7 @@ def _parquet(path: Path) -> Iterator[RawRow]:
 
 
 READABLE: dict[str, Callable[[Path], Iterator[RawRow]]] = {
-    ".jsonl": _jsonl,
+    ".jsonl": json_lines,
     ".json": _json,
     ".csv": _csv,
     ".tsv": _tsv,

@@ -24,13 +24,13 @@ from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
 from ttabench.readers.description import described
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
-from ttabench.readers.metaicl_lengths import Count, Fitted, estimate, fitted, short
-from ttabench.readers.metaicl_protocol import LAYOUTS, Settings, names, with_metrics, with_protocol
+from ttabench.readers.metaicl_lengths import Fitted, fitted, short
+from ttabench.readers.metaicl_protocol import LAYOUTS, STOPS, Settings, names, with_metrics, with_protocol
 from ttabench.readers.options import resolve
 from ttabench.readers.other_demonstrations import next_rows, notes_of
 from ttabench.readers.others import with_pieces
 from ttabench.readers.sources import Request
-from ttabench.readers.tokens import Tokens
+from ttabench.readers.tokens import Tokens, counted_by, estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class MetaIcl(Bound[Settings]):
         return dict(self._left_out)
 
     def _fits(self, tokens: Tokens | None) -> list[Fitted]:
-        count: Count = estimate if tokens is None else lambda text: len(tokens.encode(text))
+        count = counted_by(tokens)
         found = [fitted(task, self.settings, self.card.prompt.delimiter, count) for task in self.tasks]
         if tokens is not None or not self._left_out:
             self._left_out.clear()
@@ -119,7 +119,8 @@ class MetaIcl(Bound[Settings]):
     def _want(self, row: MetaRow) -> Want:
         delimiter = self.card.prompt.delimiter
         if self.settings.answer == "generate":
-            return Generate(answers=(row.output,), delimiter=delimiter, max_new_tokens=self.settings.max_new_tokens)
+            length = self.settings.max_new_tokens
+            return Generate(answers=(row.output,), delimiter=delimiter, max_new_tokens=length, stops=STOPS)
         bare = self.settings.pmi or row.task in names(self.settings.pmi_tasks)
         return Choose(
             options=tuple(delimiter + option for option in row.options),

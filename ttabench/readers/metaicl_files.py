@@ -7,13 +7,13 @@ The folder is laid out as facebookresearch/MetaICL writes it (module docstring o
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.opening import json_of
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.choice_shapes import text_of
 from ttabench.readers.faults import brief
@@ -154,8 +154,8 @@ def _root(card: Card, given: Path) -> Path:
 def _configured(base: Path, side: str) -> list[str]:
     path = base / "config" / f"{CONFIGURATION}.json"
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))[side]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        names = json_of(path)[side]
+    except (OSError, ValueError, KeyError, TypeError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) and _plain(name) for name in names):
         raise UserError(

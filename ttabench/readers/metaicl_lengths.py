@@ -8,22 +8,14 @@ demonstrations than a short one. In one pass it is asked once as many were read 
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.readers.metaicl_files import MetaRow, MetaTask
 from ttabench.readers.metaicl_protocol import LAYOUTS, Settings
-
-Count = Callable[[str], int]
-
-
-def estimate(text: str) -> int:
-    """Tokens of a text where no tokenizer is at hand."""
-    return math.ceil(len(text) / CHARACTERS_A_TOKEN)
+from ttabench.readers.tokens import Count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
-
-from pydantic import BeforeValidator, Field
+from typing import Literal
 
 from ttabench.readers.cards import Card
-from ttabench.readers.options import ProtocolSettings, TokenCount, TokenLimit
+from ttabench.readers.options import ProtocolSettings, StepCounts, TokenCount, TokenLimit
 from ttabench.readers.sources import Request
 
 
@@ -41,6 +39,10 @@ LAYOUTS = {
     "genadapter": Layout(_LINES, _LINES, "\n\n"),
     "genadapter_instruction": Layout(_LINES, _INSTRUCTION + _LINES, "\n\n"),  # of Llama 2, Figure 7
 }
+STOPS = ("\n\n", "Input:")
+"""Where the next demonstration would begin, in every layout: a base model goes on to write one."""
+GENERATED = ("em_lower", "em", "em_prefix", "rougeL")
+"""Metrics of answers that are written, accuracy first."""
 PROTOCOLS: Mapping[str, Mapping[str, object]] = {
     "ccm": {},
     "genadapter": {
@@ -51,10 +53,6 @@ PROTOCOLS: Mapping[str, Mapping[str, object]] = {
 """What a protocol changes of the card's settings; options of the user win."""
 
 
-def _steps(value: object) -> object:
-    return tuple(value.split(",")) if isinstance(value, str) else value
-
-
 class Settings(ProtocolSettings):
     """The protocol part of a card of the reader `metaicl`, and what `--task-set` may change."""
 
@@ -62,9 +60,7 @@ class Settings(ProtocolSettings):
     """Sets the others as one of the papers has them."""
     task: str = "all"
     """Tasks, separated by commas; "all" for every test task of the configuration."""
-    steps: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(_steps)] = (
-        1, 2, 4, 8, 16,
-    )  # fmt: skip
+    steps: StepCounts = (1, 2, 4, 8, 16)
     """Demonstrations after which the rows are asked."""
     layout: Literal["ccm", "genadapter", "genadapter_instruction"] = "ccm"
     """Words around input and output."""
@@ -101,7 +97,7 @@ def with_protocol(card: Card, request: Request) -> Request:
 def with_metrics(card: Card, settings: Settings) -> Card:
     """The card with the metrics that the way of answering has."""
     if settings.answer == "generate":
-        return card.model_copy(update={"metrics": ("em_lower", "em", "em_prefix"), "main_metric": "em_lower"})
+        return card.model_copy(update={"metrics": GENERATED, "main_metric": "em_lower"})
     if settings.pmi_tasks:
         card = card.model_copy(update={"metrics": ("acc_ccm", *card.metrics), "main_metric": "acc_ccm"})
     if settings.pmi:

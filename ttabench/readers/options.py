@@ -39,12 +39,18 @@ def _counts(value: object) -> object:
     return tuple(map(_count, given)) if isinstance(given, list | tuple) else given
 
 
+def _listed(value: object) -> object:
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
 TokenCount = Annotated[int, BeforeValidator(_count), Field(gt=0)]
 """A number of tokens in the settings of a protocol, also as `16k`."""
 TokenLimit = Annotated[int, BeforeValidator(_count), Field(ge=0)]
 """The same, where 0 means no limit."""
 TokenCounts = Annotated[tuple[TokenCount, ...], BeforeValidator(_counts)]
 """Several, also as `4k,16k`."""
+StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), BeforeValidator(_listed)]
+"""Pieces after which something is asked, also as `1,2,4`."""
 
 
 class ProtocolSettings(BaseModel):

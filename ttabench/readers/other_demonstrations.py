@@ -16,9 +16,10 @@ from ttabench.mini.world import categories_in
 from ttabench.readers.bound import Bound
 from ttabench.readers.choices import Item
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks
-from ttabench.readers.metaicl_lengths import Fitted, estimate, short
+from ttabench.readers.metaicl_lengths import Fitted, short
 from ttabench.readers.others import other_seeds
 from ttabench.readers.subtasks import Drawn, Words, twin_part
+from ttabench.readers.tokens import estimate
 
 T = TypeVar("T")
 OTHER_ROWS = "the other demonstrations are other rows of the same task: what they tell of the task, the own tell too"

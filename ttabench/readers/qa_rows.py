@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
 from ttabench.core.errors import UserError
+from ttabench.readers.article_files import Paragraph
 from ttabench.readers.cards import Card
 from ttabench.readers.description import fingerprint
 from ttabench.readers.faults import brief
@@ -68,6 +69,8 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow
     parsed: list[QARow] = []
     for raw in data.rows:
         row = _row(card, raw, texts)
+        if not isinstance(row, str) and data.years is not None:
+            row = _of_years(row, data.years)
         if isinstance(row, str):
             dropped[row] += 1
             continue
@@ -81,7 +84,16 @@ def parse(card: Card, data: Table, capitalise: bool = False) -> tuple[list[QARow
     return parsed, dict(dropped)
 
 
-def _companion(card: Card, data: Table) -> Mapping[str, str] | None:
+def _of_years(row: QARow, years: tuple[int, int]) -> QARow | str:
+    """The row, or the reason why it is dropped: its article is of other years."""
+    if row.timestamp is None:
+        return "its article says no date"
+    first, last = years
+    within = first <= datetime.fromtimestamp(row.timestamp, UTC).year <= last
+    return row if within else f"its article is not of {first} to {last}"
+
+
+def _companion(card: Card, data: Table) -> Mapping[str, Paragraph] | None:
     """Check the columns of the first row; texts by reference where the rows do not hold them."""
     first = data.rows[0].values
     for field in ("question", "answers"):
@@ -91,7 +103,9 @@ def _companion(card: Card, data: Table) -> Mapping[str, str] | None:
         return None
     if not _names(card, "text_key") & first.keys():
         raise _lacks(card, data.where, "text", first)
-    return articles(card, data)
+    names = card.columns.get("text_key", ())
+    keys = (next((row.values[name] for name in names if name in row.values), None) for row in data.rows)
+    return articles(card, data, (str(key).strip() for key in keys if isinstance(key, str | int)))
 
 
 def _names(card: Card, field: str) -> set[str]:
@@ -106,7 +120,7 @@ def _lacks(card: Card, where: str, field: str, values: Mapping[str, object]) -> 
     return UserError(f"{where} lacks the column {wanted}; it has {brief(', '.join(map(str, values)), 160)}.", hint)
 
 
-def _row(card: Card, raw: RawRow, texts: Mapping[str, str] | None) -> QARow | str:
+def _row(card: Card, raw: RawRow, texts: Mapping[str, Paragraph] | None) -> QARow | str:
     """The row, or the reason why it is dropped."""
 
     def cell(field: str) -> object:
@@ -118,11 +132,14 @@ def _row(card: Card, raw: RawRow, texts: Mapping[str, str] | None) -> QARow | st
     question = _text(raw.place, "question", cell("question")).strip()
     answers = answers_of(raw.place, cell("answers"), card.source.answers)
     if texts is None:
-        text = _text(raw.place, "text", cell("text"))
+        held = Paragraph(_text(raw.place, "text", cell("text")))
     else:
-        text = _text(raw.place, "its article", texts.get(_label(raw.place, "text_key", cell("text_key")), ""))
+        held = texts.get(_label(raw.place, "text_key", cell("text_key")), Paragraph(""))
+    text = held.text
     if not text.strip():
         return "no text" if texts is None else "no article"
+    if texts is not None and not _holds(card, raw, text):
+        return "its paragraph does not hold the answer"
     if not question or not answers:
         return "no question" if not question else "no answer"
     return QARow(
@@ -131,10 +148,17 @@ def _row(card: Card, raw: RawRow, texts: Mapping[str, str] | None) -> QARow | st
         question=question,
         answers=answers,
         answers_additional=answers_of(raw.place, cell("answers_additional"), "single"),
-        timestamp=_timestamp(raw.place, cell("timestamp")),
-        title=_label(raw.place, "title", cell("title")),
-        position=_position(raw.place, cell("position")),
+        timestamp=_timestamp(raw.place, held.day if cell("timestamp") in (None, "") else cell("timestamp")),
+        title=_label(raw.place, "title", cell("title")) or (held.article if "title" in card.columns else ""),
+        position=held.number if cell("position") is None else _position(raw.place, cell("position")),
     )
+
+
+def _holds(card: Card, raw: RawRow, text: str) -> bool:
+    """Whether a paragraph has the words that the card says, blanks aside; where nothing is said it has."""
+    names = card.source.articles.holds if card.source.articles else ()
+    words = next((raw.values[name] for name in names if name in raw.values), None)
+    return not isinstance(words, str) or " ".join(words.split()) in " ".join(text.split())
 
 
 def _text(place: str, field: str, value: object) -> str:

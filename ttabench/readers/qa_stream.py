@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count, pairwise
 
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
 from ttabench.readers.bound import Bound, Training, spread
@@ -202,12 +202,7 @@ def read(card: Card, request: Request) -> QAStream:
     settings, arguments = resolve(card, request, Settings)
     for name in card.metrics:
         text_metric(name)
-    if settings.prompt not in card.prompt.templates:
-        raise UnknownName(f"prompt of task {card.name}", settings.prompt, list(card.prompt.templates))
-    known = len(card.prompt.examples)
-    if settings.examples > known:
-        what = f"examples={settings.examples} are more than the {known} worked examples of task {card.name}."
-        raise UserError(what, f"Give --task-set examples={known} or fewer.")
+    card.prompt.check(card.name, settings.prompt, settings.examples)
     if settings.window and settings.kind == "retention":
         raise UserError("kind=retention asks while it reads on: window=true has no place there.", "Leave window out.")
     if request.source == "mini":

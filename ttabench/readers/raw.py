@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader, RawIOBase, TextIOWrapper
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
+from ttabench.core.bounds import LONGEST_TEXT
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable, plain
+from ttabench.core.opening import Unreadable, plain, refuse_expanding
 
 LONGEST = 1 << 46
 """Bytes of a file of data: whatever a disk holds."""
@@ -29,11 +31,13 @@ def malformed(place: str, why: str) -> UserError:
 
 
 def proper(place: str, field: str, text: str) -> str:
-    """A text made of characters.
+    """A text made of characters, and not of too many.
 
     Raises:
-        UserError: it holds half of a surrogate pair or a NUL.
+        UserError: it holds half of a surrogate pair or a NUL, or is longer than a text may be.
     """
+    if len(text) > LONGEST_TEXT:
+        raise malformed(place, f"{field} has {len(text):,} characters, more than the {LONGEST_TEXT:,} of one text")
     if "\0" in text:
         raise malformed(place, f"{field} holds a NUL, which is no character of a text")
     if not text.isascii():
@@ -53,8 +57,9 @@ def opened(path: Path, newline: str = "\n") -> Iterator[TextIO]:
     """
     try:
         plain(path, LONGEST)
-        opener: Callable[..., TextIO] = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", encoding="utf-8-sig", newline=newline) as file:
+        packed = path.suffix == ".gz"
+        raw: BinaryIO = BufferedReader(_Unpacked(path)) if packed else path.open("rb")
+        with TextIOWrapper(raw, encoding="utf-8-sig", newline=newline) as file:
             yield file
     except UnicodeDecodeError:
         raise UserError(f"{path} line {_undecodable_line(path)}: not UTF-8 text.", "Save the file as UTF-8.") from None
@@ -64,6 +69,27 @@ def opened(path: Path, newline: str = "\n") -> Iterator[TextIO]:
         raise UserError(f"{path} is not a whole gzip file.", "Download it again, or unpack it first.") from None
     except OSError as error:
         raise UserError(f"Cannot read {path} ({error.strerror or error}).", "Check the path and its rights.") from None
+
+
+class _Unpacked(RawIOBase):
+    """What a gzip file holds, until it is more than such a file can hold."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._count = path, 0
+        self._file = gzip.open(path)  # noqa: SIM115  # closed with this
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = self._file.readinto(buffer)
+        self._count += count
+        refuse_expanding(self._path, self._count)
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _undecodable_line(path: Path) -> int:

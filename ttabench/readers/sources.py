@@ -7,13 +7,14 @@ number of rows is the published one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UserError
+from ttabench.readers.article_files import Paragraph, paragraphs, split_key
 from ttabench.readers.cards import Card, Split
 from ttabench.readers.faults import brief
 from ttabench.readers.formats import READABLE, rows
@@ -47,6 +48,8 @@ class Table:
     whole: bool = False
     """These are the rows of a published split, of which the wanted split may be a range."""
     notes: tuple[str, ...] = ()
+    years: tuple[int, int] | None = None
+    """First and last year of the articles whose rows the wanted split is."""
 
 
 def table(card: Card, request: Request) -> Table:
@@ -86,32 +89,46 @@ def twin_table(card: Card, split: str, seed: int, documents: int, arguments: Map
     return Table(rows=found, label="mini", where=f"the miniature twin of {card.name}")
 
 
-def articles(card: Card, data: Table) -> dict[str, str]:
-    """Texts by reference from the companion file beside the questions; see the card's `source.articles`.
+def articles(card: Card, data: Table, keys: Iterable[str]) -> dict[str, Paragraph]:
+    """Texts by reference, from the companion beside the questions; see the card's `source.articles`.
+
+    Args:
+        card: names the companion.
+        data: the questions.
+        keys: of the texts, where only those that are wanted are opened.
 
     Raises:
         UserError: there is none, or it lacks the columns.
     """
     wanted = card.source.articles
-    beside = find(Split(files=wanted.files), [data.folder]) if wanted is not None and data.folder is not None else None
-    if wanted is None or beside is None:
+    folder = None if wanted is None else data.folder
+    beside = find(Split(files=wanted.files), [folder]) if wanted is not None and folder is not None else None
+    if wanted is None or folder is None or beside is None:
+        there = [] if wanted is None or folder is None else [folder / name for name in wanted.folders]
+        held = next((place for place in there if place.is_dir()), None)
+        if held is not None:
+            return paragraphs(held, keys)
         columns = " or ".join(repr(name) for name in card.columns["text"])
         hint = card.source.how
         if wanted is not None:
-            hint += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}."
+            hint += f" Put them beside it as {wanted.files[0]}.csv with columns {wanted.key[0]}, {wanted.text[0]}"
+            hint += f", or as a folder {wanted.folders[0]} of one file each." if wanted.folders else "."
         raise UserError(f"{data.where} holds questions without texts (no column {columns}).", hint)
-    texts: dict[str, str] = {}
+    texts: dict[str, Paragraph] = {}
     for row in (row for path in beside.paths for row in rows(path)):
         key = next((row.values[name] for name in wanted.key if name in row.values), None)
         text = next((row.values[name] for name in wanted.text if name in row.values), None)
         if not isinstance(key, str | int) or not isinstance(text, str):
             raise malformed(row.place, f"needs a column {wanted.key[0]!r} and a text column {wanted.text[0]!r}")
-        texts[str(key)] = proper(row.place, "the article", text)
+        article, number = split_key(str(key)) or ("", None)
+        texts[str(key)] = Paragraph(proper(row.place, "the article", text), article=article, number=number)
     return texts
 
 
 def _cut(found: Table, split: Split, name: str) -> Table:
-    """Keep the published row range of a whole published split."""
+    """Keep the published row range of a whole published split, or the years that it is to be cut to."""
+    if split.years is not None:
+        return replace(found, years=split.years)
     if split.rows is None:
         return found
     first, last = split.rows
@@ -134,6 +151,8 @@ def _serves(card: Card, wanted: str, name: str, where: Path, count: int) -> tupl
     """(whether `count` rows are a published split of which the wanted one is a range, notes); see `layouts.serving`."""
     split = card.splits[wanted]
     if split.rows is not None and count == split.of:
+        return True, ()
+    if split.years is not None and name in split.whole:
         return True, ()
     if split.rows is not None and name not in split.files:
         return False, (
@@ -211,7 +230,7 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
     if hub is None or split is None:
         what = f"Split {name!r} of {card.name}" if hub else f"The task {card.name}"
         raise UserError(f"{what} is on no hub.", f"{card.source.how} Then give --source DIR.")
-    label = f"hub:{hub.path}@{hub.revision[:8] if hub.revision else 'unpinned'}"
+    label = f"hub:{hub.path}@{hub.commit[:8] or 'unpinned'}"
     offline_if_unreachable()
     try:
         loaded = datasets.load_dataset(hub.path, hub.config, split=split, revision=hub.revision)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.opening import plain
 from ttabench.readers.cards import Card, Scalar, SubTask
 from ttabench.readers.choices import HIDDEN_LABEL, Item, parse
 from ttabench.readers.formats import stem
@@ -208,7 +209,7 @@ def _with_labels(part: SubTask, data: Table) -> Table:
     column, known = _BESIDE.get(part.shape, ("", ()))
     if not column or column in data.rows[0].values or not beside.is_file():
         return data
-    labels = beside.read_text(encoding="utf-8", errors="replace").split()
+    labels = plain(beside).read_text(encoding="utf-8", errors="replace").split()
     if len(labels) != len(data.rows):
         raise UserError(
             f"{beside} has {len(labels)} labels for {len(data.rows)} rows of {file.name}.", "Get both anew."

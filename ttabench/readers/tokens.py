@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
 
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 
@@ -17,6 +19,20 @@ class Tokens(Protocol):
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """The same, and where in the text each token begins (in characters)."""
         ...
+
+
+Count: TypeAlias = Callable[[str], int]
+"""How many tokens a text has."""
+
+
+def estimate(text: str) -> int:
+    """Tokens of a text where no tokenizer is at hand."""
+    return math.ceil(len(text) / CHARACTERS_A_TOKEN)
+
+
+def counted_by(tokens: Tokens | None) -> Count:
+    """The count of a base model, or the estimate where there is none yet."""
+    return estimate if tokens is None else lambda text: len(tokens.encode(text))
 
 
 def cut_by(tokens: Tokens | None, text: str) -> tuple[list[int], list[int]]:

@@ -1,0 +1,206 @@
+"""What stands on a card counts, field by field, but for prose, places and what options say once they are resolved."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from ttabench.core.types import Json
+from ttabench.readers import cards
+from ttabench.readers.cards import Card
+from ttabench.readers.content import content_digest
+
+CARD = yaml.safe_load("""
+name: mine
+reader: qa_stream
+title: Mine
+paper: A paper
+arxiv: "2205.11388"
+licence: MIT
+source:
+  hub: {path: a/b, config: c, revision: d}
+  folders: [top]
+  answers: joined
+  articles: {files: [articles], key: [id], text: [text], folders: [news], holds: [found]}
+  how: Write it.
+columns: {question: [question, q]}
+parts:
+  rte:
+    shape: labels
+    hub: {path: e/f, config: g, revision: h}
+    folders: [RTE]
+    columns: {premise: [premise]}
+    train: {files: [train], whole: [all], hub: train, rows: [1, 2], of: 3, years: [1, 2], twin: train, note: A note.}
+    sizes: {xs: {files: [train_xs], config: xs}}
+    test: {files: [dev], whole: [all], hub: dev, rows: [1, 2], of: 3, years: [1, 2], twin: train, note: A note.}
+    templates: {lm_eval: "{premise}"}
+    options: ["True", "False"]
+    labels: [yes_it_does, no_it_does_not]
+profiles:
+  news:
+    folders: [LaMP_2]
+    entry: "{text} is {category}"
+    marker: "article:"
+    text: text
+    output: category
+    options: [travel, sports]
+    metrics: [acc]
+    chance: 0.5
+splits: {test: {files: [rows], whole: [all], hub: test, rows: [1, 2], of: 3, years: [1, 2], twin: train, note: A note.}}
+prompt:
+  templates: {plain: "{question}", other: "{question}?"}
+  delimiter: "-"
+  joiner: "+"
+  examples: [["Who?", "Ada."], ["When?", "Now."]]
+  chat: {prompt: plain, examples: 1, turns: false}
+  stops: ["."]
+  leads: ["A:"]
+protocol: {prompt: plain}
+quirks: {documents: 3}
+metrics: [em, f1]
+main_metric: em
+chance: 0.5
+unit: document
+twin: {generator: "ttabench.mini.qa:streamingqa", protocol: {documents: 2}, arguments: {facts: 4}}
+""")
+"""Every field is there, and none at its default."""
+SPLITS = ("splits.test", "parts.rte.train", "parts.rte.test")
+FILES = ("files", "whole", "hub", "note", "years")
+ASIDE = ("title", "paper", "arxiv", "licence", "source.how", "source.hub", "source.folders", "source.articles.files",
+         "source.articles.folders", "source.articles.holds", "profiles.news.folders",
+         *(f"parts.rte.{name}" for name in ("hub", "folders", "sizes")),
+         *(f"{split}.{name}" for split in SPLITS for name in FILES))  # fmt: skip
+"""Prose and places."""
+OPTIONS = ("protocol", "quirks", "twin.protocol", "twin.arguments", "prompt.chat")
+"""What is in an identity already, resolved."""
+OTHERS = {
+    "arxiv": "2205.11389", "source.answers": "literal", "parts.rte.shape": "copa", "unit": "book", "main_metric": "f1",
+    "twin.generator": "ttabench.mini.qa:squad_seq", "prompt.templates.plain": "Q: {question}",
+    "prompt.templates.other": "A: {question}", "prompt.chat.prompt": "other",
+    **{f"{split}.twin": "validation" for split in SPLITS},
+}  # fmt: skip
+"""Other values where not every text will do."""
+
+
+def leaves(value: Json, place: str = "") -> Iterator[str]:
+    """Names of the fields that hold no mapping."""
+    if not isinstance(value, dict):
+        yield place
+        return
+    for key, inner in value.items():
+        yield from leaves(inner, f"{place}.{key}".lstrip("."))
+
+
+def edited(place: str) -> Card:
+    """The card with another value there."""
+    card = copy.deepcopy(CARD)
+    *way, last = place.split(".")
+    inside = card
+    for key in way:
+        inside = inside[key]
+    value = inside[last]
+    if place == "metrics":
+        other: Any = [*value, "f1_max"]
+    elif place.endswith((".rows", ".years")):
+        other = [0, value[1]]
+    elif isinstance(value, bool):
+        other = not value
+    elif isinstance(value, list):
+        other = value[:-1] if len(value) > 1 and place != "parts.rte.options" else [*value, "another"]
+    else:
+        other = OTHERS.get(place, f"{value}x" if isinstance(value, str) else value + 1)
+    inside[last] = other
+    return read(card)
+
+
+def read(card: Json) -> Card:
+    return Card.model_validate_json(json.dumps(card), strict=True)
+
+
+def fields_of(model: type[BaseModel], place: str = "") -> Iterator[str]:
+    """Every field of a model and of those within it, as places of `CARD`."""
+    entries = {
+        "parts": "parts.rte",
+        "profiles": "profiles.news",
+        "splits": "splits.test",
+        "parts.rte.sizes": "parts.rte.sizes.xs",
+    }
+    for name, field in model.model_fields.items():
+        here = f"{place}.{name}".lstrip(".")
+        models = [each for each in (field.annotation, *within(field.annotation)) if isinstance(each, type)]
+        inner = [each for each in models if issubclass(each, BaseModel)]
+        yield from fields_of(inner[0], entries.get(here, here)) if inner else [here]
+
+
+def within(annotation: Any) -> Iterator[Any]:
+    for each in get_args(annotation):
+        yield each
+        yield from within(each)
+
+
+PLACES = list(leaves(CARD))
+
+
+def aside(place: str, names: tuple[str, ...]) -> bool:
+    return any(place == name or place.startswith(f"{name}.") for name in names)
+
+
+def test_every_field_is_here() -> None:
+    """A new field of a card is to be put among those that count, or not."""
+    there = {place for place in PLACES if not any(place.startswith(f"{each}.") for each in FREE)} | set(FREE)
+    assert set(fields_of(Card)) == there
+    bare = read({key: CARD[key] for key in ("name", "reader", "columns", "splits", "metrics", "main_metric")})
+    assert {key for key, value in read(CARD) if value == getattr(bare, key)} == {
+        "name", "reader", "columns", "splits", "metrics", "main_metric",
+    }  # fmt: skip
+
+
+FREE = ("columns", "parts.rte.columns", "parts.rte.templates", "prompt.templates", "protocol", "quirks",
+        "twin.protocol", "twin.arguments")  # fmt: skip
+"""Fields that hold names of the card's own."""
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if not aside(place, (*ASIDE, *OPTIONS))])
+def test_a_field_that_is_edited_counts(place: str) -> None:
+    assert content_digest(edited(place)) != content_digest(read(CARD))
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if aside(place, ASIDE)])
+def test_prose_and_places_do_not(place: str) -> None:
+    card = edited(place)
+    assert card != read(CARD)
+    assert content_digest(card) == content_digest(read(CARD))
+
+
+@pytest.mark.parametrize(
+    "place", [place for place in PLACES if aside(place, OPTIONS) and place != "prompt.chat.prompt"]
+)
+def test_of_a_reader_of_another_package_options_count_too(place: str) -> None:
+    card = edited(place)
+    assert card != read(CARD)
+    assert content_digest(card) == content_digest(read(CARD))
+    digests = {content_digest(each.model_copy(update={"reader": "theirs"})) for each in (card, read(CARD))}
+    assert len(digests) == 2
+
+
+def test_a_field_at_its_default_is_as_if_it_were_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wider(Card):
+        pauses: int = 0
+        more: cards.Source = cards.Source()
+
+    before = content_digest(read(CARD))
+    assert content_digest(Wider.model_validate_json(json.dumps(CARD))) == before
+    assert content_digest(Wider.model_validate_json(json.dumps({**CARD, "pauses": 0}))) == before
+    assert content_digest(Wider.model_validate_json(json.dumps({**CARD, "pauses": 1}))) != before
+    assert content_digest(Wider.model_validate_json(json.dumps({**CARD, "more": {"answers": "joined"}}))) != before
+
+
+def test_the_shipped_cards_are_all_different() -> None:
+    digests = [content_digest(cards.load_card(name)) for name in cards.names()]
+    assert len(set(digests)) == len(digests)

@@ -1,0 +1,323 @@
+"""The reader of dialogues: turns in words, what is read and asked, where they come from, what is refused."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.qa_files import refusal, shared, write_csv, write_jsonl, write_parquet
+from tests.tiny import tiny_llama
+from ttabench.core.types import Ask, Episode, Observe, Score, wanted
+from ttabench.mini.world import names_in
+from ttabench.readers import Task, load
+from ttabench.readers.dialogue_text import detokenised, said
+
+LM = tiny_llama()
+"""A token is a byte."""
+
+
+def spoken(count: int, word: str = "turn") -> list[str]:
+    return [f"{word} {number} ." for number in range(count)]
+
+
+def put(folder: Path, name: str, dialogues: list[list[str]]) -> Path:
+    """A file as it is published."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(" ".join(f"{turn} __eou__" for turn in turns) + "\n" for turns in dialogues)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def of(source: Path, **options: Any) -> Task:
+    return load("dailydialog", source=str(source), options=options)
+
+
+def shape(episode: Episode) -> list[str | tuple[str, str, int]]:
+    """What is read as a text, what is asked as (prompt, continuation, step)."""
+    return [
+        step.text if isinstance(step, Observe) else (step.prompt, wanted([step], Score)[0].continuation, step.at.count)
+        for step in episode.steps
+    ]
+
+
+@pytest.mark.parametrize(
+    ("published", "plain"),
+    [
+        ("Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
+        (" I ' Ve got it ; don ’ t ask me !", "I'Ve got it; don't ask me!"),
+        ("Really ？ “ Yes ” ... it is nine o ' clock 。", 'Really? " Yes "... it is nine o\'clock.'),
+        ("my parents ' home , ' I said '", "my parents ' home, ' I said '"),
+        ("It's  fine .", "It's fine."),
+    ],
+)
+def test_turns_lose_the_blanks_of_tokenising(published: str, plain: str) -> None:
+    assert detokenised(published) == plain
+    assert detokenised(plain) == plain
+
+
+def test_a_turn_of_blanks_and_marks_takes_no_longer_than_its_length() -> None:
+    assert detokenised(" " * 200_000 + "a" + " '" * 100_000)
+
+
+def test_turns_are_read_and_the_next_one_is_scored(tmp_path: Path) -> None:
+    (episode,) = of(put(tmp_path, "dialogues_test.txt", [spoken(7)]), steps="1,2,4").episodes()
+    assert shape(episode) == [
+        "\nA: turn 0.", ("\nA: turn 1.\nA:", " turn 2.", 1),
+        "\nA: turn 1.", ("\nA: turn 2.\nA:", " turn 3.", 2),
+        "\nA: turn 2.", "\nA: turn 3.", ("\nA: turn 4.\nA:", " turn 5.", 4),
+    ]  # fmt: skip
+    assert {step.joiner for step in episode.steps} == {""}, "the speaker's line is part of what is read"
+    assert [wanted([ask], Score)[0].words for ask in episode.asks()] == [2, 2, 2]
+    assert [ask.question for ask in episode.asks()] == ["turn 1.", "turn 2.", "turn 4."]
+
+
+def test_speakers_alternate_on_request(tmp_path: Path) -> None:
+    (episode,) = of(put(tmp_path, "test.txt", [spoken(4)]), steps="2", speakers="alternate").episodes()
+    assert shape(episode) == ["\nA: turn 0.", "\nB: turn 1.", ("\nA: turn 2.\nB:", " turn 3.", 2)]
+
+
+def test_every_published_layout_gives_the_same(tmp_path: Path) -> None:
+    made = [spoken(7), spoken(4, "other")]
+    rows = [{"dialog": turns, "act": [1] * len(turns), "emotion": [0] * len(turns)} for turns in made]
+    put(tmp_path / "a" / "ijcnlp_dailydialog" / "test", "dialogues_test.txt", made)
+    put(tmp_path / "b", "dialogues_test.txt.gz", made)
+    (tmp_path / "c" / "data").mkdir(parents=True)
+    write_parquet(tmp_path / "c" / "data" / "test-00000-of-00001.parquet", rows)
+    sources = [
+        tmp_path / "a", tmp_path / "a" / "ijcnlp_dailydialog", tmp_path / "a" / "ijcnlp_dailydialog" / "test",
+        tmp_path / "a" / "ijcnlp_dailydialog" / "test" / "dialogues_test.txt", tmp_path / "b", tmp_path / "c",
+        write_jsonl(tmp_path / "test.jsonl", rows),
+        write_csv(tmp_path / "test.csv", [{"dialog": "".join(f"{turn} __eou__ " for turn in t)} for t in made]),
+    ]  # fmt: skip
+    tasks = [of(source) for source in sources]
+    assert [list(task.episodes()) for task in tasks] == [list(tasks[0].episodes())] * len(sources)
+    assert len({task.describe()["digest"] for task in tasks}) == 1
+    assert tasks[0].describe()["dialogues"] == 2
+
+
+def test_the_hub_s_rows_come_from_its_parquet_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    calls: list[tuple[Any, ...]] = []
+
+    def hub(path: str, config: str | None, *, split: str, revision: str | None) -> Any:
+        calls.append((path, config, split, revision))
+        return datasets.Dataset.from_list([{"dialog": spoken(5)}, {"dialog": spoken(5, split)}])
+
+    monkeypatch.setattr(datasets, "load_dataset", hub)
+    task = load("dailydialog", source="hub")
+    assert calls == [
+        ("li2017dailydialog/daily_dialog", None, split, "refs/convert/parquet") for split in ("test", "train")
+    ]
+    assert task.source == "hub:li2017dailydialog/daily_dialog@unpinned"
+    assert {"1 of 2 dialogues stand in the training split word for word", "the hub data set is not pinned to a revision"
+            } <= set(task.notes)  # fmt: skip
+
+
+def test_what_is_not_asked_is_counted_by_reason(tmp_path: Path) -> None:
+    rows = [spoken(2), spoken(5), [*spoken(3), " "], spoken(3, "x" * 40), spoken(6)]
+    task = of(put(tmp_path, "test.txt", rows), max_turn_tokens=30, max_tokens=60, steps="1,2")
+    assert [episode.key for episode in task.episodes(LM)] == ["dailydialog/test/1"]
+    assert task.dropped == {
+        "fewer than 3 turns": 1, "an empty turn": 1, "a turn of more than 30 tokens": 1, "more than 60 tokens": 1,
+    }  # fmt: skip
+    assert len(said("turn 0.", 0, "same")) == 11
+    free = of(tmp_path / "test.txt", max_turn_tokens=0, max_tokens=0)
+    assert len(list(free.episodes(LM))) == 3
+    later = of(tmp_path / "test.txt", steps="3")
+    assert len(list(later.episodes(LM))) == 2
+    assert later.dropped["fewer than 5 turns"] == 1
+
+
+def test_training_dialogues_have_a_limit_of_their_own(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        put(tmp_path, f"{name}.txt", [spoken(5), spoken(4)])
+    options = {"max_train_tokens": 50, "max_tokens": 60}
+    counts = {}
+    for name in ("train", "test"):
+        task = load("dailydialog", source=str(tmp_path), split=name, options=options)
+        counts[name] = len(list(task.episodes(LM))), dict(task.dropped)
+    assert counts == {"train": (1, {"more than 50 tokens": 1}), "test": (2, {})}
+
+
+def test_each_t_has_the_dialogues_with_enough_turns(tmp_path: Path) -> None:
+    path = put(tmp_path, "test.txt", [spoken(n) for n in (3, 4, 6, 10, 14, 15)])
+
+    def asked(**options: Any) -> dict[int, int]:
+        return dict(Counter(ask.at.count for episode in of(path, **options).episodes() for ask in episode.asks()))
+
+    assert asked() == {1: 6, 2: 5, 4: 4, 8: 3, 12: 2}
+    assert asked(same_dialogues=True) == dict.fromkeys((1, 2, 4, 8, 12), 2)
+    assert any("each t has its own" in note for note in of(path).notes)
+    assert not any("each t has its own" in note for note in of(path, same_dialogues=True).notes)
+    assert asked(context_at_12=13) == {1: 6, 2: 5, 4: 4, 8: 3, 12: 1}
+    assert asked(steps="0,1") == {0: 6, 1: 6}
+    assert not any("nothing is asked there" in note for note in of(path).notes)
+    assert "no dialogue has the turns of t = 14, 20: nothing is asked there" in of(path, steps="1,14,20").notes
+
+
+def test_the_papers_code_joins_two_splits_and_reads_one_turn_more(tmp_path: Path) -> None:
+    put(tmp_path, "validation/dialogues_validation.txt", [spoken(15, "early")])
+    put(tmp_path, "test/dialogues_test.txt", [spoken(15), spoken(14)])
+    put(tmp_path, "train/dialogues_train.txt", [spoken(15), spoken(15, "early"), spoken(9)])
+    task = of(tmp_path, paper_quirks=True)
+    keys = [episode.key for episode in task.episodes()]
+    assert keys == ["dailydialog/test/validation/0", "dailydialog/test/test/0", "dailydialog/test/test/1"]
+    last = [episode.asks()[-1] for episode in task.episodes()]
+    assert [(ask.at.count, ask.prompt) for ask in last] == [
+        (12, "\nA: early 13.\nA:"), (12, "\nA: turn 13.\nA:"), (8, "\nA: turn 8.\nA:"),
+    ]  # fmt: skip
+    assert "2 of 3 dialogues stand in the training split word for word" in task.notes
+    assert task.describe()["in_training"] == 2
+    one = {"source": str(tmp_path / "test" / "dialogues_test.txt"), "options": {"eval_split": "validation+test"}}
+    assert "joins two splits" in refusal("dailydialog", **one)
+    assert "and validation is asked" in refusal("dailydialog", **{**one, "split": "validation"})
+
+
+def test_overlap_with_the_training_split_is_told_or_not_known(tmp_path: Path) -> None:
+    put(tmp_path, "dialogues_test.txt", [spoken(5), spoken(5, "b")])
+    assert any("is not known" in note for note in of(tmp_path).notes)
+    assert any("every seed asks the same" in note for note in of(tmp_path).notes)
+    put(tmp_path, "dialogues_train.txt", [["turn 0.", *spoken(5)[1:]], spoken(4, "b")])
+    assert "1 of 2 dialogues stand in the training split word for word" in of(tmp_path).notes
+
+
+def test_a_limit_is_shared_out_over_the_steps(tmp_path: Path) -> None:
+    path = put(tmp_path, "test.txt", [spoken(14) for _ in range(9)])
+    task = load("dailydialog", source=str(path), limit=13)
+    asks = [ask for episode in task.episodes() for ask in episode.asks()]
+    assert sorted(Counter(ask.at.count for ask in asks).values()) == [2, 2, 3, 3, 3]
+    assert all(isinstance(episode.steps[-1], Ask) for episode in task.episodes()), "nothing is read that serves nothing"
+    with pytest.raises(Exception, match="less than one turn at each of 5 steps"):
+        load("dailydialog", source=str(path), limit=4)
+
+
+# --- the miniature world -------------------------------------------------------------------------------------------
+
+
+def test_what_is_scored_in_the_twin_was_told_before() -> None:
+    for episode in load("dailydialog", seed=3).episodes():
+        read: set[str] = set()
+        for step in episode.steps:
+            if isinstance(step, Observe):
+                read |= names_in(step.text)
+            else:
+                assert names_in(step.answers[0]) <= read | names_in(step.question)
+                assert names_in(step.answers[0])
+    task = load("dailydialog")
+    assert Counter(ask.at.count for e in task.episodes() for ask in e.asks()) == dict.fromkeys((1, 2, 4, 8, 12), 64)
+    assert task.notes == ()
+
+
+def test_training_reads_on_after_every_turn_that_is_scored(tmp_path: Path) -> None:
+    put(tmp_path, "train.txt", [spoken(3), spoken(7)])
+    for source, split in (("mini", "train"), (str(tmp_path), "train")):
+        task = load("dailydialog", source=source, split=split)
+        found = list(islice(task.training(0, documents=3), 8))
+        assert found == list(islice(task.training(0, documents=3), 8))
+        assert {len(episode.observes()) for episode in found} == ({3} if source == "mini" else {1, 3})
+        for episode in found:
+            assert [ask.at.count for ask in episode.asks()] == list(range(1, len(episode.observes()) + 1))
+
+
+# --- other contexts ------------------------------------------------------------------------------------------------
+
+
+def test_another_dialogue_of_a_twin_is_about_nobody_of_ones_own() -> None:
+    for options in ({"rows": 1}, {"rows": 12, "turns": 9}):
+        task = load("dailydialog", seed=2, options=options)
+        pairs = list(zip(task.episodes(LM), task.others(LM), strict=True))
+        for own, other in pairs:
+            assert own.key == other.key
+            assert own.asks() == other.asks()
+            assert [type(step) for step in own.steps] == [type(step) for step in other.steps]
+            names = [{n for piece in e.observes() for n in names_in(piece.text)} for e in (own, other)]
+            assert all(names)
+            assert not names[0] & names[1]
+        assert task.describe_others() == load("dailydialog", seed=2, options=options).describe_others()
+
+
+def test_another_dialogue_is_the_next_one_with_enough_turns(tmp_path: Path) -> None:
+    made = [spoken(6, "a"), spoken(4, "b"), spoken(7, "c"), spoken(6, "a"), spoken(14, "d")]
+    task = of(put(tmp_path, "test.txt", made))
+    read = [[piece.text.split()[1] for piece in episode.observes()] for episode in task.others()]
+    assert read == [["b"] * 4, ["c"] * 2, ["a"] * 4, ["d"] * 4, ["c"] * 7]
+    assert task.describe_others()["notes"] == ["1 of 5 other dialogues have fewer turns than are read"]
+    alike = of(put(tmp_path, "alike.txt", [spoken(5)] * 3))
+    with pytest.raises(Exception, match="there is no other context"):
+        alike.describe_others()
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("test.txt", "Hi . __eou__\nYo . __eou__\n", "holds no dialogue for dailydialog: 2 with fewer than 3 turns"),
+        ("test.txt", "a __eou__ b __eou__ c __eou__\nHi there .\n", "test.txt line 2: no turn ends with __eou__"),
+        ("test.txt", "a __eou__ b __eou__ c __eou__ d", "line 1 is the last and does not end with __eou__"),
+        ("test.txt", "", "no rows"),
+        ("test.txt", "\xff", "not UTF-8"),
+        ("test.txt", "a\0 __eou__ b __eou__ c __eou__\n", "test.txt line 1: a turn holds a NUL"),
+        ("train.txt", "a __eou__ b __eou__ c __eou__\n", "holds the rows of split 'train'"),
+        ("test.jsonl", '{"dialog": ["a", "b", "c"]}\n{"dialog": ["a", ', "test.jsonl line 2: not valid JSON"),
+        ("test.jsonl", '{"dialog": ["a", 2, "c"]}\n', "line 1: the column 'dialog' holds"),
+        ("test.jsonl", '{"dialog": "a b c"}\n', "no list of turns"),
+        ("test.jsonl", '{"text": "a"}\n', "lacks the column 'dialog' or 'dialogue' or 'utterances'; it has 'text'"),
+        ("test.jsonl", '{"id": "7", "dialog": ["a", "b", "c"]}\n' * 2, "line 2: the id '7' is that of"),
+    ],
+)
+def test_bad_files_are_one_line_that_says_where(tmp_path: Path, name: str, content: str, expected: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content.encode("latin-1"))
+    assert expected in refusal("dailydialog", source=str(path))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"steps": "1,x"}, "steps"),
+        ({"steps": ""}, "steps"),
+        ({"steps": "-1"}, "greater than or equal to 0"),
+        ({"steps": "20"}, "No dialogue of mini is asked at t = 20: 64 fewer than 22 turns"),
+        ({"steps": "12,13", "context_at_12": 13}, "steps 12 and 13 would both read 13 turns"),
+        ({"context_at_12": 14}, "less than or equal to 13"),
+        ({"speakers": "three"}, "speakers"),
+        ({"eval_split": "train"}, "eval_split"),
+        ({"turns": 2}, "64 with fewer than 3 turns"),
+        ({"rows": 0}, "no rows"),
+        ({"max_tokens": 5}, "64 more than 5 tokens"),
+        ({"turn": 5}, "Did you mean 'turns'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], expected: str) -> None:
+    assert expected in refusal("dailydialog", options=options)
+
+
+def test_a_missing_split_says_where_to_get_the_data(tmp_path: Path) -> None:
+    message = refusal("dailydialog", source=str(tmp_path))
+    assert "No file of split 'test'" in message
+    assert "ijcnlp_dailydialog.zip" in message
+
+
+# --- real rows -----------------------------------------------------------------------------------------------------
+
+
+def test_real_rows_are_counted_by_reason() -> None:
+    task = load("dailydialog", source=shared("dailydialog"))
+    assert dict(task.dropped) == {"fewer than 3 turns": 15, "a turn of more than 128 tokens": 1}
+    assert {name: task.describe()[name] for name in ("dialogues", "turns", "in_training")} == {
+        "dialogues": 285, "turns": 2357, "in_training": 1,
+    }  # fmt: skip
+    assert Counter(a.at.count for e in task.episodes() for a in e.asks()) == {1: 284, 2: 276, 4: 204, 8: 104, 12: 28}
+    text = "".join(step.text for episode in task.episodes() for step in episode.observes())
+    assert not set("’‘“”。") & set(text)
+    assert " ," not in text
+    assert " ?" not in text

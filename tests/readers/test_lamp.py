@@ -1,0 +1,275 @@
+"""The reader of LaMP: steps of one pass, the published folders, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sklearn.metrics import f1_score
+
+from tests.conftest import Command
+from tests.qa_files import refusal, shared
+from tests.readers.test_metaicl import LETTERS
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Choose, Generate, Observe, wanted
+from ttabench.mini.profiles import NEWS
+from ttabench.mini.world import categories_in
+from ttabench.readers import load
+from ttabench.records.sample_files import read_samples
+from ttabench.records.schema import load_record
+from ttabench.report.compare import compare
+
+SMALL = {"users": 3, "entries": 4, "steps": "1,4"}
+TAG = "Which tag does this movie relate to? tags: [comedy, action] description:"
+
+
+def movie(number: int, user: int = 0) -> dict[str, Any]:
+    return {"id": f"m{number}", "tag": ("comedy", "action")[number % 2], "description": f"Film {number} of {user}."}
+
+
+def question(number: int, entries: int = 4, **changes: Any) -> dict[str, Any]:
+    profile = [movie(i, number) for i in range(entries)]
+    return {"id": f"u{number}", "input": f"{TAG} A film of {number}.", "profile": profile, **changes}
+
+
+def published(
+    base: Path, questions: list[dict[str, Any]], outputs: list[str] | None = None, stem: str = "LaMP_2/dev"
+) -> str:
+    """A folder as LaMP is downloaded, with one sub-task."""
+    (base / stem).parent.mkdir(parents=True, exist_ok=True)
+    (base / f"{stem}_questions.json").write_text(json.dumps(questions))
+    answers = outputs or ["comedy"] * len(questions)
+    golds = [{"id": row["id"], "output": output} for row, output in zip(questions, answers, strict=True)]
+    (base / f"{stem}_outputs.json").write_text(json.dumps({"task": "LaMP_2", "golds": golds}))
+    return str(base)
+
+
+MOVIES = {"task": "movies", "steps": "1,4"}
+
+
+def test_every_step_asks_the_same_users_in_one_pass() -> None:
+    task = load("lamp", options=SMALL)
+    episodes = list(task.episodes())
+    assert (len(episodes), task.n_observes, task.n_asks, task.card.unit) == (3, 12, 6, "user")
+    for episode in episodes:
+        assert [step.at.count if isinstance(step, Ask) else 0 for step in episode.steps] == [0, 1, 0, 0, 0, 4]
+        first, last = episode.asks()
+        assert (first.prompt, first.want) == (last.prompt, last.want)
+        assert first.key != last.key
+        assert first.prompt.endswith(f"article:\nInput: {first.question}\nOutput:")
+        (want,) = wanted([first], Choose)
+        assert [option.strip() for option in want.options] == list(NEWS)
+        for piece in episode.observes():
+            assert piece.text.startswith('the category for the article: "')
+            assert piece.joiner == ", and "
+        topic = categories_in([first.question])
+        told = [piece.text for piece in episode.observes() if categories_in([piece.text]) == topic]
+        assert all(text.endswith(f' is "{first.answers[0]}"') for text in told)
+    assert load("lamp", limit=5, options=SMALL).n_asks == 4
+    assert load("lamp", options=SMALL, seed=1).describe()["digest"] != task.describe()["digest"]
+
+
+def test_training_asks_the_query_and_entries_that_are_not_read() -> None:
+    task = load("lamp", split="train", options=SMALL)
+    episodes = list(islice(task.training(3, 4, 3), 3))
+    assert episodes == list(islice(task.training(3, 4, 3), 3))
+    for episode in episodes:
+        assert (len(episode.observes()), len(episode.asks())) == (4, 3)
+        assert len({ask.key for ask in episode.asks()}) == 3
+
+
+def test_the_published_folder(tmp_path: Path) -> None:
+    source = published(tmp_path / "LaMP", [question(0), question(1)], ["comedy", "action"])
+    task = load("lamp", source=source, options=MOVIES)
+    one, two = task.episodes()
+    assert (one.key, two.key) == ("lamp/movies/test/u0", "lamp/movies/test/u1")
+    texts = {piece.text for piece in one.observes()}
+    assert 'the tag for the movie: "Film 1 of 0." is "action"' in texts
+    assert one.asks()[0].prompt == f"{TAG}\nInput: A film of 0.\nOutput:"
+    assert two.asks()[0].answers == ("action",)
+    assert len(wanted(one.asks(), Choose)[0].options) == 15
+    assert task.card.main_metric == "acc_mean"
+    for inner in ("LaMP_2", "LaMP_2/dev_questions.json"):
+        assert next(load("lamp", source=f"{source}/{inner}", options=MOVIES).episodes()).steps == one.steps
+    again = [next(load("lamp", source=source, options=MOVIES, seed=seed).episodes()) for seed in range(4)]
+    assert {episode.key for episode in again} == {one.key}
+    assert len({episode.observes()[0].text for episode in again}) > 1
+    assert all({piece.text for piece in episode.observes()} == texts for episode in again)
+    other = next(task.others())
+    assert other.asks() == one.asks()
+    assert other.observes() == two.observes()
+
+
+def test_training_rows_train_or_validate(tmp_path: Path) -> None:
+    source = published(tmp_path, [question(i) for i in range(20)], stem="LaMP_2/train")
+    keys = [
+        {
+            episode.key.rpartition("/")[2]
+            for episode in load("lamp", source=source, split=split, options=MOVIES).episodes()
+        }
+        for split in ("train", "validation")
+    ]
+    assert keys[1] == {"u9", "u19"}
+    assert len(keys[0] | keys[1]) == 20
+    assert not keys[0] & keys[1]
+
+
+def test_entries_and_users_that_are_too_long_are_counted(tmp_path: Path) -> None:
+    rows = [question(0), question(1), question(2)]
+    rows[0]["profile"] = [*(movie(i) for i in range(10)), {**movie(10), "description": "x" * 300}]
+    rows[1]["profile"] = [*(movie(i, 1) for i in range(3)), {**movie(3), "description": "x" * 300}]
+    rows[2]["profile"] = [movie(0, 2), {"id": "q", "tag": "comedy", "description": "A film of 2."}]
+    task = load("lamp", source=published(tmp_path, rows), options={**MOVIES, "max_tokens": 0})
+    first, last = task.episodes(LETTERS)
+    assert task.dropped == {"entry too long": 2, "user with too many long entries": 1}
+    assert len(first.observes()) == 4
+    assert {piece.text for piece in last.observes()} == {'the tag for the movie: "Film 0 of 2." is "comedy"'}, (
+        "not itself"
+    )
+    assert [piece.key for piece in last.observes()] == ["m0", "m0#2", "m0#3", "m0#4"], "drawn again"
+
+
+def test_a_query_is_asked_after_as_many_entries_as_fit(tmp_path: Path) -> None:
+    source = published(tmp_path, [question(0)])
+    task = load("lamp", source=source, options={**MOVIES, "max_tokens": 250})
+    (episode,) = task.episodes(LETTERS)
+    kinds = [step.at.count if isinstance(step, Ask) else 0 for step in episode.steps]
+    assert kinds == [0, 1, 0, 4]
+    assert task.dropped == {"query asked after fewer entries": 1}
+
+
+TEXTS: dict[str, tuple[str, str, dict[str, str], str, str]] = {
+    "citations": (
+        "LaMP_1", 'For an author of "T", which reference is related? without explanation. [1]: "A" [2]: "B"',
+        {"title": "Reeds", "abstract": "Long."}, "[2]", '"Reeds"',
+    ),
+    "ratings": (
+        "LaMP_3", "What is the score? review: Good.", {"text": "Bad.", "score": "1"}, "5", '1 is the score for "Bad."',
+    ),
+    "headlines": (
+        "LaMP_4", "Generate a headline for the following article: Rain fell.", {"text": "Sun.", "title": "Dry"}, "Wet",
+        '"Dry" is the title for "Sun."',
+    ),
+    "titles": (
+        "LaMP_5", "Give a title for the abstract of a paper: So.", {"abstract": "We", "title": "On"}, "Of",
+        '"On" is the title for "We"',
+    ),
+    "subjects": (
+        "LaMP_6", "Generate a subject for the following email: Dear all.", {"text": "Hi.", "title": "Re"}, "All",
+        '"Re" is the title for "Hi."',
+    ),
+    "tweets": (
+        "LaMP_7", "Paraphrase the following tweet without any explanation before or after it: so it is",
+        {"text": "well then"}, "It is so", '"well then"',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_sub_tasks_have_their_own_words_and_metrics(tmp_path: Path, name: str) -> None:
+    folder, asked, entry, output, shown = TEXTS[name]
+    rows = [{"id": "u", "input": asked, "profile": [{"id": "p", **entry}]}]
+    task = load(
+        "lamp", source=published(tmp_path, rows, [output], f"{folder}/dev"), options={"task": name, "steps": "1"}
+    )
+    ((piece, ask),) = (episode.steps for episode in task.episodes())
+    assert isinstance(piece, Observe)
+    assert isinstance(ask, Ask)
+    assert piece.text == shown
+    assert ask.answers == (output,)
+    assert ask.prompt.replace("\nInput:", "").replace("\nOutput:", "") == asked
+    assert isinstance(ask.want, Choose if name in ("citations", "ratings") else Generate)
+    assert task.card.main_metric == {"citations": "acc_mean", "ratings": "mae"}.get(name, "rouge1")
+
+
+@pytest.mark.parametrize("name", ["citations", "movies"])
+def test_the_schema_that_is_published(name: str) -> None:
+    source = shared("lamp/made_up_schema")
+    for split in ("train", "test"):
+        (episode,) = load("lamp", source=source, split=split, options={"task": name}).episodes()
+        assert [ask.at.count for ask in episode.asks()] == [1, 2, 4, 8, 16]
+    hidden = f"{source}/LaMP_{1 + (name == 'movies')}/test_questions.json"
+    assert "has no right answers beside it (test_outputs.json)" in refusal(
+        "lamp", source=hidden, options={"task": name}
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"id": 4, "profile": "none"}, "profile is 'none', no list"),
+        ({"input": "Which tag?"}, "does not hold 'description:'"),
+        ({"input": None}, "input is None, no text"),
+        ({"profile": [{"id": "1", "title": "T", "text": "x", "category": "women"}]}, "lacks 'description'"),
+        ({"profile": ["x"]}, "profile[0]: an entry was expected"),
+        ({"id": "u1"}, "the id 'u1' stands twice"),
+        ({"id": ""}, "its id is empty"),
+        ({"options": []}, "options are [], no list of options"),
+        ({"options": ["comedy", 4]}, "an option is 4, no text"),
+        ({"options": ["action", "drama"]}, "output 'comedy' is none of the options 'action, drama'"),
+    ],
+)
+def test_bad_rows(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    rows = [question(1), question(0, **change)]
+    message = refusal("lamp", source=published(tmp_path, rows), options=MOVIES)
+    assert "dev_" in message
+    assert expected in message
+
+
+def test_bad_requests(tmp_path: Path) -> None:
+    assert "Did you mean 'movies'" in refusal("lamp", options={"task": "movie"})
+    assert "The miniature world has no movies" in refusal("lamp", options={"task": "movies"})
+    assert "less than one user at each of 5 steps" in refusal("lamp", limit=4)
+    assert "on no hub" in refusal("lamp", source="hub")
+    nothing = refusal("lamp", options={**SMALL, "max_entry_tokens": 1})
+    assert "nothing to ask of lamp (entry too long: 12, user with too many long entries: 3)" in nothing
+    assert "gives no users" in refusal("lamp", options={"users": 0})
+    source = published(tmp_path, [question(0)], ["drama"])
+    assert "output 'drama' is none of the options 'sci-fi" in refusal("lamp", source=source, options=MOVIES)
+    assert "No file of split 'train'" in refusal("lamp", source=source, split="train", options=MOVIES)
+    assert "does not hold 'article:': it may be of another sub-task" in refusal("lamp", source=source)
+    published(tmp_path, [question(0)])
+    assert "has no other user" in refusal_of_others(source)
+    outputs = tmp_path / "LaMP_2" / "dev_outputs.json"
+    outputs.write_text(json.dumps({"task": "LaMP_2", "golds": [{"id": "x", "output": "comedy"}]}))
+    assert "row 0: the id 'u0' has no right answer" in refusal("lamp", source=source, options=MOVIES)
+    outputs.write_text('{"task": "LaMP_2", "golds": [{"id"')
+    assert "dev_outputs.json line 1: not valid JSON" in refusal("lamp", source=source, options=MOVIES)
+    outputs.unlink()
+    assert "has no right answers beside it (dev_outputs.json)" in refusal("lamp", source=source, options=MOVIES)
+
+
+def test_who_is_left_under_the_tokens_of_a_base_model(tmp_path: Path) -> None:
+    task = load(
+        "lamp", source=published(tmp_path, [question(0), question(1)]), options={**MOVIES, "max_entry_tokens": 20}
+    )
+    assert task.n_asks == 4, "four characters a token"
+    with pytest.raises(UserError, match="leave nothing to ask of lamp"):
+        next(task.episodes(LETTERS))
+
+
+def refusal_of_others(source: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load("lamp", source=source, options=MOVIES).describe_others()
+    return str(caught.value)
+
+
+def test_users_of_a_file_stand_in_several_draws(ttabench: Command, tmp_path: Path) -> None:
+    """Entries are drawn by the seed, users are the same: both vary, and figures of sums are paired as means are."""
+    rows = [question(i) for i in range(4)]
+    source = published(tmp_path / "data", rows, ["comedy", "action", "comedy", "violence"])
+    words = ("--task", "lamp", "--source", source, "--task-set", "task=movies", "--task-set", "steps=1,4")
+    for method in ("none", "icl"):
+        assert ttabench("eval", "--method", method, *words, "--seeds", "0,1", "--out", tmp_path / "runs").code == 0
+    folders = [path.parent for path in (tmp_path / "runs").glob("*/run.json")]
+    found = {row.metric: row.value for row in load_record(folders[0]).rows if row.step is None}
+    columns = read_samples(folders[0], ["answers", "prediction"])
+    theirs = f1_score([each[0] for each in columns["answers"]], columns["prediction"], average="macro")
+    assert found["macro_f1"] == pytest.approx(theirs)
+    assert set(found) == {"acc_mean", "acc", "macro_f1"}
+    told = compare(folders, metric="macro_f1")
+    (apart,) = (each for each in told.differences if each.metric == "macro_f1")
+    assert (apart.n, apart.units) == (16, 4)

@@ -1,0 +1,300 @@
+"""Conversations of several sessions: what is read and asked, the published layouts, and what is refused or dropped."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.qa_files import refusal, shared, write_jsonl
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, At, Generate, Observe, Score, wanted
+from ttabench.mini.world import names_in
+from ttabench.readers import Task, load
+from ttabench.readers.cards import load_card
+from ttabench.readers.raw import RawRow
+from ttabench.readers.session_rows import conversations
+from ttabench.readers.sources import Table
+
+SMALL = {"conversations": 3}
+
+
+def row(name: str, said: list[list[str]], now: list[str], question: str = "", answer: str = "x") -> dict[str, Any]:
+    """A row of session 5; earlier sessions have no ids of their speakers, as published."""
+    made: dict[str, Any] = {
+        "metadata": {"initial_data_id": name},
+        "previous_dialogs": [{"dialog": [{"text": text} for text in turns]} for turns in said],
+        "dialog": [{"text": text, "id": f"Speaker {2 - i % 2}"} for i, text in enumerate(now)],
+    }
+    return {**made, "self_instruct": {"B": question, "A": answer}} if question else made
+
+
+ROWS = [
+    row("a", [["Hi.", "Hello, a cat!"], ["Yes, Tom."]], ["Back again?", "I am."], "Whose is it?", "Tom"),
+    row("a", [["Hi.", "Hello, a cat!"], ["Yes, Tom."]], ["Back again?", "I am."], "What is it?", "a cat"),
+    row("b", [["Rain.", "Again."], ["Sun."]], ["Fog."], "Which weather?", "fog"),
+]
+
+
+def turns(task: Task) -> dict[int, list[tuple[str, str]]]:
+    """(prompt, continuation) of every scored turn, by sessions read."""
+    found: dict[int, list[tuple[str, str]]] = {}
+    for episode in task.episodes():
+        for ask in episode.asks():
+            (want,) = wanted([ask], Score)
+            found.setdefault(ask.at.count, []).append((ask.prompt, want.continuation))
+    return found
+
+
+def test_earlier_sessions_are_read_and_then_all_questions_asked(tmp_path: Path) -> None:
+    source = str(write_jsonl(tmp_path / "msc_self_instruct.jsonl", ROWS))
+    task = load("msc", source=source)
+    first, second = task.episodes()
+    assert [each.text for each in first.observes()] == [
+        "Speaker 1: Hi.\nSpeaker 2: Hello, a cat!",
+        "Speaker 1: Yes, Tom.",
+    ]
+    assert [type(step) for step in first.steps] == [Observe, Observe, Ask, Ask]
+    assert [(ask.question, ask.answers, ask.at) for ask in first.asks()] == [
+        ("Whose is it?", ("Tom",), At(2)), ("What is it?", ("a cat",), At(2)),
+    ]  # fmt: skip
+    (want,) = wanted(second.asks(), Generate)
+    assert want.max_new_tokens == 20
+    assert second.asks()[0].prompt.startswith("## Instruction: Answer the question based on the context above.")
+    assert [ask.key for episode in (first, second) for ask in episode.asks()] == ["a", "a/q2", "b"]
+    more = load("msc", source=source, options={"include_current": True, "prompt": "bare"})
+    (episode, _) = more.episodes()
+    assert episode.observes()[2].text == "Speaker 2: Back again?\nSpeaker 1: I am."
+    assert (episode.asks()[0].prompt, episode.asks()[0].at) == ("Whose is it?", At(3))
+    assert load("msc", source=source, limit=2).n_asks == 2
+    one = load("msc", source=source, options={"conversations": 1}, seed=3)
+    assert len(list(one.episodes())) == 1
+
+
+def test_turns_of_the_next_session_are_scored_behind_those_of_their_own(tmp_path: Path) -> None:
+    source = str(write_jsonl(tmp_path / "test.jsonl", ROWS[:1]))
+    task = load("msc", source=source, options={"ask": "next"})
+    assert (task.card.main_metric, task.card.chance) == ("ppl", None)
+    assert turns(task) == {
+        0: [("Speaker 1:", " Hi."), ("Speaker 1: Hi.\nSpeaker 2:", " Hello, a cat!")],
+        1: [("Speaker 1:", " Yes, Tom.")],
+        2: [("Speaker 2:", " Back again?"), ("Speaker 2: Back again?\nSpeaker 1:", " I am.")],
+    }
+    last = turns(load("msc", source=source, options={"ask": "last"}))
+    assert last[0] == last[1] == last[2] == turns(task)[2]
+    alone = turns(load("msc", source=source, options={"ask": "last", "steps": "2", "window_turns": 0}))
+    assert alone == {2: [("Speaker 2:", " Back again?"), ("Speaker 1:", " I am.")]}
+
+
+def test_a_session_of_any_length_costs_no_more_a_turn(tmp_path: Path) -> None:
+    source = str(write_jsonl(tmp_path / "test.jsonl", [row("a", [["Hi."]], ["word " * 9] * 400)]))
+    found = turns(load("msc", source=source, options={"ask": "last", "steps": "1"}))
+    assert max(len(prompt) for prompt, _ in found[1]) < 17 * 60
+
+
+@pytest.mark.parametrize("ask", ["questions", "next", "last"])
+def test_queries_stay_and_sessions_are_of_another_conversation(ask: str) -> None:
+    task = load("msc", options={**SMALL, "ask": ask}, seed=1)
+    pairs = list(zip(task.episodes(), task.others(), strict=True))
+    assert len(pairs) == 3
+    for own, other in pairs:
+        assert (own.key, own.asks()) == (other.key, other.asks())
+        assert [type(step) for step in own.steps] == [type(step) for step in other.steps]
+        mine, theirs = ({n for o in e.observes() for n in names_in(o.text)} for e in (own, other))
+        assert mine
+        assert not mine & theirs
+    assert task.describe_others()["notes"] == []
+    only = load("msc", options={"conversations": 1, "ask": ask})
+    ((own, other),) = zip(only.episodes(), only.others(), strict=True)
+    assert not {o.text for o in own.observes()} & {o.text for o in other.observes()}
+
+
+def test_another_context_is_never_of_the_same_conversation(tmp_path: Path) -> None:
+    same = [row("a", [["One."]], ["x"], "Q?"), row("a", [["Two."]], ["x"], "Q?")]
+    source = write_jsonl(tmp_path / "test.jsonl", same)
+    task = load("msc", source=str(source))
+    assert any("the id of another" in note for note in task.notes)
+    assert [episode.key for episode in task.episodes()] == ["msc/test/a", "msc/test/a#2"]
+    with pytest.raises(UserError, match="no conversation of others"):
+        task.describe_others()
+    write_jsonl(source, [*same, row("b", [["Three."], ["Four."]], ["x"], "Q?")])
+    texts = [[o.text for o in episode.observes()] for episode in load("msc", source=str(source)).others()]
+    assert texts == [["Speaker 1: Three."], ["Speaker 1: Three."], ["Speaker 1: One."]]
+    assert load("msc", source=str(source)).describe_others()["notes"] == [
+        "1 conversations have fewer sessions of others than of their own"
+    ]
+
+
+def test_answers_stand_in_the_sessions_of_the_twin() -> None:
+    task = load("msc", options={"sessions": 2})
+    for episode in task.episodes():
+        said = " ".join(piece.text for piece in episode.observes())
+        assert len(episode.asks()) == 4
+        assert all(ask.answers[0] in said for ask in episode.asks())
+        assert all(names_in(ask.question) <= names_in(said) for ask in episode.asks())
+    assert task.describe()["dropped"] == {}
+
+
+def test_training_reads_as_many_sessions_as_it_is_asked_for(tmp_path: Path) -> None:
+    for episode in islice(load("msc", split="train").training(0, 6, 2), 3):
+        assert (len(episode.observes()), len(episode.asks())) == (6, 12)
+    source = str(write_jsonl(tmp_path / "train.jsonl", ROWS))
+    keys = {e.asks()[0].key for e in islice(load("msc", source=source, split="train").training(0, 6), 2)}
+    assert keys == {"a", "b"}
+    (one,) = islice(load("msc", options={"ask": "next"}).training(1, 2), 1)
+    assert {ask.at.count for ask in one.asks()} == {0, 1, 2}
+
+
+def put(folder: Path, rows: list[dict[str, Any]]) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+
+
+def test_the_last_session_of_parlais_folders_holds_those_before_it(tmp_path: Path) -> None:
+    top = tmp_path / "msc" / "msc_dialogue"
+    put(top / "session_2" / "valid.txt", [row("a", [["Hi."]], ["Two."]), row("b", [["Hm."]], ["Zwei."])])
+    put(top / "session_3" / "valid.txt", [row("a", [["Hi."], ["Two."]], ["Three."])])
+    options: dict[str, Any] = {"ask": "next"}
+    for source in (tmp_path, tmp_path / "msc", top):
+        task = load("msc", source=str(source), split="validation", options=options)
+        assert [[text for _, text in own] for own in turns(task).values()] == [[" Hi."], [" Two."], [" Three."]]
+    second = load("msc", source=str(top), split="validation", options={**options, "session": 2})
+    assert [episode.key for episode in second.episodes()] == ["msc/validation/a", "msc/validation/b"]
+    assert any("session 2 of" in note for note in second.notes)
+    assert "has no session 7" in refusal("msc", source=str(top), split="validation", options={**options, "session": 7})
+    assert "No file of split 'train'" in refusal("msc", source=str(top), split="train", options=options)
+    assert "holds the rows of split 'validation'" in refusal("msc", source=str(top / "session_3" / "valid.txt"))
+    assert "lacks the column 'self_instruct'" in refusal("msc", source=str(top), split="validation")
+    assert "ask=next" in refusal("msc", source=str(top), split="validation")
+
+
+def test_sessions_of_one_line_each_are_joined_by_their_id(tmp_path: Path) -> None:
+    def line(name: str, text: str) -> dict[str, Any]:
+        return {"initial_data_id": name, "dialog": [{"text": text, "id": "Speaker 1"}]}
+
+    put(tmp_path / "session_1" / "test.txt", [line("a", "One."), line("b", "Eins.")])
+    put(tmp_path / "session_2" / "test.txt", [line("a", "Two.")])
+    task = load("msc", source=str(tmp_path), options={"ask": "next"})
+    found = turns(task)
+    assert sorted(text for _, text in found[0]) == [" Eins.", " One."]
+    assert found[1] == [("Speaker 1:", " Two.")]
+    put(tmp_path / "session_2" / "test.txt", [line("a", "Two."), line("a", "Three.")])
+    assert "stands at" in refusal("msc", source=str(tmp_path), options={"ask": "next"})
+    put(tmp_path / "session_2" / "test.txt", [{"dialog": [{"text": "Two."}]}])
+    assert "no initial_data_id" in refusal("msc", source=str(tmp_path), options={"ask": "next"})
+
+
+def test_saved_and_hub_rows_have_the_same_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = datasets.Dataset.from_list(ROWS)
+    wanted_texts = load("msc", source=str(write_jsonl(tmp_path / "test.jsonl", ROWS))).describe()["digest"]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: data)
+    assert load("msc", source="hub").describe()["digest"] == wanted_texts
+    data.save_to_disk(str(tmp_path / "saved"))
+    assert load("msc", source=str(tmp_path / "saved")).describe()["digest"] == wanted_texts
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"previous_dialogs": [{"dialog": []}]}, "a session without turns"),
+        ({"previous_dialogs": [], "dialog": []}, "no session"),
+        ({"dialog": [{"text": " "}]}, "a turn without text"),
+        ({"self_instruct": {"B": "", "A": "x"}}, "no question"),
+        ({"self_instruct": {"B": "Q?", "A": None}}, "no answer"),
+        ({"self_instruct": None}, "no question"),
+        ({}, "the same row twice"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    bad = {**ROWS[2], **change}
+    path = write_jsonl(tmp_path / "test.jsonl", [*ROWS, bad])
+    task = load("msc", source=str(path))
+    assert task.dropped == {reason: 1}
+    assert task.n_asks == 3
+    if change:
+        write_jsonl(path, [bad])
+        assert f"None of the 1 rows of {path} is usable ({reason}: 1)" in refusal("msc", source=str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"previous_dialogs": "none"}, "line 1: previous_dialogs is 'none', no list"),
+        ({"previous_dialogs": [{"dialog": 3}]}, "line 1 previous_dialogs[0]: dialog is 3, no list"),
+        ({"dialog": [{"text": 3}]}, "line 1 turn 0: text is 3, no text"),
+        ({"dialog": [{"text": "a\0"}]}, "holds a NUL"),
+        ({"dialog": [{"text": "Hi.", "id": 2}]}, "line 1 turn 0: id is 2, no text"),
+        ({"self_instruct": "Q?"}, "line 1: self_instruct is 'Q?', no object"),
+        ({"metadata": {"initial_data_id": ["a"]}}, "initial_data_id is ['a'], no text"),
+    ],
+)
+def test_rows_of_another_shape_are_refused_in_one_line(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    path = write_jsonl(tmp_path / "test.jsonl", [{**ROWS[0], **change}])
+    assert expected in refusal("msc", source=str(path))
+
+
+def test_what_makes_no_sense_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "test.jsonl", ROWS)
+    source = str(path)
+    assert "include_current is about questions" in refusal("msc", options={"ask": "next", "include_current": True})
+    assert "prompt of task msc" in refusal("msc", options={"prompt": "chatty"})
+    assert "nothing to ask after steps=7" in refusal("msc", source=source, options={"steps": 7})
+    assert "session=2 chooses among folders" in refusal("msc", source=source, options={"session": 2})
+    assert "tell nothing" in refusal("msc", options={"facts": 0})
+    assert "No file or folder" in refusal("msc", source=str(tmp_path / "none"))
+    path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[1])[:90], encoding="utf-8")
+    assert "line 2: not valid JSON" in refusal("msc", source=source)
+    (tmp_path / "test.txt").write_text("Hello.\n", encoding="utf-8")
+    assert "line 1: not valid JSON" in refusal("msc", source=str(tmp_path / "test.txt"), options={"ask": "next"})
+    (tmp_path / "test.txt").write_text("", encoding="utf-8")
+    assert "holds no rows" in refusal("msc", source=str(tmp_path / "test.txt"), options={"ask": "next"})
+
+
+cells = st.one_of(st.none(), st.integers(), st.text(max_size=5))
+turn = st.one_of(cells, st.fixed_dictionaries({"text": cells}, optional={"id": cells}))
+dialog = st.one_of(cells, st.lists(turn, max_size=3))
+wild = st.fixed_dictionaries(
+    {"dialog": dialog},
+    optional={
+        "previous_dialogs": st.one_of(cells, st.lists(st.one_of(turn, st.fixed_dictionaries({"dialog": dialog})))),
+        "metadata": st.one_of(cells, st.fixed_dictionaries({"initial_data_id": cells})),
+        "self_instruct": st.one_of(cells, st.fixed_dictionaries({"B": cells, "A": cells})),
+    },
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(values=wild, asked=st.booleans())
+def test_any_row_is_read_dropped_or_refused_in_one_line(values: dict[str, object], *, asked: bool) -> None:
+    table = Table(rows=[RawRow("here", values)], label="here", where="here")
+    try:
+        (found,), _ = conversations(load_card("msc"), table, asked=asked)
+    except UserError as error:
+        complaint = str(error)
+        assert "here" in complaint
+        assert "\n" not in complaint
+    else:
+        assert found.sessions
+        assert all(turn.text and turn.speaker for session in found.sessions for turn in session)
+        assert bool(found.questions) == asked
+
+
+def test_published_rows() -> None:
+    asked = load("msc", source=shared("msc/made_up_schema/msc_self_instruct.jsonl"))
+    (episode,) = asked.episodes()
+    assert (len(episode.observes()), episode.asks()[0].answers) == (4, ("Biscuit!",))
+    folder = shared("msc/made_up_schema/msc_dialogue")
+    assert set(turns(load("msc", source=folder, options={"ask": "next"}))) == {0, 1, 2, 3, 4}
+    assert load("msc", source=folder, split="validation", options={"ask": "next"}).n_observes == 1
+    real = shared("msc/reconstructed_msc_personasummary")
+    for split, count in (("train", 5), ("validation", 6), ("test", 6)):
+        task = load("msc", source=real, split=split, options={"ask": "next"})
+        assert len(list(task.episodes())) == count
+        assert set(turns(task)) == {0}
+        assert task.dropped == {}

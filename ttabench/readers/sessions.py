@@ -1,0 +1,295 @@
+"""Conversations of several sessions (Multi-Session Chat, arXiv 2107.07567): read earlier ones, then ask about them.
+
+What is asked (`ask`):
+    questions  what was said in earlier sessions (MSC-Self-Instruct, arXiv 2310.08560; in the protocol of Generative
+               Adapter, arXiv 2411.05877). The session that goes on is not read, but with `include_current`.
+    next       the turns of the session that follows, after every session: `step` says how many were read.
+    last       the turns of the last session, after none, one, two ... of those before: the same turns at every step.
+
+    Episode("msc/test/valid_0", [Observe("Speaker 1: Hi.\\nSpeaker 2: Hello!"), Observe(...), Ask("What was ...?")])
+
+A session is one observation, one line a turn. A turn is scored behind the turns of its own session (`window_turns` of
+them), which stand in its prompt whatever the method is; the end of a text is not scored.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
+from ttabench.mini.world import names_in
+from ttabench.readers.bound import Bound, Training, spread
+from ttabench.readers.cards import Card
+from ttabench.readers.description import described
+from ttabench.readers.options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.others import other_seeds, with_pieces
+from ttabench.readers.session_files import session_table
+from ttabench.readers.session_rows import Conversation, Session, conversations, transcript
+from ttabench.readers.sources import Request, twin_table
+from ttabench.readers.tokens import Tokens
+from ttabench.stats.metrics import text_metric
+
+_OF_A_TWIN = 32
+SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
+"""Metrics of turns: over all tokens, the mean over conversations, and a word."""
+
+
+def _steps(value: object) -> object:
+    if value in ("", "all", None):
+        return None
+    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    ask: Literal["questions", "next", "last"] = "questions"
+    conversations: Annotated[int, Field(gt=0)] | None = None
+    """How many, drawn by the seed; None for all of them."""
+    session: Annotated[int, Field(gt=0)] | None = None
+    """Of ParlAI's folders: conversations that have come to this session; None for the last one there."""
+    steps: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, BeforeValidator(_steps)] = None
+    """Sessions read before queries: "2,4"; "all" is after every one, of questions after all."""
+    include_current: bool = False
+    """Read the session that goes on, too, before the questions."""
+    window_turns: Annotated[int, Field(ge=0)] = 16
+    """Turns of its own session in front of a turn that is scored, at most."""
+    prompt: str = "bare"
+    """Name of a question template of the card."""
+    examples: Annotated[int, Field(ge=0)] = 0
+    """Worked examples of the card in front of every question, in the words of its template."""
+    max_new_tokens: TokenCount = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sessions(Bound[Settings]):
+    """A `readers.Task` over conversations, one episode each."""
+
+    found: Sequence[Conversation]
+    """All of the source, in file order."""
+    chosen: Sequence[Conversation]
+    """Those that are read and asked about."""
+
+    def remarks(self) -> list[str]:
+        """Notes of this reader."""
+        told = []
+        again = sum("#" in each.id and each.id != each.published for each in self.found)
+        if again:
+            told.append(f"{again} conversations have the id of another and other sessions: their ids end in #2, #3 ...")
+        if len(self.chosen) == len(self.found) and not self.mini:
+            told.append("all conversations of the source are read: every seed gives the same figures")
+        return told
+
+    @cached_property
+    def _asks(self) -> dict[str, dict[int, list[Ask]]]:
+        """By conversation and number of sessions read, after `limit`."""
+        every = [(each.id, ask) for each in self.chosen for ask in self._of(each)]
+        asks: dict[str, dict[int, list[Ask]]] = {}
+        for name, ask in spread(every, self.limit):
+            asks.setdefault(name, {}).setdefault(ask.at.count, []).append(ask)
+        return asks
+
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002  # what readers take
+        """One episode a conversation that is asked about (see `readers.Task`)."""
+        for each in self.chosen:
+            if each.id in self._asks:
+                steps = tuple(_in_order(self._observes(each), self._asks[each.id]))
+                yield Episode(key=self._key(each), steps=steps)
+
+    def _key(self, each: Conversation) -> str:
+        return f"{self.card.name}/{self.split}/{each.id}" + (f"/seed{self.seed}" if self.mini else "")
+
+    def _observes(self, each: Conversation) -> list[Observe]:
+        joiner = self.card.prompt.joiner
+        return [
+            Observe(text=transcript(session), key=f"{each.id}@{number}", joiner=joiner)
+            for number, session in enumerate(self._read(each))
+        ]
+
+    def _read(self, each: Conversation) -> Sequence[Session]:
+        """Sessions that are read, or may be."""
+        if self.settings.ask == "questions":
+            return each.sessions if self.settings.include_current else each.previous
+        return each.sessions[:-1]
+
+    def _of(self, each: Conversation) -> Iterator[Ask]:
+        """Every query about a conversation, in order."""
+        settings, there = self.settings, len(self._read(each))
+        if settings.ask == "questions":
+            steps = settings.steps if settings.steps is not None else (there,)
+            for step in sorted(set(steps)):
+                if step <= there:
+                    for number, (question, answer) in enumerate(each.questions, 1):
+                        yield self._question(each.id, (number, step), question, answer)
+            return
+        for step in range(there + 1) if settings.steps is None else sorted(set(settings.steps)):
+            if step <= there:
+                yield from self._turns(each.id, each.sessions[step if settings.ask == "next" else -1], step)
+
+    def _question(self, name: str, place: tuple[int, int], question: str, answer: str) -> Ask:
+        """A question; `place` is its number and the sessions read."""
+        number, step = place
+        prompt, key = self.card.prompt, name if number == 1 else f"{name}/q{number}"
+        return Ask(
+            prompt=prompt.asked(question, self.settings.prompt, self.settings.examples),
+            question=question,
+            key=key if self.settings.steps is None else f"{key}@{step}",
+            want=prompt.generated((answer,), self.settings.max_new_tokens),
+            joiner=prompt.joiner,
+            at=At(step),
+        )
+
+    def _turns(self, name: str, session: Session, step: int) -> Iterator[Ask]:
+        for number, turn in enumerate(session):
+            before = session[max(0, number - self.settings.window_turns) : number]
+            lead = "".join(f"{each.line}\n" for each in before)
+            yield Ask(
+                prompt=f"{lead}{turn.speaker}:",
+                key=f"{name}@{step}.{number}",
+                want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
+                joiner=self.card.prompt.joiner,
+                at=At(step),
+            )
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """Each with the sessions of the next conversation, the last with those of the first (see `readers.Task`)."""
+        by_key = {self._key(each): each for each in self.chosen}
+        for episode in self.episodes(tokens):
+            yield with_pieces(episode, self._observes(self._next(by_key[episode.key])))
+
+    def _next(self, own: Conversation) -> Conversation:
+        """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own.
+
+        Raises:
+            UserError: there is none.
+        """
+        place, texts = self.found.index(own), set(own.texts())
+        people = {name for text in texts for name in names_in(text)} if self.mini else set()
+        for other in self._candidates(place):
+            named = {name for text in other.texts() for name in names_in(text)} if self.mini else set()
+            sessions = {transcript(session) for session in self._read(other)}
+            strange = other.published != own.published and not people & named
+            if strange and sessions and sessions.isdisjoint(transcript(session) for session in own.sessions):
+                return other
+        what = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
+        raise UserError(what, "Give a source with several conversations.")
+
+    def _candidates(self, place: int) -> Iterator[Conversation]:
+        yield from self.found[place + 1 :]
+        yield from self.found[:place]
+        if self.mini:
+            for seed in other_seeds(self.seed):
+                yield from self._written(seed, 4, self.arguments)
+
+    def describe_others(self) -> dict[str, Json]:
+        """See `readers.Task`."""
+        pairs = [(len(self._read(self._next(each))), len(self._read(each))) for each in self._asked()]
+        fewer = sum(other < own for other, own in pairs)
+        notes = [f"{fewer} conversations have fewer sessions of others than of their own"] if fewer else []
+        return described(self.others(), notes)
+
+    def _asked(self) -> list[Conversation]:
+        return [each for each in self.chosen if each.id in self._asks]
+
+    def _written(self, seed: int, number: int, arguments: object) -> list[Conversation]:
+        """So many conversations of the miniature world."""
+        assert isinstance(arguments, dict)
+        data = twin_table(self.card, self.split, seed, number, arguments)
+        return conversations(self.card, data, asked=self.settings.ask == "questions")[0]
+
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
+        """One conversation each, as the protocol asks it; files are read in epochs, each in a new order.
+
+        A mini source writes a new one of `documents` sessions, with `questions` for each of them.
+        """
+        queue: list[Conversation] = []
+        while True:
+            if self.mini:
+                size = {"sessions": training.documents, "questions": training.documents * training.questions}
+                known = {key: value for key, value in size.items() if key in self.arguments}
+                queue = self._written(training.draws.getrandbits(48), 1, {**self.arguments, **known})
+            elif not queue:
+                queue = training.draws.sample(self.chosen, len(self.chosen))
+            each, asks = queue.pop(), dict[int, list[Ask]]()
+            for ask in self._of(each):
+                asks.setdefault(ask.at.count, []).append(ask)
+            yield self.split, _in_order(self._observes(each), asks)
+
+    def counts(self) -> dict[str, Json]:
+        """Of the source, of what is read, and of what is asked."""
+        return {
+            "rows": len(self.found),
+            "conversations": len(self._asked()),
+            "sessions": self.n_observes,
+            "questions": self.n_asks,
+        }
+
+    def texts(self) -> Iterator[str]:
+        """Everything said in the conversations that are read, with their questions."""
+        for each in self.chosen:
+            yield from (each.id, *each.texts(), *(text for pair in each.questions for text in pair))
+
+
+def _in_order(pieces: Sequence[Observe], asks: dict[int, list[Ask]]) -> Iterator[Step]:
+    """The queries after so many pieces; what is behind the last query is not read."""
+    for number in range(max(asks, default=-1) + 1):
+        if number:
+            yield pieces[number - 1]
+        yield from asks.get(number, ())
+
+
+def _check(card: Card, settings: Settings) -> Card:
+    """The card with the metrics of what is asked.
+
+    Raises:
+        UserError: settings and card do not go together.
+    """
+    if settings.ask != "questions":
+        if settings.include_current:
+            raise UserError(
+                f"include_current is about questions; ask={settings.ask} scores turns.", "Leave include_current out."
+            )
+        return card.model_copy(update={"metrics": SCORED, "main_metric": "ppl", "chance": None})
+    for name in card.metrics:
+        text_metric(name)
+    card.prompt.check(card.name, settings.prompt, settings.examples)
+    return card
+
+
+def read(card: Card, request: Request) -> Sessions:
+    """Bind a card of this reader to its data; see `readers.load`."""
+    settings, arguments = resolve(card, request, Settings)
+    card = _check(card, settings)
+    if request.source == "mini":
+        data = twin_table(card, request.split, request.seed, settings.conversations or _OF_A_TWIN, arguments)
+    else:
+        data = session_table(card, request, settings.session)
+    found, dropped = conversations(card, data, asked=settings.ask == "questions")
+    wanted, chosen = settings.conversations, range(len(found))
+    if wanted is not None and wanted < len(found):
+        drawn = random.Random(f"conversations {request.seed}").sample(chosen, wanted)
+        kept = [found[place] for place in sorted(drawn)]
+    else:
+        kept = found
+    made = Sessions(
+        card=card,
+        request=request,
+        settings=settings,
+        arguments=arguments,
+        source=data.label,
+        data_notes=data.notes,
+        unused=dropped,
+        found=found,
+        chosen=kept,
+    )
+    if not made.n_asks:
+        where = "the sessions of" if settings.steps is None else f"steps={','.join(map(str, settings.steps))} in"
+        raise UserError(f"There is nothing to ask after {where} {data.where}.", "Change --task-set ask or steps.")
+    return made
