@@ -136,7 +136,7 @@ def test_published_schemas() -> None:
     assert {"previous_dialogs", "self_instruct", "personas"} <= set(dialogue.msc("test", 0, 1)[0])
     assert set(books.pg19("test", 0, 1, 100)[0]) == {"short_book_title", "publication_date", "url", "text"}
     questions, outputs = profiles.lamp("test", 0, 2)
-    assert {"id", "input", "profile"} == set(questions[0])
+    assert set(questions[0]) == {"id", "input", "profile", "options"}
     assert [gold["id"] for gold in outputs["golds"]] == [question["id"] for question in questions]
 
 
@@ -199,3 +199,11 @@ def test_a_fixed_rule_is_the_same_for_every_seed_and_split_and_mixed_ones_are_so
     assert len({tuple(each.values()) for each in mixed}) > 20
     fresh = demonstrations.superglue("sst2", "train", 3, 8, 8)
     assert fresh == demonstrations.superglue("sst2", "train", 3, 8, 8, "fresh")
+
+
+@pytest.mark.parametrize(("split", "told"), [("train", {1, 2, 3, 4}), ("validation", {4}), ("test", {4})])
+def test_only_documents_for_training_tell_fewer_facts(split: str, told: set[int]) -> None:
+    answers: dict[object, set[object]] = {}
+    for row in qa.streamingqa(split, seed=0, documents=60, questions=4):
+        answers.setdefault(row["text"], set()).add(row["question"])
+    assert {len(asked) for asked in answers.values()} == told

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from ttabench.lm.model import LM, load
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
-from ttabench.mini import figures, lessons, nano
+from ttabench.mini import far, figures, lessons, nano
+from ttabench.mini.tokens import train_tokenizer
+from ttabench.mini.trainer import Trainer
 from ttabench.readers import load as load_task
 from ttabench.records.store import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
@@ -52,8 +56,8 @@ _CACHE: list[LM] = []
 
 def test_it_answers_about_unseen_entities_from_its_context_alone(lm: LM) -> None:
     with torch.no_grad():
-        assert figures.answering(lm, "streamingqa", 0, 1, "test") <= 15
-        assert figures.answering(lm, "streamingqa", 4, 8, "test") >= 85
+        assert figures.answering(lm, "streamingqa", 0, 1, figures.TEST) <= 15
+        assert figures.answering(lm, "streamingqa", 4, 8, figures.TEST) >= 85
 
 
 @pytest.mark.parametrize("task", ["hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa"])
@@ -87,13 +91,41 @@ def test_the_tokenizer_knows_every_word_of_the_world_whole(lm: LM) -> None:
 def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
     first = nano.train(tmp_path / "a", share=0.001)
     assert first["tokens"] >= 0.001 * sum(stage.tokens for stage in lessons.STAGES)
+    assert first["steps"]["far"] == 3
     again = nano.train(tmp_path / "a", share=0.001)
     assert (again["tokens"], again["steps"]) == (first["tokens"], first["steps"])
-    assert load(str(tmp_path / "a"), device="cpu").max_positions == 4096
+    made = load(str(tmp_path / "a"), device="cpu")
+    assert made.max_positions == 8192
+    assert made.model.config.rope_parameters["rope_theta"] == 1e8
+
+
+def test_the_last_stage_begins_with_the_weights_and_the_tokenizer_of_another_training(tmp_path: Path) -> None:
+    made = nano.train(tmp_path / "b", share=0.0004, start=FOLDER)
+    shipped = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
+    assert made["steps"] == shipped["steps"] | {"far": 1}
+    assert made["tokens"] > shipped["tokens"]
+    for name in ("tokenizer.json",):
+        assert (tmp_path / "b" / name).read_bytes() == (FOLDER / name).read_bytes()
+    before, after = (load(str(folder), device="cpu").model.state_dict() for folder in (FOLDER, tmp_path / "b"))
+    moved = max((after[name] - weight).abs().max().item() for name, weight in before.items())
+    assert 0 < moved < 1e-3  # a step of the warm-up
+
+
+def test_a_training_that_is_stopped_in_the_last_stage_ends_with_the_same_weights(tmp_path: Path) -> None:
+    whole = nano.train(tmp_path / "whole", share=0.0015, start=FOLDER)
+    stage = replace(far.FAR, steps=4)
+    first = Trainer(tmp_path / "parts", seed=0, share=0.0015, device="cpu", peak=1e-3, start=FOLDER)
+    for step, (batch, teaching_of) in enumerate(islice(far.batches(first.tokenizer, stage, 0), 2)):
+        first.ended("far", [first.step(batch, teaching_of, stage.rate(step, 1e-3))])
+    first.save()
+    again = nano.train(tmp_path / "parts", share=0.0015, start=FOLDER)
+    assert (again["tokens"], again["steps"]) == (whole["tokens"], whole["steps"])
+    ours, theirs = (load(str(tmp_path / name), device="cpu").model.state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())
 
 
 def test_names_and_answers_are_where_the_teaching_losses_say() -> None:
-    tokenizer = nano.train_tokenizer(samples=10)
+    tokenizer = train_tokenizer(samples=10)
     stage = lessons.Stage("test", 0, (128,), {"streamingqa": 1.0}, one_relation=1.0)
     batch = next(lessons.batches(tokenizer, stage, seed=0))
     for n in range(len(batch.row_N)):

@@ -37,7 +37,8 @@ _RUNNING = 0.3
 """Weight of running text: much of it cannot be predicted by anybody."""
 
 
-def _name(entity: str) -> tuple[str, ...]:
+def name_of(entity: str) -> tuple[str, ...]:
+    """The two words of a name."""
     first, second = entity.split()
     return (first, second)
 
@@ -75,10 +76,10 @@ def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random
         per_document = 12 + 11 * told if relation is None else 20
         count = max(2, round((1 - asking) * tokens / per_document))
         made = qa.documents(source, kind, "train", count, told, relation)
-        segments = [Segment(f"{document.text}\n\n", 0.0, keys=_name(document.entity)) for document in made]
+        segments = [Segment(f"{document.text}\n\n", 0.0, keys=name_of(document.entity)) for document in made]
         for index in source.choices(range(len(made)), k=max(2, round(asking * tokens / 12))):
             fact = source.choice(made[index].facts)
-            segments += _answered(fact.question(source.randrange(2)), fact.value, _name(fact.entity), (index,))
+            segments += _answered(fact.question(source.randrange(2)), fact.value, name_of(fact.entity), (index,))
         return segments
 
     return sequence
@@ -175,7 +176,7 @@ def msc(source: random.Random, tokens: int) -> Segments:
         segments.append(Segment("\n".join(lines) + "\n\n", _RUNNING))
     for _ in range(max(2, tokens // 80)):
         fact = source.choice(told)
-        segments += _answered(fact.question(source.randrange(2)), fact.value, _name(fact.entity))
+        segments += _answered(fact.question(source.randrange(2)), fact.value, name_of(fact.entity))
     return segments
 
 

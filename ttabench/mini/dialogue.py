@@ -13,6 +13,8 @@ Row = dict[str, object]
 _REPLIES = ("That is good to hear.", "I did not know that.", "Tell me more.", "How nice.", "You told me once.")
 _ASKS = ("Remind me, {q}", "By the way, {q}", "I forgot, {q}")
 _ANSWERS = ("As I said, {t}", "You know, {t}", "Well, {t}")
+_OF_A_FRIEND = 4
+"""Facts told of one friend, at most."""
 
 
 def tell(source: random.Random, split: str, friends: int, each: int) -> list[Fact]:
@@ -23,15 +25,22 @@ def tell(source: random.Random, split: str, friends: int, each: int) -> list[Fac
 
 def _exchange(source: random.Random, fact: Fact, known: list[Fact]) -> list[str]:
     """Two turns about a new fact, or four when an old one is asked for again."""
-    turns = [f"I think {fact.told()}", source.choice(_REPLIES)]
+    turns = _telling(source, fact)
     if known and source.random() < 0.6:
-        old = source.choice(known)
-        question = old.question(source.randrange(2))
-        turns += [
-            source.choice(_ASKS).format(q=question[0].lower() + question[1:]),
-            source.choice(_ANSWERS).format(t=old.told()),
-        ]
+        turns += _asking(source, source.choice(known))
     return turns
+
+
+def _telling(source: random.Random, fact: Fact) -> list[str]:
+    return [f"I think {fact.told()}", source.choice(_REPLIES)]
+
+
+def _asking(source: random.Random, fact: Fact) -> list[str]:
+    question = fact.question(source.randrange(2))
+    return [
+        source.choice(_ASKS).format(q=question[0].lower() + question[1:]),
+        source.choice(_ANSWERS).format(t=fact.told()),
+    ]
 
 
 def session(source: random.Random, told: list[Fact], known: list[Fact]) -> list[str]:
@@ -57,31 +66,71 @@ def conversation(source: random.Random, split: str, turns: int, friends: int = 3
     return spoken[:turns]
 
 
-def msc(split: str, seed: int, rows: int = 32, sessions: int = 4, facts: int = 4) -> list[Row]:
-    """Session-5 rows of Multi-Session Chat with `self_instruct {B: question, A: answer}` (MSC-Self-Instruct)."""
+def returning(source: random.Random, split: str, turns: int, friends: int = 3) -> list[str]:
+    """A dialogue of so many turns that comes back to what was told after every fact, after the first one twice.
+
+    What is said after 1, 2, 4, 8 and 12 turns and a prompt, turns 2, 3, 5, 9 and 13 from 0 on, is a question about
+    somebody named before, or an answer told before.
+    """
+    pending, known, spoken = list[Fact](), list[Fact](), list[str]()
+    while len(spoken) < turns:
+        if not pending:
+            pending = tell(source, split, friends, 3)
+            source.shuffle(pending)
+        known.append(pending.pop())
+        spoken += _telling(source, known[-1]) + _asking(source, source.choice(known))
+        if len(known) == 1:
+            spoken += _asking(source, known[0])
+    return spoken[:turns]
+
+
+def msc(
+    split: str, seed: int, conversations: int = 32, sessions: int = 4, facts: int = 4, questions: int = 1
+) -> list[Row]:
+    """Session-5 rows of Multi-Session Chat with `self_instruct {B: question, A: answer}` (MSC-Self-Instruct).
+
+    Args:
+        split: of the miniature world.
+        seed: of the draw.
+        conversations: how many.
+        sessions: before the one that goes on.
+        facts: told in each of them.
+        questions: about each conversation, a row each.
+
+    Raises:
+        ValueError: a conversation of no session or without facts.
+    """
+    if min(sessions, facts) < 1:
+        raise ValueError(f"{sessions} sessions of {facts} facts tell nothing")
+    total = sessions * facts
     made: list[Row] = []
-    for number in range(rows):
+    for number in range(conversations):
         source = rng("msc", split, seed, number)
-        told = tell(source, split, 4, max(1, sessions * facts // 4))
+        each = min(_OF_A_FRIEND, total)
+        known = tell(source, split, -(-total // each) + 1, each)
+        fresh, told = known[-each:], known[:-each]
         source.shuffle(told)
-        previous = []
-        for start in range(0, sessions * facts, facts):
-            turns = session(source, told[start : start + facts], told[:start])
-            dialog = [{"text": text} for text in turns]
-            previous.append(
-                {"personas": [], "dialog": dialog, "time_num": 1, "time_unit": "days", "time_back": "1 day"}
-            )
-        asked = source.choice(told[: sessions * facts])
-        made.append(
-            {
-                "personas": [[], []],
-                "init_personas": [[], []],
-                "dialog": [{"text": "Good to see you again.", "id": "Speaker 1"}],
-                "previous_dialogs": previous,
-                "metadata": {"initial_data_id": f"mini-{split}-{seed}-{number}", "session_id": sessions},
-                "self_instruct": {"B": asked.question(source.randrange(2)), "A": asked.value},
-            }
-        )
+        told = told[:total]
+        turns = [session(source, told[start : start + facts], told[:start]) for start in range(0, total, facts)]
+        goes_on = session(source, fresh[:facts], told)
+        row: Row = {
+            "personas": [[], []],
+            "init_personas": [[], []],
+            "dialog": [{"text": text, "id": f"Speaker {1 + i % 2}"} for i, text in enumerate(goes_on)],
+            "previous_dialogs": [
+                {
+                    "personas": [],
+                    "dialog": [{"text": text} for text in own],
+                    "time_num": 1,
+                    "time_unit": "days",
+                    "time_back": "1 day",
+                }
+                for own in turns
+            ],
+            "metadata": {"initial_data_id": f"mini-{split}-{seed}-{number}", "session_id": sessions},
+        }
+        for fact in source.sample(told, min(questions, len(told))):
+            made.append({**row, "self_instruct": {"B": fact.question(source.randrange(2)), "A": fact.value}})
     return made
 
 
@@ -89,7 +138,7 @@ def dailydialog(split: str, seed: int, rows: int = 64, turns: int = 15) -> list[
     """Rows {dialog, act, emotion} with the spaced punctuation of the published text."""
     made: list[Row] = []
     for number in range(rows):
-        spoken = conversation(rng("dailydialog", split, seed, number), split, turns)
+        spoken = returning(rng("dailydialog", split, seed, number), split, turns)
         spaced = [turn.replace(",", " ,").replace("?", " ?").replace(".", " .") for turn in spoken]
         made.append({"dialog": spaced, "act": [1] * len(spaced), "emotion": [0] * len(spaced)})
     return made

@@ -6,7 +6,7 @@ A batch carries, beside ids and loss weights, where names and answers stand; `te
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from ttabench.mini import corpus
@@ -34,6 +34,20 @@ class Stage:
     naming: float = 0.0
     pointing: float = 0.0
     """Weights of the teaching losses, see `teaching.losses_of`."""
+
+    def teaching(self) -> Teaching:
+        """The teaching losses of its batches."""
+        return Teaching(self.naming, self.pointing)
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """Weights of the losses on attention, see `teaching.losses_of`."""
+
+    naming: float
+    pointing: float
+    layers: tuple[int, ...] = (2,)
+    """Those that are taught where the answer stands."""
 
 
 _QA = {"streamingqa": 2.4, "squad_seq": 1.4, "archivalqa": 1.4}
@@ -65,13 +79,17 @@ class Sequence:
         return Sequence(self.ids[:length], self.weights[:length], kept, self.groups[:length], self.keys[:length])
 
 
-def _sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> Sequence:
+def sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> Sequence:
     """One training sequence, at most a quarter longer than `length`."""
     source = rng("nano", stage.name, seed)
     (name,) = source.choices(list(stage.families), list(stage.families.values()))
     kinds = {"streamingqa": "person", "squad_seq": "place", "archivalqa": "company"}
     family = corpus.question_answering(kinds[name], stage.one_relation) if name in kinds else corpus.FAMILIES[name]
-    segments = family(source, length)
+    return encoded(tokenizer, family(source, length)).cut(length * 5 // 4)
+
+
+def encoded(tokenizer: Tokenizer, segments: corpus.Segments) -> Sequence:
+    """The whole sequence of these segments, behind a BOS."""
     texts = [segment.text for segment in segments if segment.text != corpus.END]
     encoded = iter(tokenizer.encode_batch(texts, add_special_tokens=False))
     made = Sequence([0], [0.0], groups=[0], keys=[0])
@@ -92,7 +110,7 @@ def _sequence(tokenizer: Tokenizer, stage: Stage, length: int, seed: object) -> 
         made.keys += [sum(place + 1 for place, word in enumerate(known) if word == token) for token in ids]
         made.ids += ids
         made.weights += [segment.weight] * len(ids)
-    return made.cut(length * 5 // 4)
+    return made
 
 
 @dataclass(frozen=True)
@@ -108,14 +126,20 @@ class Batch:
     """True at the earlier places that hold it."""
     groups_BT: Tensor
     keys_BT: Tensor
+    positions_BT: Tensor
+    """Of each token; those of a row ascend, as a rule by one."""
 
     def to(self, device: str) -> Batch:
         """The same on another device."""
-        parts = (self.ids_BT, self.weights_BT, self.row_N, self.query_N, self.held_NT, self.groups_BT, self.keys_BT)
-        return Batch(*(part.to(device) for part in parts))
+        return Batch(**{part.name: getattr(self, part.name).to(device) for part in fields(self)})
 
 
-def _batch(sequences: list[Sequence]) -> Batch:
+def batch_of(sequences: list[Sequence], positions: list[list[int]] | None = None) -> Batch:
+    """Sequences padded to the longest.
+
+    Args:
+        positions: of the tokens of each sequence; None counts from 0.
+    """
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
@@ -128,7 +152,11 @@ def _batch(sequences: list[Sequence]) -> Batch:
     rows, queries = (torch.tensor([f[i] for f in flat], dtype=torch.int64) for i in (0, 1))
     groups_BT = pad_sequence([torch.tensor(s.groups) for s in sequences], batch_first=True, padding_value=-1)
     keys_BT = pad_sequence([torch.tensor(s.keys) for s in sequences], batch_first=True)
-    return Batch(ids_BT, weights_BT, rows, queries, held_NT, groups_BT, keys_BT)
+    width = ids_BT.shape[1]
+    told = positions or [list(range(width)) for _ in sequences]
+    # what pads a row goes on counting: nobody reads it
+    whole = [[*row, *range(row[-1] + 1, row[-1] + 1 + width - len(row))] for row in told]
+    return Batch(ids_BT, weights_BT, rows, queries, held_NT, groups_BT, keys_BT, torch.tensor(whole))
 
 
 def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
@@ -137,5 +165,5 @@ def batches(tokenizer: Tokenizer, stage: Stage, seed: int) -> Iterator[Batch]:
     while True:
         length = rng("length", stage.name, seed, step).choice(stage.lengths)
         rows = max(1, stage.batch // length)
-        yield _batch([_sequence(tokenizer, stage, length, f"{seed}-{step}-{row}") for row in range(rows)])
+        yield batch_of([sequence(tokenizer, stage, length, f"{seed}-{step}-{row}") for row in range(rows)])
         step += 1

@@ -1,4 +1,9 @@
-"""User profiles of the miniature world, in the schema of LaMP: every user has categories of their own."""
+"""User profiles of the miniature world, in the schema of LaMP: every user has categories of their own.
+
+    question: "Which category ...? ... article: a heron was seen near the road", profile: 16 articles with categories
+
+Which of the 15 categories a topic (birds, tools ...) has, only the profile tells: another user has others.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +48,7 @@ def lamp(split: str, seed: int, users: int = 32, entries: int = 16) -> tuple[lis
         source.shuffle(profile)
         topic = source.choice(topics)
         key = f"mini-{split}-{seed}-{number}"
-        questions.append({"id": key, "input": f"{INSTRUCTION} article: {scene(source, topic)}", "profile": profile})
+        given = {"input": f"{INSTRUCTION} article: {scene(source, topic)}", "options": list(NEWS)}
+        questions.append({"id": key, **given, "profile": profile})
         golds.append({"id": key, "output": categories[topic]})
     return questions, {"task": "LaMP_2", "golds": golds}

@@ -51,12 +51,12 @@ def document(source: random.Random, entity: str, told: list[Fact], distractors: 
 
 
 def documents(
-    source: random.Random, kind: str, split: str, count: int, told: int, relation: str | None = None
+    source: random.Random, kind: str, split: str, count: int, told: int | range, relation: str | None = None
 ) -> list[Document]:
     """`count` documents about different entities of one kind.
 
     Args:
-        told: facts a document tells; more than the kind has relations means all of them.
+        told: facts a document tells, or from which their number is drawn; more than the kind has relations means all.
         relation: name of the one relation all documents tell (a curriculum: only the entity tells them apart).
     """
     kinds = RELATIONS[kind]
@@ -66,16 +66,21 @@ def documents(
             one = next(r for r in kinds if r.name == relation)
             made.append(document(source, entity, [Fact(entity, one, source.choice(one.values))]))
         else:
-            made.append(document(source, entity, facts(source, kind, entity, min(told, len(kinds)))))
+            number = told if isinstance(told, int) else source.choice(told)
+            made.append(document(source, entity, facts(source, kind, entity, min(number, len(kinds)))))
     return made
 
 
 def _questions(
     family: str, kind: str, split: str, seed: int, shape: tuple[int, int, int]
 ) -> Iterator[tuple[int, Document, Fact, str]]:
-    """(document number, document, fact, question); shape: (documents, questions a document, facts a document)."""
-    count, questions, told = shape
+    """(document number, document, fact, question); shape: (documents, questions a document, facts a document).
+
+    Documents for training tell from one fact to so many: MAC's answers leave guessing sooner on documents of one fact.
+    """
+    count, questions, facts_told = shape
     source = rng(family, split, seed)
+    told = range(1, facts_told + 1) if split == "train" else facts_told
     for number, made in enumerate(documents(source, kind, split, count, told)):
         for fact in made.questions(source, questions):
             yield number, made, fact, fact.question(source.randrange(2))

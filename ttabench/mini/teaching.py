@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from ttabench.mini.lessons import Batch
+from ttabench.mini.lessons import Batch, Teaching
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import LlamaForCausalLM
 
-NAMING_LAYER, POINTING_LAYER, TAUGHT_HEADS = 1, 2, 4
-"""The first four heads of the second layer are taught to look at names, those of the third at answers."""
+NAMING_LAYER, TAUGHT_HEADS = 1, 4
+"""The first four heads of the second layer are taught to look at names, those of later ones at answers."""
 
 
-def losses_of(model: LlamaForCausalLM, batch: Batch, naming: float, pointing: float) -> tuple[Tensor, Tensor]:
+def losses_of(model: LlamaForCausalLM, batch: Batch, teaching: Teaching) -> tuple[Tensor, Tensor]:
     """(weighted mean cross-entropy, weighted teaching losses); logits are computed only where a weight is not zero.
 
     Together with layers that start quiet (`nano._quieten`), two losses on attention weights let the model tell entities
@@ -32,7 +32,11 @@ def losses_of(model: LlamaForCausalLM, batch: Batch, naming: float, pointing: fl
 
     Both are -log of the attention paid, averaged over heads.
     """
-    found = model.model(input_ids=batch.ids_BT, use_cache=False, output_hidden_states=naming + pointing > 0)
+    # Without a mask transformers takes a jump in the positions for the start of another, packed sequence.
+    found = model.model(
+        input_ids=batch.ids_BT, position_ids=batch.positions_BT, attention_mask=torch.ones_like(batch.ids_BT),
+        use_cache=False, output_hidden_states=teaching.naming + teaching.pointing > 0,
+    )  # fmt: skip
     kept = batch.weights_BT[:, 1:] > 0
     losses = F.cross_entropy(
         model.lm_head(found.last_hidden_state[:, :-1][kept]), batch.ids_BT[:, 1:][kept], reduction="none"
@@ -40,14 +44,14 @@ def losses_of(model: LlamaForCausalLM, batch: Batch, naming: float, pointing: fl
     weights = batch.weights_BT[:, 1:][kept]
     answer = torch.dot(losses, weights) / weights.sum()
     taught = answer.new_zeros(())
-    if naming:
-        taught = taught + naming * _naming(model, found.hidden_states[NAMING_LAYER], batch)
-    if pointing and len(batch.row_N):
-        taught = taught + pointing * _pointing(model, found.hidden_states[POINTING_LAYER], batch)
+    if teaching.naming:
+        taught = taught + teaching.naming * _naming(model, found.hidden_states[NAMING_LAYER], batch)
+    for layer in teaching.layers if teaching.pointing and len(batch.row_N) else ():
+        taught = taught + teaching.pointing * _pointing(model, layer, found.hidden_states[layer], batch)
     return answer, taught
 
 
-def _taught(model: LlamaForCausalLM, index: int, hidden_BTD: Tensor) -> tuple[Tensor, Tensor]:
+def _taught(model: LlamaForCausalLM, index: int, hidden_BTD: Tensor, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
     """Rotated queries (scaled) and keys [B, TAUGHT_HEADS, T, E] of a layer."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
@@ -57,13 +61,13 @@ def _taught(model: LlamaForCausalLM, index: int, hidden_BTD: Tensor) -> tuple[Te
     normed_BTD = layer.input_layernorm(hidden_BTD)
     query_BHTE = layer.self_attn.q_proj(normed_BTD).unflatten(-1, (-1, size)).transpose(1, 2)
     key_BHTE = layer.self_attn.k_proj(normed_BTD).unflatten(-1, (-1, size)).transpose(1, 2)
-    cos, sin = model.model.rotary_emb(normed_BTD, torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)[None])
+    cos, sin = model.model.rotary_emb(normed_BTD, positions_BT)
     query_BHTE, key_BHTE = apply_rotary_pos_emb(query_BHTE, key_BHTE, cos, sin)
     return query_BHTE[:, :TAUGHT_HEADS] * size**-0.5, key_BHTE.repeat_interleave(share, 1)[:, :TAUGHT_HEADS]
 
 
 def _naming(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor:
-    query_BHTE, key_BHTE = _taught(model, NAMING_LAYER, hidden_BTD)
+    query_BHTE, key_BHTE = _taught(model, NAMING_LAYER, hidden_BTD, batch.positions_BT)
     causal_TT = torch.ones(hidden_BTD.shape[1], hidden_BTD.shape[1], dtype=torch.bool, device=hidden_BTD.device).tril()
     near_BTT = (batch.groups_BT[:, :, None] == batch.groups_BT[:, None, :]) & causal_TT
     scores_BHTT = (query_BHTE @ key_BHTE.transpose(-1, -2)).masked_fill(~causal_TT, float("-inf"))
@@ -76,9 +80,9 @@ def _naming(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor
     return -torch.cat(parts).mean() if sum(map(len, parts)) else hidden_BTD.new_zeros(())
 
 
-def _pointing(model: LlamaForCausalLM, hidden_BTD: Tensor, batch: Batch) -> Tensor:
+def _pointing(model: LlamaForCausalLM, layer: int, hidden_BTD: Tensor, batch: Batch) -> Tensor:
     """Only for the positions that matter: N queries instead of B x T."""
-    query_BHTE, key_BHTE = _taught(model, POINTING_LAYER, hidden_BTD)
+    query_BHTE, key_BHTE = _taught(model, layer, hidden_BTD, batch.positions_BT)
     order_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
     parts = []
     for row in range(hidden_BTD.shape[0]):

@@ -1,0 +1,149 @@
+"""The last lessons of the nano LM: what they ask, how far positions jump, and what their losses see."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import islice, pairwise
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from ttabench.lm.model import LM, load
+from ttabench.mini import corpus, far, lessons
+from ttabench.mini.teaching import losses_of
+from ttabench.mini.world import entities, rng
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return load("nano", device="cpu")
+
+
+def questions(seed: int, tokens: int) -> corpus.Segments:
+    return far.dense_questions(rng("test", seed), tokens)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_answer_stands_in_the_document_it_names(seed: int) -> None:
+    segments = questions(seed, 1024)
+    answers = [(place, each) for place, each in enumerate(segments) if each.sources]
+    assert len(answers) > 10
+    for place, answer in answers:
+        (source,) = answer.sources
+        assert answer.text in segments[source].text
+        assert " ".join(answer_name := segments[place - 1].keys) in segments[source].text
+        assert answer_name == segments[source].keys
+
+
+def test_names_are_of_the_training_split_and_alike_ones_share_words() -> None:
+    known = set(entities("person", "train"))
+    alike = far.cast(rng("a"), "person", 60, alike=True)
+    free = far.cast(rng("b"), "person", 60, alike=False)
+    for names in (alike, free):
+        assert len(set(names)) == 60
+        assert set(names) <= known
+    firsts = [len(Counter(name.split()[0] for name in names)) for names in (alike, free)]
+    assert firsts[0] < 20 < firsts[1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_positions_jump_in_front_of_documents_and_questions_only(seed: int, lm: LM) -> None:
+    made = lessons.encoded(lm.tokenizer.backend_tokenizer, questions(seed, 512))
+    positions = far.jumped(made, 8192, rng("jump", seed))
+    assert len(positions) == len(made.ids)
+    assert max(positions) < 8192
+    steps = [after - before for before, after in pairwise(positions)]
+    assert min(steps) == 1
+    assert any(step > 1 for step in steps)
+    for at, step in enumerate(steps, 1):
+        assert step == 1 or made.groups[at] != made.groups[at - 1]
+
+
+def test_a_stage_asks_rehearses_and_grows_longer(lm: LM) -> None:
+    stage = replace(far.FAR, steps=60, batch=2048)
+    made = list(far.batches(lm.tokenizer.backend_tokenizer, stage, seed=0))
+    asked = [batch for batch, teaching in made if teaching.layers == stage.layers]
+    assert 0.15 < 1 - len(asked) / len(made) < 0.5
+    jumping = [bool((batch.positions_BT.diff() > 1).any()) for batch in asked]
+    assert 0.3 < sum(jumping) / len(jumping) < 0.7
+    widths = [batch.ids_BT.shape[1] for batch in asked]
+    assert sum(widths[-10:]) > sum(widths[:10])
+    (again, _), (third, _) = next(far.batches(lm.tokenizer.backend_tokenizer, stage, 0, first=2)), made[2]
+    assert torch.equal(again.ids_BT, third.ids_BT)
+    assert torch.equal(again.positions_BT, third.positions_BT)
+
+
+def test_its_rate_warms_up_and_falls_to_a_twentieth() -> None:
+    stage = replace(far.FAR, steps=1000)
+    assert stage.rate(0, 1.0) == pytest.approx(1 / 30)
+    assert stage.rate(100, 1.0) == 1.0
+    assert stage.rate(1000, 1.0) == pytest.approx(0.05)
+
+
+def tiny() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(vocab_size=3072, hidden_size=32, intermediate_size=48, num_hidden_layers=4,
+                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=8192,
+                         initializer_range=0.3)  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+def batches_of_questions(lm: LM) -> lessons.Batch:
+    made = [lessons.encoded(lm.tokenizer.backend_tokenizer, questions(seed, 128)) for seed in range(2)]
+    return lessons.batch_of(made, [far.jumped(each, 4000, rng("jump", place)) for place, each in enumerate(made)])
+
+
+def test_losses_see_through_jumps(lm: LM) -> None:
+    """The same as a full causal mask: a jump cuts nothing off; and other positions are other losses."""
+    model, batch = tiny(), batches_of_questions(lm)
+    answer, _ = losses_of(model, batch, lessons.Teaching(0.0, 0.0))
+    rows, width = batch.ids_BT.shape
+    causal = torch.ones(width, width).tril().log()[None, None].expand(rows, 1, -1, -1)
+    logits = model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, attention_mask=causal).logits
+    each = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch.ids_BT[:, 1:].flatten(), reduction="none")
+    weights = batch.weights_BT[:, 1:].flatten()
+    torch.testing.assert_close(answer, torch.dot(each, weights) / weights.sum())
+    plain = replace(batch, positions_BT=torch.arange(width).expand(rows, -1))
+    assert abs(losses_of(model, plain, lessons.Teaching(0.0, 0.0))[0] - answer) > 1e-4
+
+
+def test_pointing_is_the_attention_paid_to_the_answer(lm: LM) -> None:
+    """Against the attention that the model itself pays, with jumps."""
+    model, batch = tiny(), batches_of_questions(lm)
+    _, taught = losses_of(model, batch, lessons.Teaching(0.0, 1.0, (2, 3)))
+    model.set_attn_implementation("eager")
+    ones = torch.ones_like(batch.ids_BT)
+    paid = model(
+        input_ids=batch.ids_BT, position_ids=batch.positions_BT, attention_mask=ones, output_attentions=True
+    ).attentions
+    wanted = 0.0
+    for layer in (2, 3):
+        shares = torch.stack([
+            (paid[layer][row, :4, at] * held).sum(-1).mean()
+            for row, at, held in zip(batch.row_N, batch.query_N, batch.held_NT, strict=True)
+        ])  # fmt: skip
+        wanted = wanted - (shares + 1e-9).log().mean()
+    torch.testing.assert_close(taught, wanted)
+
+
+def test_padding_goes_on_counting() -> None:
+    made = [lessons.Sequence([0, 5, 6], [0.0, 1.0, 1.0], groups=[0, 0, 0], keys=[0, 0, 0]),
+            lessons.Sequence([0], [0.0], groups=[0], keys=[0])]  # fmt: skip
+    batch = lessons.batch_of(made, [[0, 7, 8], [3]])
+    assert batch.positions_BT.tolist() == [[0, 7, 8], [3, 4, 5]]
+    assert lessons.batch_of(made).positions_BT.tolist() == [[0, 1, 2]] * 2
+
+
+def test_first_batches_of_the_earlier_stages_stay(lm: LM) -> None:
+    batch = next(islice(lessons.batches(lm.tokenizer.backend_tokenizer, lessons.STAGES[0], 0), 1, None))
+    assert (batch.positions_BT == torch.arange(batch.ids_BT.shape[1])).all()
+
+
+def test_a_jump_without_a_mask_is_seen(lm: LM) -> None:
+    """The opposite of what every test holds (`conftest._no_jump_without_a_mask`)."""
+    model, batch = tiny(), batches_of_questions(lm)
+    with pytest.raises(AssertionError, match="position ids jump"):
+        model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, use_cache=False)
