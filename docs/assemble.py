@@ -1,7 +1,10 @@
-"""Puts the documentation together in build/: the pages of docs/, those that methods keep in their rooms, and what the
-package knows of itself; `nox -s docs` builds it.
+"""Puts the documentation together in build/: the pages of docs/ and those kept elsewhere; `nox -s docs` builds it.
 
     python docs/assemble.py && zensical build -f build/zensical.toml --strict
+
+Pages read as they are on any forge. Two things change on the way to the site: links lead from page to page, and names
+of the code to the page of the API, where each is shown with its docstring. What the package knows of itself (settings,
+presets, costs) stands in the pages between markers, `<!-- part methods/mac -->`, and is renewed in place first.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from ttabench.report import reference
@@ -19,25 +23,48 @@ CONFIG = "zensical.toml"
 OF_METHODS = '    "methods/*.md",\n'
 """The line of the navigation in whose place the pages of all methods stand."""
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")
+PART = re.compile(r"^(<!-- part (\S+) -->\n).*?^(<!-- /part -->)$", re.M | re.S)
+NAMED = re.compile(r"\[`([\w.]+)`\]\(([^)#\s:]+\.py)\)")
+"""A name of the code, and the file that has it."""
+SHOWN = re.compile(r"^- \[`(ttabench[\w.]+)`\]\([^)\s]+\.py\)$", re.M)
+"""A line of the API's page; zensical puts the docstring in its place."""
+ELSEWHERE = {"reading.md": ROOT / "results/english/reading.md"}
 
 
 def pages() -> dict[str, Path]:
-    """Every page by its place in the site; a method's is NAME.md in its room. The registry says in which order."""
+    """Every page by its place in the site; a method's is NAME.md beside its code. The registry says in which order."""
     own = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
     rooms = {path.stem: path for path in (ROOT / "ttabench/methods").glob("*/*.md")}
     names = [reference.page_of(spec) for spec in reference.specs()]
     ordered = [*(name for name in names if name in rooms), *sorted(set(rooms) - set(names))]
-    return own | {f"methods/{name}.md": rooms[name] for name in ordered}
+    return own | ELSEWHERE | {f"methods/{name}.md": rooms[name] for name in ordered}
+
+
+def renewed(text: str, parts: Mapping[str, str]) -> str:
+    """The text of a page with its parts as the package has them now."""
+    return PART.sub(lambda found: found[1] + parts[f"{found[2]}.md"] + found[3], text)
+
+
+def named(page: Path, text: str, api: str) -> str:
+    """The text with names of the code as links to where the page of the API shows them."""
+
+    def link(found: re.Match[str]) -> str:
+        file = Path(os.path.normpath(page.parent / found[2])).relative_to(ROOT).with_suffix("")
+        module = ".".join(part for part in file.parts if part != "__init__")
+        return f"[`{found[1]}`]({api}#{module}.{found[1]})"
+
+    return NAMED.sub(link, text)
 
 
 def placed(page: Path, places: dict[Path, str]) -> str:
-    """The text of a page, with links between pages as they stand in the site."""
+    """The text of a page, with links as they stand in the site."""
 
     def link(found: re.Match[str]) -> str:
         target = Path(os.path.normpath(page.parent / found[1]))
         return os.path.relpath(places[target], Path(places[page]).parent) if target in places else found[1]
 
-    return LINK.sub(link, page.read_text(encoding="utf-8"))
+    text, here = SHOWN.sub(r"::: \1\n", page.read_text(encoding="utf-8")), Path(places[page]).parent
+    return LINK.sub(link, named(page, text, os.path.relpath("api.md", here)))
 
 
 def config(found: dict[str, Path]) -> str:
@@ -48,19 +75,29 @@ def config(found: dict[str, Path]) -> str:
     return text.replace(OF_METHODS, "".join(named))
 
 
-def main() -> None:
+def renew() -> None:
+    """Put what the package knows of itself into the pages, in place."""
+    parts = reference.parts()
+    for page in pages().values():
+        text = page.read_text(encoding="utf-8")
+        if (now := renewed(text, parts)) != text:
+            page.write_text(now, encoding="utf-8")
+
+
+def assemble() -> None:
     """Write everything below build/."""
+    found = pages()
     site = BUILD / "docs"
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(DOCS, site, ignore=shutil.ignore_patterns("*.md", "*.py", "__pycache__"))
-    found = pages()
     places = {path: place for place, path in found.items()}
     for page, place in places.items():
         (site / place).parent.mkdir(parents=True, exist_ok=True)
         (site / place).write_text(placed(page, places), encoding="utf-8")
     (BUILD / CONFIG).write_text(config(found), encoding="utf-8")
-    print(f"{len(list(reference.write(BUILD / 'reference')))} parts and {len(found)} pages in {BUILD}")
+    print(f"{len(found)} pages in {BUILD}")
 
 
 if __name__ == "__main__":
-    main()
+    renew()
+    assemble()

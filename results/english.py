@@ -1,6 +1,7 @@
 """The suites of real English data under SmolLM2-135M, and their tables; run by `english_run.py`.
 
-    results/english/SUITE/runs.parquet        records; the answered queries hold others' texts and are not kept here
+    results/english/SUITE/runs.parquet        records
+    results/english/SUITE/scores.parquet      answered queries without the texts, which are others' and not kept here
     results/english/SUITE/index.json          which runs stand in which line and column
     results/english/README.md                 the tables (english_tables.py); floor (none) and ceiling (icl) first
 
@@ -65,8 +66,6 @@ class Suite:
     """Whether `--quick` runs it, with fewer queries of one draw."""
     metrics: tuple[str, ...] = ("",)
     """A table each; "" is the task's main metric."""
-    same_queries: bool = False
-    """Whether every draw asks the same queries, so that the error of asking no others comes on top of that of draws."""
 
 
 def kept(*, streamed: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -233,16 +232,14 @@ SUITES: Mapping[str, Suite] = {
     "templora-documents": Suite(f"TempLoRA's rate under {TUNED}, validation articles, 5 documents", SQUAD,
                                 tuple(document_rates()), "0", metrics=READ),
     "templora-demonstrations": Suite("TempLoRA's rate, ARC-Easy's validation rows, accuracy", "arc",
-                                     tuple(shot_rates()), same_queries=True),
+                                     tuple(shot_rates())),
     "templora-books": Suite("TempLoRA's rate, perplexity of three training books", "pg19", tuple(book_rates()), "0"),
     "squad-base": Suite(f"XQuAD's articles 12 to 24 under {MODEL}", SQUAD, tuple(squad_base()), metrics=READ),
     "squad-qa": Suite(f"XQuAD's articles 12 to 24 under {TUNED}", SQUAD, tuple(squad_tuned()), quick=True,
                       metrics=READ),
-    "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl()),
-                     same_queries=True),
+    "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl())),
     **{
-        task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy",
-                    same_queries=True)
+        task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy")
         for task, source in FEW_SHOT.items()
     },
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),

@@ -43,7 +43,7 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
             ids = [each for each in stored(words) if load_record(out / each).state_of == cell.state]
             index.setdefault(cell.line, {})[cell.column] = ids
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
-        pack(out)
+        pack(out, scores=True)
 
 
 def kept_index(path: Path, cells: Collection[tuple[str, str]]) -> dict[str, dict[str, list[str]]]:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import exp, hypot, log
+from math import exp, log
 from pathlib import Path
-from statistics import fmean, stdev
+from typing import TypeAlias
 
 from english import FEW_SHOT, HERE, SUITES
 from grids import markdown, spread, table
 
-from ttabench.records.schema import Row, RunRecord, load_record
+from ttabench.core.render import number
+from ttabench.records.sample_files import has_samples
+from ttabench.records.schema import load_record
+from ttabench.report.compare import compared
 from ttabench.report.frames import crossed
+from ttabench.report.pairing import Run, answered, kind_of
+from ttabench.report.pooling import pooled
+from ttabench.stats.aggregation import paired_difference
 
-ERRORS = """Mean ± standard error: over draws of documents and their questions; where all draws ask the same questions
-(demonstrations), over draws and over questions; of a single run, over its questions or, of perplexities, its books.
-Empty cells were not run."""
+ERRORS = """Mean over all queries ± standard error, as `ttabench compare` has it: over draws and over the documents or
+questions that they share; of a single run, over its documents, questions or books. Where the scores of queries are not
+kept beside a record, the error of draws and that of questions are added up, which is too wide. Empty cells were not
+run."""
 SHOWN = "squad-qa"
 """The suite whose table the README has."""
 SHOWN_LINES = ("none", "icl", "window 20 %", "snapkv 20 %", "h2o 20 %", "h2o 50 %",
                "templora", "templora, another text's state")  # fmt: skip
+SHOWN_DIGITS = 2
+"""Of the per cent by which a perplexity lies below another; what does not show at these is not below it."""
+Runs: TypeAlias = Mapping[tuple[str, str], Sequence[Run]]
+"""By line and column, those that differ in their seed."""
 TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": "Perplexity"}
 
 
@@ -33,37 +44,41 @@ def write(folder: Path) -> None:
 
 def written(name: str, folder: Path) -> str:
     """The table of a suite, from its records alone."""
-    suite, out = SUITES[name], folder / name
-    index = json.loads((out / "index.json").read_text(encoding="utf-8"))
-    runs = {(line, column): [load_record(out / each) for each in ids]
-            for line, cells in index.items() for column, ids in cells.items()}  # fmt: skip
+    suite, runs = SUITES[name], runs_of(folder / name)
     columns = list(dict.fromkeys(column for _, column in runs))
-    lengths = sorted({row.step for each in runs.values() for run in each for row in run.rows if row.step is not None})
+    whole = [row for each in runs.values() for _, run in each for row in run.rows]
+    lengths = sorted({row.step for row in whole if row.step is not None})
     by_step = lengths if columns in ([""], ["1 to 16 shots"]) else []
     told = [f"## {name}\n\n{suite.about}.\n"]
     for metric in suite.metrics:
         found = (
-            (line, step or column, figure(each, metric, step, suite.same_queries))
+            (line, step or column, figure(each, metric, step))
             for (line, column), each in runs.items()
             for step in by_step or [None]
         )
         grid = crossed(found, "".join)[by_step or columns]
         shown = markdown(grid.rename(columns="{:,}".format) if by_step else grid, "")
-        shared = {metric or run.main_metric for each in runs.values() for run in each}
+        shared = {metric or run.main_metric for each in runs.values() for _, run in each}
         told.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{shown}")
     told.append(by_book({line: found for (line, _), found in runs.items()}))
-    return "\n".join([*told, room(runs, columns, suite.same_queries)])
+    return "\n".join([*told, room(runs, columns)])
+
+
+def runs_of(suite: Path) -> dict[tuple[str, str], list[Run]]:
+    """Every cell of a suite."""
+    index = json.loads((suite / "index.json").read_text(encoding="utf-8"))
+    return {(line, column): [(suite / each, load_record(suite / each)) for each in ids]
+            for line, cells in index.items() for column, ids in cells.items()}  # fmt: skip
 
 
 def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
     """The main metric of several suites in one column each, a line a method."""
     found = (
-        (line, name, figure([load_record(folder / name / each) for each in cells[column]],
-                            same_queries=SUITES[name].same_queries))
+        (line, name, figure(runs))
         for name in names
-        for line, cells in json.loads((folder / name / "index.json").read_text(encoding="utf-8")).items()
-        if column in cells
-    )  # fmt: skip
+        for (line, own), runs in runs_of(folder / name).items()
+        if own == column
+    )
     return markdown(crossed(found, "".join)[list(names)], "")
 
 
@@ -85,29 +100,22 @@ def shown_in_docs(folder: Path = HERE) -> str:
     return "\n".join([f"{ERRORS}\n", *told])
 
 
-def figure(runs: Sequence[RunRecord], metric: str = "", step: int | None = None, same_queries: bool = False) -> str:
-    """The figure of some runs with its error, see `ERRORS`."""
-    rows = [row for run in runs if (row := value(run, metric or run.main_metric, step)) is not None]
-    if not rows:
+def figure(runs: Sequence[Run], metric: str = "", step: int | None = None) -> str:
+    """The figure of some runs with its error, see `ERRORS`; empty where they have none."""
+    if not any(run.value(metric or run.main_metric) for _, run in runs):
         return ""
-    digits, scale = (3, 1) if rows[0].metric.startswith(("ppl", "answer")) else (1, 100)
-    mean, error = scale * fmean(row.value for row in rows), error_of(rows, same_queries)
-    return f"{mean:.{digits}f}" + ("" if error is None else f" ± {scale * error:.{digits}f}")
+    (entry,) = compared(runs, metric).entries
+    if step is not None and step not in entry.steps:
+        return ""
+    value, error, _ = (entry.value, entry.stderr, entry.n) if step is None else entry.steps[step]
+    digits, scale = (3, 1) if entry.metric.startswith(("ppl", "answer")) else (1, 100)
+    return f"{scale * value:.{digits}f}" + ("" if error is None else f" ± {scale * error:.{digits}f}")
 
 
-def error_of(rows: Sequence[Row], same_queries: bool) -> float | None:
-    """Standard error of the mean of these rows, a draw each; None where nothing tells it."""
-    asking = [row.stderr for row in rows if row.stderr is not None]
-    if len(rows) == 1:
-        return asking[0] if asking else None
-    drawing = stdev(row.value for row in rows) / len(rows) ** 0.5
-    return hypot(drawing, fmean(asking)) if same_queries and asking else drawing
-
-
-def by_book(lines: Mapping[str, Sequence[RunRecord]], base: str = "window") -> str:
+def by_book(lines: Mapping[str, Sequence[Run]], base: str = "window") -> str:
     """Differences from a method book by book, which is what books leave to compare; empty for other tasks."""
     books = {
-        line: {row.subtask: log(row.value) for run in runs for row in run.rows
+        line: {row.subtask: log(row.value) for _, run in runs for row in run.rows
                if row.metric == "ppl" and row.step is None and row.subtask not in (None, "mean")}
         for line, runs in lines.items()
     }  # fmt: skip
@@ -119,32 +127,40 @@ def by_book(lines: Mapping[str, Sequence[RunRecord]], base: str = "window") -> s
             round(100 * (exp(found[book] - nats) - 1), 4) + 0.0 for book, nats in books[base].items() if book in found
         ]
         if line != base and changes:
-            shown.append((line, spread(changes, 2), f"{sum(each < 0 for each in changes)} of {len(changes)}"))
+            below = sum(round(each, SHOWN_DIGITS) < 0 for each in changes)
+            shown.append((line, spread(changes, SHOWN_DIGITS), f"{below} of {len(changes)}"))
     head = ("", f"perplexity from that of {base}, per cent", "books below it")
     return f"Paired by book, mean ± standard error over books:\n\n{table(head, shown, 1)}"
 
 
-def value(run: RunRecord, metric: str, step: int | None = None) -> Row | None:
-    """The row of a metric: of the mean over sub-tasks where there are several, of all books together."""
-    rows = [row for row in run.rows if row.metric == metric and row.step == step and row.subtask in (None, "mean")]
-    wanted = None if metric == "ppl" else "mean"
-    return max(rows, key=lambda row: row.subtask == wanted, default=None)
-
-
-def room(runs: Mapping[tuple[str, str], Sequence[RunRecord]], columns: Sequence[str], same_queries: bool) -> str:
+def room(runs: Runs, columns: Sequence[str]) -> str:
     """How far the ceiling lies above the floor, and where a method could show nothing between them."""
-    told = []
+    told, tested = [], True
     for column in columns:
-        floor, ceiling = (
-            [found for run in runs.get((line, column), []) if (found := value(run, run.main_metric))]
-            for line in ("none", "icl")
-        )
-        if len(floor) != len(ceiling) or len(floor) < 2 or floor[0].metric == "ppl":
+        floor, ceiling = (runs.get((line, column), []) for line in ("none", "icl"))
+        if len(floor) != len(ceiling) or len(floor) < 2 or floor[0][1].main_metric == "ppl":
             continue
-        gains = [high.value - low.value for low, high in zip(floor, ceiling, strict=True)]
-        error = stdev(gains) / len(gains) ** 0.5
-        if same_queries:
-            error = hypot(error, *(fmean(row.stderr or 0.0 for row in rows) for rows in (floor, ceiling)))
-        nothing = ", so none to speak of" if fmean(gains) < 2 * error else ""
-        told.append(f"{column}: {100 * fmean(gains):.1f} ± {100 * error:.1f}{nothing}")
-    return f"Points from floor to ceiling: {'; '.join(told)}.\n" if told else ""
+        gain, ends = gained(ceiling, floor)
+        interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
+        told.append(
+            f"{column}: {number(100 * gain)}{interval}" + (", so none to speak of" if ends and ends[0] <= 0 else "")
+        )
+        tested &= ends is not None
+    how = "95 % intervals" if tested else "95 % intervals where the scores of queries are kept"
+    return f"Points from floor to ceiling, with {how}: {'; '.join(told)}.\n" if told else ""
+
+
+def gained(left: Sequence[Run], right: Sequence[Run]) -> tuple[float, tuple[float, float] | None]:
+    """How far the main metric of some runs lies above that of others, and its 95 % interval, paired by query.
+
+    Without one where scores are not kept: figures alone do not say what they have in common.
+    """
+    metric = left[0][1].main_metric
+    if all(has_samples(folder) for folder, _ in (*left, *right)):
+        ours, theirs = (answered(side, metric) for side in (left, right))
+        shared = [query for query in ours if query in theirs]
+        apart = paired_difference(kind_of(metric), [[side[query] for query in shared] for side in (ours, theirs)])
+        assert apart is not None, "a difference of means is a number"
+        return apart.value, None if apart.ci_low is None or apart.ci_high is None else (apart.ci_low, apart.ci_high)
+    (one, *_), (other, *_) = (pooled([row for _, run in side if (row := run.value(metric))]) for side in (left, right))
+    return one - other, None

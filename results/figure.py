@@ -2,23 +2,22 @@
 
     python results/figure.py
 
-Suite `squad-qa` (results/english): F1 on XQuAD under smollm2-135m-qa, mean over three draws of documents with its
-standard error, from the stored records. Budgets of one method are joined by a line.
+Suite `squad-qa` (results/english): F1 on XQuAD under smollm2-135m-qa, of three draws of documents, with the standard
+error that `compare` has, from the stored records. Budgets of one method are joined by a line.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import NamedTuple
 
 import matplotlib as mpl
+from english_tables import runs_of
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from ttabench.records.schema import load_record
+from ttabench.report.compare import compared
 
 HERE = Path(__file__).resolve().parent
 SUITE = HERE / "english" / "squad-qa"
@@ -50,11 +49,9 @@ class Point(NamedTuple):
 
 def point(line: str, column: str) -> Point:
     """What the records of a line say; F1 in per cent."""
-    ids = json.loads((SUITE / "index.json").read_text(encoding="utf-8"))[line][column]
-    runs = [load_record(SUITE / each) for each in ids]
-    values = [100 * next(row.value for row in run.rows if row.metric == run.main_metric) for run in runs]
-    kept = fmean(float(run.cost["state_bytes"] or 0) for run in runs)
-    return Point(kept / MIB, fmean(values), stdev(values) / len(values) ** 0.5)
+    (entry,) = compared(runs_of(SUITE)[line, column]).entries
+    assert entry.stderr is not None, "several draws show an error"
+    return Point((entry.costs["state_bytes"] or 0.0) / MIB, 100 * entry.value, 100 * entry.stderr)
 
 
 def draw(columns: Sequence[str] = COLUMNS) -> Figure:

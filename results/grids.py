@@ -1,9 +1,9 @@
 """Tables with a line a method and a column a value of a task option, or a column a sub-task; from the records alone.
 
-by_option(records, "ratio", quality)   | task | method | 0.1 | 0.2 | ... |
+by_option(runs, "ratio", quality)      | task | method | 0.1 | 0.2 | ... |
 by_part(records)                       | method | boolq | cb | ... | hellaswag | ... | mean |
 by_length(records)                     | method | 16384 | 32768 | ... |
-by_state(records)                      | state of | value | from other | from none |
+by_state(records)                      | whose state answers | value | from another text's | from an empty one |
 """
 
 from __future__ import annotations
@@ -17,43 +17,57 @@ from pandas import DataFrame
 
 from ttabench.core.render import size
 from ttabench.records.schema import Row, RunRecord, load_record
-from ttabench.report.compare import pooled
+from ttabench.report.compare import compared, pooled
+from ttabench.report.figures import shown
 from ttabench.report.finding import runs_in
 from ttabench.report.frames import crossed
+from ttabench.report.labels import STATES
+from ttabench.report.pairing import Run
 from ttabench.stats.estimate import estimate, single
 
 METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
 """Their order in a table; others follow."""
 LARGE = 1000
 """Figures from here on are shown in whole numbers."""
-Cell = Callable[[Sequence[RunRecord]], str]
+Cell = Callable[[Sequence[Run]], str]
 """What a table shows of the runs of one cell, which differ in their seed only."""
+
+
+def runs_of(folder: Path) -> list[Run]:
+    """Every run of a suite, with its folder."""
+    return [(found, load_record(found)) for found in runs_in(folder)]
 
 
 def records(folder: Path) -> list[RunRecord]:
     """Every run of a suite."""
-    return [load_record(found) for found in runs_in(folder)]
+    return [record for _, record in runs_of(folder)]
 
 
-def quality(runs: Sequence[RunRecord]) -> str:
-    """The main metric in per cent, mean over seeds."""
-    return _percent([row for run in runs if (row := run.value(run.main_metric)) is not None])
+def quality(runs: Sequence[Run]) -> str:
+    """The main metric with its error, as `ttabench compare` has it."""
+    (entry,) = compared(runs).entries
+    return shown(entry.metric, entry.value, entry.stderr)
 
 
-def state(runs: Sequence[RunRecord]) -> str:
+def state(runs: Sequence[Run]) -> str:
     """Mean bytes of state."""
-    return size(fmean(int(run.cost["state_bytes"] or 0) for run in runs))
+    return size(fmean(int(run.cost["state_bytes"] or 0) for _, run in runs))
 
 
-def by_option(runs: Sequence[RunRecord], option: str, cell: Cell) -> str:
+def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
     """A line a task and method, a column a value of the option."""
+    folders = {run.id: folder for folder, run in runs}
     found = (
-        ((str(run.config["task"]), str(run.config["method"])), float(run.config["task_options"][option]), run)
-        for run in _ordered(runs)
+        (
+            (str(run.config["task"]), str(run.config["method"])),
+            float(run.config["task_options"][option]),
+            (folders[run.id], run),
+        )
+        for run in _ordered([run for _, run in runs])
     )
     grid = crossed(found, cell)
-    shown = [(*line, *cells) for line, cells in zip(grid.index, grid.to_numpy(), strict=True)]
-    return table(("task", "method", *(f"{option}={value:g}" for value in grid.columns)), shown, 2)
+    lines = [(*line, *cells) for line, cells in zip(grid.index, grid.to_numpy(), strict=True)]
+    return table(("task", "method", *(f"{option}={value:g}" for value in grid.columns)), lines, 2)
 
 
 def by_part(runs: Sequence[RunRecord]) -> str:
@@ -94,14 +108,17 @@ def by_state(runs: Sequence[RunRecord]) -> str:
     """A line a state that answered: the main metric, and how far it is from that under the other states, by seed."""
     found = [(run.state_of, row.seed, row.value) for run in runs if (row := run.value(run.main_metric)) is not None]
     values = DataFrame(found, columns=["state", "seed", "value"]).pivot(index="seed", columns="state", values="value")
-    shown = []
-    for state in (state for state in ("own", "other", "none") if state in values):
+    lines = []
+    for state in (state for state in STATES if state in values):
         apart = [
             spread(list(100 * (values[state] / values[beside] - 1)), 2) if beside in values and beside != state else ""
             for beside in ("other", "none")
         ]
-        shown.append((state, spread(list(values[state]), 4), *apart))
-    return table(("state of", "value", "from other, per cent", "from none, per cent"), shown, 1)
+        name = STATES[state].removeprefix(", ") or "own state"
+        lines.append((name, spread(list(values[state]), 4), *apart))
+    return table(
+        ("whose state answers", "value", "from another text's, per cent", "from an empty one, per cent"), lines, 1
+    )
 
 
 def markdown(grid: DataFrame, head: str = "method") -> str:
@@ -141,7 +158,7 @@ def _words(run: RunRecord) -> dict[str, str]:
         "checkpoint": Path(str(run.config["checkpoint"])).name,
         "ratio": f"ratio={ratio:g}",
         "split": str(run.config["split"]),
-        "state": "" if run.state_of == "own" else f"state of: {run.state_of}",
+        "state": STATES[run.state_of].removeprefix(", "),
     }
 
 
@@ -178,7 +195,7 @@ def spread(values: Sequence[float], digits: int) -> str:
         return ""
     digits = digits if max(values) < LARGE else 0
     error = f" ± {stdev(values) / math.sqrt(len(values)):,.{digits}f}" if len(values) > 1 else ""
-    return f"{fmean(values):,.{digits}f}{error}"
+    return f"{round(fmean(values), digits) + 0.0:,.{digits}f}{error}"
 
 
 def _percent(rows: Sequence[Row]) -> str:

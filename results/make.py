@@ -11,8 +11,9 @@
     python results/make.py --unpack unseen       and back; both take --english
 
 A suite is a folder of runs (`ttabench eval --out results/SUITE`), packed into `runs.parquet` and `samples.parquet` once
-they are done, and a table `SUITE.md` (`ttabench compare`, and grids of what was varied). Runs made elsewhere join a
-suite when their folders (of real data, with the index.json beside them) are copied into it: --pack, then --tables.
+they are done (of real data `scores.parquet`, too: samples without texts, which are what is committed), and a table
+`SUITE.md` (`ttabench compare`, and grids of what was varied). Runs made elsewhere join a suite when their folders (of
+real data, with the index.json beside them) are copied into it: --pack, then --tables.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def repack(options: argparse.Namespace) -> None:
     """`--pack` and `--unpack`: the suites named, or all that are there."""
     suites, folder = (english.SUITES, english_folder(options)) if options.english else (SUITES, options.out)
     for suite in (folder / name for name in options.suites or suites if (folder / name).is_dir()):
-        done = pack(suite) if options.pack else unpack(suite, suite)
+        done = pack(suite, scores=options.english) if options.pack else unpack(suite, suite)
         print(f"{suite}: {done} runs {'packed' if options.pack else 'unpacked'}", flush=True)
 
 
@@ -89,7 +90,7 @@ def has_runs(suite: str, out: Path = HERE) -> bool:
 def grid_of(suite: str, out: Path) -> str:
     """The grids of a suite that varies a task option, or has several tasks or sub-tasks."""
     if suite in OPTION_VARIED:
-        runs, option = grids.records(out / suite), OPTION_VARIED[suite]
+        runs, option = grids.runs_of(out / suite), OPTION_VARIED[suite]
         cells = {"main metric, per cent": grids.quality, "bytes of state": grids.state}
         return "\n".join(f"**{name}**\n\n{grids.by_option(runs, option, cell)}" for name, cell in cells.items()) + "\n"
     if suite in BY_PART:

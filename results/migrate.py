@@ -3,8 +3,12 @@
     python results/migrate.py                 all of results/
     python results/migrate.py FOLDER ...      these folders and all below them
 
-Folders of runs are renamed and their records rewritten, figures as they were; `index.json` names the new ids. Tables
-are computed anew with `python results/make.py --tables` (and `--english --tables`).
+Runs get other ids and their records say them, figures as they were; `index.json` names the new ids. Tables are computed
+anew with `python results/make.py --tables` (and `--english --tables`).
+
+A run whose record does not say what stood on its task's card gets the id of today only where the card of the commit
+that it was made with says what today's card says (see `cards_then`); a digest of a large file that was taken of its two
+ends is replaced where it is that of a model which is here. What keeps its id for another reason is named.
 """
 
 from __future__ import annotations
@@ -12,19 +16,30 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
-from ttabench.core.files import write_atomically
+from cards_then import Unknown, card_digest, model_digest
+
+from ttabench.core.errors import UserError
+from ttabench.core.files import moved, write_atomically
 from ttabench.core.types import Json
+from ttabench.methods.registry import known_settings
 from ttabench.profiling import former as former_profiles
 from ttabench.profiling.record import PROFILES
-from ttabench.records.migrate import Kind, migrate, outdated
+from ttabench.readers.cards import load_card
+from ttabench.readers.defaults import defaults as task_defaults
+from ttabench.records import packed
+from ttabench.records.migrate import Kind, migrate, of_today, outdated
+from ttabench.records.packed import RUNS_FILE
+from ttabench.records.packing import rename
+from ttabench.records.schema import RECORD_FILE, RunRecord, save_record
 from ttabench.records.store import RUNS
-from ttabench.run import former
+from ttabench.run.config import RunConfig
 
 HERE = Path(__file__).resolve().parent
-KINDS = ((RUNS, former.naming()), (PROFILES, former_profiles.naming()))
 
 
 def files(folder: Path, name: str) -> list[Path]:
@@ -35,12 +50,93 @@ def files(folder: Path, name: str) -> list[Path]:
 def stores(folder: Path, kind: Kind) -> list[Path]:
     """Folders at or below one that hold results of a kind, those in results/scratch left out."""
     found = {file.parent.parent for file in files(folder, kind.record_file)}
+    found |= {file.parent for file in files(folder, RUNS_FILE)} if kind is RUNS else set()
     return sorted(store for store in found if HERE / "scratch" not in [store, *store.parents])
+
+
+def texts_of(store: Path) -> dict[str, str]:
+    """The records of all runs of a folder by id, packed or not."""
+    packed_runs = {name: run.record for name, run in packed.runs(store).items()}
+    return packed_runs | {
+        file.parent.name: file.read_text(encoding="utf-8") for file in sorted(store.glob(f"*/{RECORD_FILE}"))
+    }
+
+
+@cache
+def _settings(method: str, origin: str) -> Mapping[str, Json]:
+    return known_settings(method, origin)
+
+
+@cache
+def _options(task: str, source: str) -> Mapping[str, Json]:
+    return task_defaults(load_card(task), source)
+
+
+def run_id(config: Mapping[str, Json]) -> str:
+    """The id of a configuration as records hold it.
+
+    Raises:
+        UserError: its method or task is not known here.
+    """
+    defaults = {
+        "settings": _settings(config["method"], config["inputs"].get("method", "")),
+        "task_options": _options(config["task"], "mini" if config["source"] == "mini" else "files"),
+    }
+    return RunConfig(**{**config, "defaults": defaults}).identity()
+
+
+def of_now(content: Mapping[str, Json]) -> RunRecord:
+    """A record under its id of today, from its JSON.
+
+    Raises:
+        Unknown: that cannot be known; says why.
+    """
+    config = content["config"]
+    inputs = dict(config["inputs"])
+    if "card" not in inputs:
+        inputs["card"] = card_digest(content)
+        if "model" in inputs:
+            inputs["model"] = model_digest(config)
+    now = {**config, "inputs": inputs}
+    try:
+        record: RunRecord = of_today({**content, "config": now}, run_id(now), RUNS)
+    except (UserError, KeyError, TypeError, ValueError) as error:
+        raise Unknown(f"its record: {error}") from None
+    return record
+
+
+def brought_runs(store: Path) -> Iterator[str]:
+    """Bring the runs of a folder up to date; says in a line what was done, and in one each why others stay."""
+    texts, now, left = texts_of(store), dict[str, RunRecord](), Counter[str]()
+    for name, text in texts.items():
+        try:
+            found = of_now(json.loads(text))
+        except Unknown as why:
+            left[str(why)] += 1
+            continue
+        if found.id != name and found.id not in texts:
+            now[name] = found
+    if now:
+        if here := {name: record for name, record in now.items() if not (store / name).is_dir()}:
+            rename(store, here)
+        for name in now.keys() - here.keys():
+            save_record(now[name], store / name)
+            moved(store / name, store / now[name].id)
+        yield f"{store}: {len(now)} renamed"
+    yield from (f"{store}: {count} left as they are: {why}" for why, count in sorted(left.items()))
+
+
+def brought_profiles(store: Path) -> Iterator[str]:
+    """The same of profiles, which name no card."""
+    before = len(outdated(store, PROFILES))
+    migrate(store, PROFILES, former_profiles.naming())
+    if before:
+        yield f"{store}: {before - len(outdated(store, PROFILES))} of {before} profiles renamed"
 
 
 def renamed(store: Path) -> dict[str, str]:
     """The ids of today by those of before, as records tell them: also where an earlier call was stopped."""
-    records = (json.loads(file.read_text(encoding="utf-8")) for file in store.glob(f"*/{RUNS.record_file}"))
+    records = (json.loads(text) for text in texts_of(store).values())
     return {each["formerly"]: each["id"] for each in records if each.get("formerly")}
 
 
@@ -54,14 +150,11 @@ def with_names(index: Json, names: dict[str, str]) -> Json:
 
 
 def brought(folder: Path) -> Iterator[str]:
-    """Bring everything below a folder up to date; says in a line a store what was done."""
-    for kind, naming in KINDS:
-        for store in stores(folder, kind):
-            before = len(outdated(store, kind))
-            migrate(store, kind, naming)
-            left = [each.name for each in outdated(store, kind)]
-            if before:
-                yield f"{store}: {before - len(left)} renamed{f', left as they are: {left}' if left else ''}"
+    """Bring everything below a folder up to date; says in lines what was done and what was left."""
+    for store in stores(folder, RUNS):
+        yield from brought_runs(store)
+    for store in stores(folder, PROFILES):
+        yield from brought_profiles(store)
     for index in files(folder, "index.json"):
         content = json.loads(index.read_text(encoding="utf-8"))
         found = with_names(content, renamed(index.parent))

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import english_tables
 import grids
-from suites import BY_LENGTH, FITS, LENGTHS, TOKENS, TRANSFER
+from suites import BY_LENGTH, LENGTHS, TOKENS, TRANSFER
 
 from ttabench.report.compare import Entry, compare
 from ttabench.report.finding import runs_in
 from ttabench.report.frames import crossed
+from ttabench.report.phrases import percent
+from ttabench.report.shares import share
 
 HERE = Path(__file__).resolve().parent
 README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
@@ -47,36 +49,29 @@ def put(page: Path, marker: str, text: str) -> None:
 def overview() -> str:
     """Closed book, full context and MAC by length of the stream, one line each."""
     found = list(by_length_of_stream())
-    grid = crossed(found, lambda entries: figure(entries[-1]))[list(METHODS)]
-    values = {(line, method): entry.value for line, method, entry in found}
-    shown = []
-    for (task, count), *cells in grid.itertuples(name=None):
-        floor, ceiling, mac = (values[(task, count), method] for method in METHODS[:3])
-        part = share(floor, ceiling, mac) if count <= FITS else "(window)"
-        shown.append((task, str(count), *cells, part))
+    grid = crossed(((line, method, entry) for line, method, entry, _ in found), lambda entries: figure(entries[-1]))
+    parts = {line: part for line, method, _, part in found if method == "mac"}
+    shown = [(*map(str, line), *cells, "(window)" if parts[line] is None else percent(parts[line]))
+             for line, *cells in grid[list(METHODS)].itertuples(name=None)]  # fmt: skip
     head = ("task", "documents", *METHODS, "mac's share of the gap none to icl")
     legend = f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens."
     return f"{grids.table(head, shown, 1)}\n{legend}\n"
 
 
-def by_length_of_stream() -> Iterator[tuple[tuple[str, int], str, Entry]]:
-    """Task and documents, method, and its line of the comparison."""
+def by_length_of_stream() -> Iterator[tuple[tuple[str, int], str, Entry, float | None]]:
+    """Task and documents, method, its line of the comparison, its share of the gap (None where icl is no ceiling)."""
     for task, lengths in LENGTHS.items():
         for count in lengths:
             if runs := runs_in(HERE / f"{task}-{count}"):
-                for entry in compare(runs).entries:
+                (block,) = compare(runs).blocks
+                for entry in block.entries:
                     tree = " hierarchy=16" if "hierarchy=16" in entry.label else ""
-                    yield (task, count), f"{entry.method}{tree}", entry
+                    yield (task, count), f"{entry.method}{tree}", entry, share(block, entry)
 
 
 def figure(entry: Entry) -> str:
     """Its value and standard error in per cent."""
-    return f"{100 * entry.value:.1f} ± {100 * (entry.stderr or 0.0):.1f}"
-
-
-def share(low: float, high: float, value: float) -> str:
-    """How much of the gap between two methods a third one closes."""
-    return f"{100 * (value - low) / (high - low):.0f} %" if high > low else "-"
+    return f"{100 * entry.value:.1f}" + ("" if entry.stderr is None else f" ± {100 * entry.stderr:.1f}")
 
 
 def demonstrated() -> str:

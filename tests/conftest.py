@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import places
 from ttabench.cli import app as cli
 from ttabench.lm.hub import find_source
 from ttabench.lm.model import LM, load
@@ -28,6 +29,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     told = "fail where a test is skipped for want of a package, see EXPECTED in tests/conftest.py"
     parser.addoption("--no-unexpected-skips", action="store_true", help=told)
     parser.addoption("--all-attacks", action="store_true", help="run every case of tests/attack, not a share of them")
+    compared = "folder of what tests/parity compares with"
+    parser.addoption("--parity-fixtures", metavar="DIR", type=Path, help=compared)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before modules are collected: they take the names of their cases from the fixtures."""
+    folder = config.getoption("--parity-fixtures")
+    if folder is not None and not folder.is_dir():
+        raise pytest.UsageError(f"--parity-fixtures {folder}: no such folder")
+    places.chosen_fixtures = folder and folder.resolve()
 
 
 def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
@@ -146,3 +157,23 @@ def trained(ttabench: Command, common: list[object], tmp_path: Path) -> Path:
     assert ran.code == 0, ran.err
     assert ran.json()["steps"] == 2
     return out
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_jump_without_a_mask() -> Iterator[None]:
+    """No forward passes position ids that jump without a mask.
+
+    transformers would take a jump for the start of another, packed sequence, and cut attention there.
+    """
+    from transformers import masking_utils
+
+    find = masking_utils.find_packed_sequence_indices
+
+    def refuse(position_ids: torch.Tensor) -> torch.Tensor | None:
+        packed: torch.Tensor | None = find(position_ids)
+        assert packed is None, "position ids jump and no mask is passed: attention would be cut there"
+        return packed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masking_utils, "find_packed_sequence_indices", refuse)
+        yield

@@ -9,10 +9,14 @@ SHARED = ROOT.parent / "shared"
 DATA = SHARED / "data"
 """Real data in the published formats; tests of them are skipped where they are not there."""
 VENDORED = ROOT / "tests" / "fixtures"
+chosen_fixtures: Path | None = None
+"""The folder of `pytest --parity-fixtures DIR`."""
 
 
 def fixture_file(name: str) -> Path:
-    """A file of what official implementations give: the one beside this checkout, else the smaller one here."""
+    """A file of what official implementations give: of the folder chosen, else beside this checkout, else here."""
+    if chosen_fixtures is not None:
+        return chosen_fixtures / name
     beside = SHARED / "fixtures" / name
     return beside if beside.is_file() else VENDORED / name
 

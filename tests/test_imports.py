@@ -18,7 +18,7 @@ PACKAGE = ROOT / "ttabench"
 
 ROOMS = tuple("cli profiling harness report run contract methods readers mini records lm stats cost core".split())
 """From the top floor down: a room imports from itself and from those behind it."""
-RECIPES = ("mini.nano", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")
+RECIPES = ("mini.nano", "mini.far", "mini.trainer", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")
 """Modules of the miniature world that make and measure the nano model; they stand above what they use."""
 HEAVY = ("torch", "transformers", "pandas", "datasets", "numpy", "pyarrow")
 

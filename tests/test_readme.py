@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command
+from tests.docs.pages import commands
 from tests.places import ROOT
+from ttabench.cli.options import DEFAULT_OUT
+from ttabench.lm.model import LM
+from ttabench.report.compare import compare
+from ttabench.report.finding import runs_in
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MOST_WORDS = 1200
@@ -40,7 +45,8 @@ def test_the_first_lines_print_their_table(ttabench: Command, tmp_path: Path, mo
         assert ttabench(*words.split()).code == 0
     ran = ttabench("compare", "--format", "markdown")
     assert rows(ran.out) == rows(lines)
-    assert f"> {ran.out.splitlines()[0]}\n" in lines, "the first line, too"
+    first = ran.out[: ran.out.index("\n**")].strip().splitlines()
+    assert "\n".join(f"> {line}".rstrip() for line in first) in lines, "the first lines, too"
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
@@ -49,3 +55,62 @@ def rows(text: str) -> list[tuple[str, ...]]:
     found = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in lines]
     assert len(found) == 3
     return [row[:4] for row in found]
+
+
+OF_README = {line.partition(": ")[2]: words for line, words in commands().items() if line.startswith("README.md: ")}
+TYPED = {line: words[1:] for line, words in OF_README.items() if words[0] == "ttabench"}
+"""Every command of ours in the README, and its words."""
+REAL = {line for line in TYPED if "smollm2" in line or "--state mine" in line}
+"""Those that take the real English model."""
+SMALLER = {"profile": ["--prefill", "32,64", "--repeat", "1", "--generate", "1"]}
+"""What is added in a test to commands that measure; the last of two values holds."""
+
+
+def type_all(ttabench: Command, lines: set[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What these commands print, typed one after the other in a folder that has the files of docs/."""
+    (folder / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(folder)
+    printed = {}
+    for line in (line for line in TYPED if line in lines):
+        words = TYPED[line]
+        analytic = "--analytic" in words
+        ran = ttabench(*words, *([] if analytic else SMALLER.get(words[0], [])))
+        assert ran.code == 0, (line, ran.err)
+        printed[line] = ran.out
+    return printed
+
+
+def test_every_command_works_as_typed(ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = type_all(ttabench, {*TYPED} - REAL, tmp_path, monkeypatch)
+    assert len(printed) > len(REAL)
+    for line in printed:
+        plotted = re.search(r"--plot (\S+)", line)
+        assert plotted is None or (tmp_path / plotted[1]).stat().st_size > 0
+
+
+def test_the_state_of_the_example_helps(ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands behind the command are its figures: the own state above another text's and none."""
+    (line,) = [line for line in TYPED if "--swap-state" in line]
+    shown = [float(value) for value in re.findall(r"(?:own|other|none) (\d+\.\d)", line)]
+    monkeypatch.chdir(tmp_path)
+    assert ttabench(*TYPED[line]).code == 0
+    assert ttabench("compare", "--format", "csv").code == 0
+    entries = {entry.state_of: 100 * entry.value for entry in compare(runs_in(DEFAULT_OUT)).entries}
+    assert [round(entries[whose], 1) for whose in ("own", "other", "none")] == shown
+    assert shown[0] > max(shown[1:])
+
+
+@pytest.mark.english
+def test_commands_of_real_text_work_as_typed(
+    smollm2: LM,  # makes the copy that they load
+    ttabench: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    printed = type_all(ttabench, REAL, tmp_path, monkeypatch)
+    (asked,) = [out for line, out in printed.items() if line.startswith(".venv/bin/ttabench ask")]
+    rows = [line.split("│")[1:4] for line in asked.splitlines() if line.count("│") == 4]
+    answers = {method.strip(): answer.strip() for _, method, answer in rows}
+    assert answers["templora"] == answers["icl"] == "Tomas Brandt"
+    assert answers["none"] != "Tomas Brandt"
+    assert (tmp_path / "mine/peft").is_dir()

@@ -22,3 +22,8 @@ def __getattr__(name: str) -> Any:
 
         return Session
     raise AttributeError(f"module 'ttabench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Names that are there, `Session` before its import, too: shells complete it."""
+    return sorted({*globals(), *__all__})

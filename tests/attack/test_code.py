@@ -1,4 +1,4 @@
-"""No record, checkpoint or profile of somebody else's makes a file of Python run."""
+"""No record, checkpoint, state or profile of somebody else's makes a file of Python run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command
+from tests.conftest import Command, one_line
 from tests.records.test_records import record
 from ttabench.core.errors import UserError
 from ttabench.methods import registry
+from ttabench.methods.state_header import header_digest
 from ttabench.records.schema import save_record
 
 
@@ -45,6 +46,25 @@ def test_a_checkpoint_names_no_file_to_run(
     for flag, method in (("--base-checkpoint", "none"), ("--checkpoint", "mac")):
         assert ttabench("eval", "--method", method, *common, flag, trained).code == 2
     assert not (tmp_path / "RUN").exists()
+
+
+@pytest.mark.parametrize("compare", [(), ("--compare",)], ids=["ask", "ask and compare"])
+def test_a_state_names_no_file_to_run(
+    ttabench: Command, tiny_base: Path, mine: Path, tmp_path: Path, compare: tuple[str, ...]
+) -> None:
+    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
+    out = tmp_path / "state"
+    assert ttabench("adapt", "--model", tiny_base, "--context", tmp_path / "notes.txt", "--out", out).code == 0
+    said = json.loads((out / "state.json").read_text())
+    for where in ({"made_with": {**said["made_with"], "method": str(mine)}}, {"made_with": None, "method": str(mine)}):
+        made = {**said, **where}
+        (out / "state.json").write_text(json.dumps({**made, "digest": header_digest(made)}))
+        line = one_line(ttabench("ask", "Who?", "--state", out, *compare))
+        assert "only what you name is run" in line
+        assert f"--method {mine}" in line
+        assert not (tmp_path / "RUN").exists()
+    assert "holds no method" in one_line(ttabench("ask", "Who?", "--state", out, "--method", mine))
+    assert (tmp_path / "RUN").exists(), "what the user names is run"
 
 
 def test_only_what_was_typed_is_run(mine: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from tests.conftest import MAC, Command, one_line
 from tests.readers.test_bad_sources import put, refusal
+from ttabench.core import memory
+from ttabench.core.files import PART
 from ttabench.core.opening import Unreadable, json_of, plain
 from ttabench.lm import tensors
 from ttabench.methods.state_header import header_digest as _digest
@@ -37,7 +40,20 @@ def test_a_pipe_is_not_waited_for(ttabench: Command, common: list[object], tiny_
     (tmp_path / "model" / "config.json").write_bytes((tiny_base / "config.json").read_bytes())
     one_line(ttabench("compare", tmp_path / "run"))
     assert "it is no plain file" in one_line(ttabench("eval", *common, "--state", tmp_path / "state"))
-    assert "is no file" in one_line(ttabench("eval", "--model", tmp_path / "model", "--source", "mini"))
+    words = ("--model", tmp_path / "model", "--source", "mini", "--method", "none")
+    assert "is no file" in one_line(ttabench("eval", *words))
+
+
+@fifos
+def test_no_file_of_a_user_is_waited_for(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    """A pipe that nobody writes, and a device that never ends."""
+    for name in ("notes.txt", "model.gguf"):
+        os.mkfifo(tmp_path / name)
+    for file in (tmp_path / "notes.txt", Path("/dev/zero")):
+        words = ("--context", file, "--model", tiny_base)
+        assert "it is no plain file" in one_line(ttabench("adapt", *words, "--out", tmp_path / "state"))
+        assert "it is no plain file" in one_line(ttabench("ask", "Who?", *words))
+    assert "it is no plain file" in one_line(ttabench("eval", "--model", tmp_path / "model.gguf", "--method", "none"))
 
 
 def test_what_is_too_long_or_too_deep_is_not_read(tmp_path: Path) -> None:
@@ -75,6 +91,71 @@ def test_a_header_of_wrong_types(
     (trained / "adapter.json").write_text(json.dumps({**said, **change}))
     method = "mac" if flag == "--checkpoint" else "none"
     assert "adapter.json is damaged" in one_line(ttabench("eval", "--method", method, *common, flag, trained))
+
+
+ODD_SETTINGS = [
+    ({"hierarchy": float("inf")}, "hierarchy is Infinity"),
+    ({"hierarchy": 10**18}, "hierarchy is larger than any model"),
+    ({"retrieval_aux": float("nan")}, "retrieval_aux must be a finite number, got nan"),
+    ({"embeddings_from_base": [None]}, r"embeddings_from_base is \[null\]"),
+    ({"amortiser": 3}, "amortiser is 3"),
+    ({"nope": 3}, "unexpected keyword argument 'nope'"),
+]
+
+
+@pytest.mark.parametrize(("change", "told"), ODD_SETTINGS, ids=[str(change) for change, _ in ODD_SETTINGS])
+def test_settings_of_a_checkpoint_are_of_their_types(
+    ttabench: Command, common: list[object], trained: Path, change: dict[str, Any], told: str
+) -> None:
+    said = json.loads((trained / "adapter.json").read_text())
+    (trained / "adapter.json").write_text(json.dumps({**said, "settings": {**said["settings"], **change}}))
+    line = one_line(ttabench("eval", "--method", "mac", *common, "--checkpoint", trained))
+    assert re.search(f"Settings of the checkpoint .* do not fit: .*{told}", line), line
+    one_line(ttabench("eval", "--method", "none", *common, "--base-checkpoint", trained))
+
+
+@pytest.mark.parametrize("field", ["settings", "training"])
+def test_a_header_nested_deep_is_damaged(ttabench: Command, common: list[object], trained: Path, field: str) -> None:
+    """It is parsed, and whatever walks through it would call itself until Python ends."""
+    said = json.dumps({**json.loads((trained / "adapter.json").read_text()), field: "@"})
+    (trained / "adapter.json").write_text(said.replace('"@"', '{"a": ' + "[" * 900 + "1" + "]" * 900 + "}"))
+    for flag, method in (("--base-checkpoint", "none"), ("--checkpoint", "mac")):
+        assert "adapter.json is damaged" in one_line(ttabench("eval", "--method", method, *common, flag, trained))
+
+
+def test_depth_is_that_of_lists_and_objects(tmp_path: Path) -> None:
+    for depth, text in ((100, "[" * 100 + "]" * 100), (100, '{"a":' * 100 + "1" + "}" * 100)):
+        assert json_of(put(tmp_path, "a.json", text)), depth
+        with pytest.raises(Unreadable, match="nested too deep"):
+            json_of(put(tmp_path, "a.json", f"[{text}]"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--lr", "nan"], "lr and clip must be positive, got nan"),
+        (["--lr", "inf"], "lr and clip must be positive, got inf"),
+        (["--clip", "nan"], "lr and clip must be positive"), (["--decay", "nan"], "decay must be at least 0, got nan"),
+        (["--decay", "inf"], "decay must be at least 0, got inf"),
+        (["--set", "rank=922337203685477580"], "rank is larger than any model, 922337203685477580"),
+        (["--set", "alpha=nan"], "alpha must be a finite number, got nan"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)  # fmt: skip
+def test_numbers_with_which_nothing_is_computed(
+    ttabench: Command, tiny_base: Path, tmp_path: Path, words: list[str], told: str
+) -> None:
+    small = ("--model", tiny_base, "--source", "mini", "--steps", 1, "--documents", 1, "--questions", 1)
+    assert told in one_line(ttabench("train", "--method", "lora", *small, *words, "--out", tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_size_that_overflows_is_too_large(tiny_base: Path) -> None:
+    """Within the bounds of every setting, and beyond those of any product."""
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**40, 2**40)
+    assert memory.out_of_memory(refused.value)
+    assert not memory.out_of_memory(RuntimeError("sizes do not fit each other"))
 
 
 Tensors = dict[str, Tensor]
@@ -120,6 +201,8 @@ def test_a_record_of_a_training_of_wrong_types(
     ("change", "told"),
     [
         ({"meta": None}, "is of another version, or corrupted|was changed"), ({"rows": "1"}, "was changed"),
+        ({"read": [{"a": 1}]}, "was changed"), ({"read": 3}, "was changed"),
+        ({"read": [{"file": 1, "digest": "a", "pieces": "file"}]}, "was changed"),
         ({"meta": {"tokens_read": [[1]]}}, "was changed"), ({"meta": {}}, "does not fit icl"),
     ],
     ids=str,
@@ -146,7 +229,7 @@ def test_what_is_typed_too_long_is_cut_in_the_middle(ttabench: Command) -> None:
 
 def test_what_a_kill_left_of_a_stored_run_goes(ttabench: Command, common: list[object]) -> None:
     ran = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
-    partial, part = Path(ran["folder"]) / "partial.jsonl", Path(ran["folder"]) / ".run.json.abc.part"
+    partial, part = Path(ran["folder"]) / "partial.jsonl", Path(ran["folder"]) / f".run.json.abc{PART}"
     for path in (partial, part):
         path.write_text("{}\n")
     assert ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]["how"] == "stored"

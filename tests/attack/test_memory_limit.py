@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,9 @@ def test_a_model_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
 
 
 def test_data_that_does_not_fit(tiny_base: Path, tmp_path: Path) -> None:
-    row = json.dumps({"text": "x" * 10**7, "question": "q", "answers": "a"}) + "\n"
+    source = random.Random(0)
+    text = "".join(f"{source.getrandbits(16):04x}{'x' * 60}" for _ in range(10**7 // 64))  # a twentieth of it, packed
+    row = json.dumps({"text": text, "question": "q", "answers": "a"}) + "\n"
     rows = "".join(row.replace('"q"', f'"q{number}"') for number in range(40))
     (tmp_path / "data.jsonl.gz").write_bytes(gzip.compress(rows.encode(), 1))
     words = ["eval", "--method", "none", "--model", tiny_base, "--source", tmp_path / "data.jsonl.gz"]
@@ -129,6 +132,15 @@ def test_training_and_reading_that_do_not_fit(wide: Path, tmp_path: Path, comman
     assert line.startswith("Error: Out of memory within --memory-limit ")
     assert "more did not fit" in line
     assert ("--accumulate" in line) == (command == "train")
+
+
+def test_a_text_that_cannot_be_tokenised_within_the_limit(tiny_base: Path, tmp_path: Path) -> None:
+    """A tokenizer whose memory ends ends the process: it is not begun."""
+    (tmp_path / "notes.txt").write_text("Ada Voss. " * 800_000)
+    words = ["adapt", "--method", "icl", "--model", tiny_base, "--context", tmp_path / "notes.txt"]
+    line = line_of(limited(300 * MIB, *words, "--out", tmp_path / "o"))
+    assert line.startswith("Error: Out of memory within --memory-limit ")
+    assert "1.9 GiB more did not fit" in line
 
 
 @pytest.mark.parametrize("command", ["eval", "train", "adapt"])

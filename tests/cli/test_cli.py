@@ -11,9 +11,13 @@ import pytest
 
 from tests.conftest import MAC, Command, one_line
 from ttabench.cli.train import recipe_of
+from ttabench.core.errors import UserError
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.recipe import Recipe
-from ttabench.records.schema import load_record, read_samples
+from ttabench.readers.cards import cards_folder, load_card
+from ttabench.readers.content import content_digest
+from ttabench.records.sample_files import read_samples
+from ttabench.records.schema import load_record
 from ttabench.records.store import RunFolder, Sample
 from ttabench.run import evaluation
 
@@ -147,18 +151,44 @@ def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
     assert config["data"] == {
         "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 2,
         "rounds": 1, "batch_documents": 64, "options": [], "digest": config["data"]["digest"],
-        "asked": {"prompt": "bare", "examples": 0, "turns": False},
+        "asked": {"prompt": "bare", "examples": 0, "turns": False}, "protocol": config["data"]["protocol"],
+        "card": content_digest(load_card("streamingqa")),
     }  # fmt: skip
 
 
+def test_a_training_under_an_edited_card_is_another(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    text = (cards_folder() / "streamingqa.yaml").read_text().replace("name: streamingqa", "name: mine")
+    card = tmp_path / "mine.yaml"
+    words = ["train", "--method", "mac", *MAC, "--task", card, "--model", tiny_base, "--source", "mini", "--steps", 1,
+             "--documents", 1, "--out", tmp_path / "made"]  # fmt: skip
+    card.write_text(text)
+    assert ttabench(*words).code == 0
+    before = (tmp_path / "made" / "adapter.json").read_bytes()
+    for edit in (("title: StreamingQA", "title: News"), ('bare: "{question}"', 'bare: "Say banana. {question}"'),
+                 ("max_new_tokens: 16", "max_new_tokens: 8")):  # fmt: skip
+        assert edit[0] in text
+        card.write_text(text.replace(*edit))
+        again = ttabench(*words)
+        if edit[0].startswith("title"):
+            assert again.code == 0, "prose is no part of a training"
+        else:
+            named = "card" if edit[0].startswith("bare") else "protocol"
+            assert f"was trained otherwise (data): {named}" in one_line(again)
+    assert (tmp_path / "made" / "adapter.json").read_bytes() == before
+
+
 def test_training_takes_the_recipe_of_the_preset_and_changes_what_is_said() -> None:
-    nothing = dict.fromkeys(("steps", "lr", "warmup", "beta2"), None) | {"documents": "", "schedule": ""}
+    unsaid = {"documents": "", "schedule": "", "optimizer": ""}
+    nothing = dict.fromkeys(("steps", "lr", "warmup", "beta2"), None) | unsaid
     own = Mac.spec.recipes["nano"]
     assert recipe_of(Mac.spec, "nano", nothing) == own
     assert recipe_of(Mac.spec, "nano", nothing | {"steps": 7, "documents": "2,3"}) == replace(
         own, steps=7, documents=(2, 3)
     )
     assert recipe_of(Mac.spec, "", nothing | {"warmup": 0}) == Recipe()
+    assert recipe_of(Mac.spec, "nano", nothing | {"optimizer": "muon"}) == replace(own, optimizer="muon")
+    with pytest.raises(UserError, match="Unknown optimizer 'sgd'"):
+        recipe_of(Mac.spec, "nano", nothing | {"optimizer": "sgd"})
 
 
 def test_train_then_eval(ttabench: Command, common: list[object], trained: Path) -> None:

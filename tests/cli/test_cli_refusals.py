@@ -163,7 +163,9 @@ def test_other_commands_refuse_in_one_line(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_cannot_be_profiled(ttabench: Command, tiny_base: Path) -> None:
-    assert "Device 'cuda' is not there" in one_line(ttabench("profile", "--model", tiny_base, "--device", "cuda"))
+    assert "No CUDA device found (--device cuda)." in one_line(
+        ttabench("profile", "--model", tiny_base, "--device", "cuda")
+    )
 
 
 def test_a_device_is_checked_even_where_the_run_is_stored(ttabench: Command, common: list[object]) -> None:
@@ -260,7 +262,49 @@ def test_a_wrong_model_is_named_before_its_data(ttabench: Command, monkeypatch: 
     assert "Model 'nobody/nothing' cannot be loaded: it is not in the local cache" in line
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("evl",), "Unknown command 'evl'. Did you mean 'eval'?"),
+        (("sing",), "Unknown command 'sing'. Known: adapt, ask, "),
+        (("eval", "--methd", "icl"), "No such option: --methd. Did you mean --method?"),
+        (("--hlp",), "Did you mean --help?"),
+        (("eval", "--tail", "icl"), "No such option: --tail. ttabench eval --help lists them."),
+        (("eval", "mac"), "Got unexpected extra argument(s) (mac). `ttabench eval --help` lists what it takes."),
+        (("show",), "Missing argument 'RUN'. `ttabench show --help` lists what it takes."),
+        (("list", "methods", "tail"), "Unknown method 'tail'. Known: ccm, h2o, icl, "),
+    ],
+)
+def test_commands_and_options_are_suggested_as_names_are(ttabench: Command, words: tuple[str, ...], told: str) -> None:
+    assert told in one_line(ttabench(*words))
+
+
 def test_a_name_that_nothing_is_like_gets_the_list(ttabench: Command) -> None:
     line = one_line(ttabench("eval", "--task-set", "nonsense=1"))
     assert "Did you mean" not in line
     assert "Known: answer_tokens," in line
+
+
+@pytest.mark.parametrize("below", ["", "x"])
+@pytest.mark.parametrize("kind", ["a file", "a loop of links"])
+def test_an_out_that_is_no_folder_is_one_line(
+    ttabench: Command, common: list[object], tmp_path: Path, kind: str, below: str
+) -> None:
+    out = tmp_path / "taken"
+    if kind == "a file":
+        out.write_text("mine")
+    else:
+        out.symlink_to(out)
+    small = ["--task-set", "documents=1", "--task-set", "questions=1"]
+    context = tmp_path / "notes.txt"
+    context.write_text("Ada Voss lives in Port Ansel.")
+    for words in (
+        ["eval", "--method", "none", *common, *small],
+        ["compare"],
+        ["show", "abc"],
+        ["list", "runs"],
+        ["adapt", "--model", common[5], "--context", context],
+        ["train", "--method", "lora", "--model", common[5], "--source", "mini", "--steps", 1],
+        ["new", "method", "mine"],
+    ):
+        assert str(out) in one_line(ttabench(*words, "--out", out / below))

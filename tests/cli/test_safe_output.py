@@ -19,7 +19,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.printable import printable
 from ttabench.profiling import driver
 from ttabench.profiling.record import ProfileFolder
-from ttabench.records.schema import save_record, write_samples
+from ttabench.records.sample_files import write_samples
+from ttabench.records.schema import save_record
 from ttabench.records.store import RunFolder
 from ttabench.report import plots
 

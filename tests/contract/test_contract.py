@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,12 +12,15 @@ from torch import nn
 
 from tests import fake_kvpress
 from tests.conftest import Command, one_line
+from ttabench.contract import reading
 from ttabench.contract.bases import BASES
-from ttabench.contract.case import Case
+from ttabench.contract.case import Case, tensors_of
 from ttabench.contract.check import cases, verdict, verdicts
+from ttabench.contract.keeping import Broken, equal
 from ttabench.contract.promises import PROMISES
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.patch import LowRank, Patch, State
+from ttabench.cost.formula import NoSettings
+from ttabench.lm.patch import LowRank, Patch, Prefix, State
 from ttabench.lm.tokens import new_ids
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl.method import InContext
@@ -31,6 +34,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "snapkv query_aware": ("snapkv", {"query_aware": True}),
     "h2o pieces": ("h2o", {"join": False}),
     "h2o keeps answers": ("h2o", {"join": False, "evict_decode": False}),
+    "ccm merge": ("ccm", {"update": "merge", "sink": True}),
+    "ccm alone": ("ccm", {"recursive": False, "conditional": False}),
     "templora epoch": ("templora", {"by": "epoch", "prefix": 0}),
     "streamadapter whole": ("streamadapter", {"window": None}),
 }
@@ -269,6 +274,71 @@ def test_a_broken_promise_is_found(cls: type[BaseMethod[Any]], begins: str) -> N
     assert found.told.startswith("on llama: ")
 
 
+class Sizes(BaseMethod[NoSettings]):
+    """Its state has so many bytes after so many tokens; pieces have 14."""
+
+    spec = MethodSpec(name="sizes", summary="sizes", growth="linear")
+    size: ClassVar[Callable[[int], float]]
+
+    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        read = state.meta.get("read", 0) + sum(len(self.lm.encode(row[0].text)) for row in pieces)
+        return State(1, {"all": torch.zeros(1, int(type(self).size(read)), dtype=torch.int8)}, {"read": read})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        return Patch()
+
+
+LINEAR: dict[str, Callable[[int], float]] = {
+    "tokens": lambda tokens: 64 * tokens,
+    "groups of four tokens": lambda tokens: 256 * (tokens // 4),
+    "groups of four tokens, the rest apart": lambda tokens: 256 * (tokens // 4) + 64 * (tokens % 4),
+    "groups of four pieces": lambda tokens: 4096 * (tokens // 56),
+    "a buffer beside them": lambda tokens: 9000 + 64 * tokens,
+}
+NOT_LINEAR: dict[str, Callable[[int], float]] = {
+    "square": lambda tokens: tokens**2,
+    "square root": lambda tokens: 1000 * tokens**0.5,
+    "logarithm": lambda tokens: 1000 * tokens.bit_length(),
+    "full after half": lambda tokens: 64 * min(tokens, 112),
+    "constant": lambda tokens: 64,  # noqa: ARG005
+    "empty": lambda tokens: 0,  # noqa: ARG005
+}
+
+
+@pytest.mark.parametrize("kind", [*LINEAR, *NOT_LINEAR])
+def test_what_grows_linearly(kind: str) -> None:
+    class Sized(Sizes):
+        size = staticmethod({**LINEAR, **NOT_LINEAR}[kind])
+
+    check = reading.bytes_follow_growth
+    case = Case(replace(Sizes.spec, where=Sized), NoSettings(), BASES["llama"])
+    if kind in LINEAR:
+        check(case)
+    else:
+        with pytest.raises(Broken, match="growth is 'linear', and 4, 8, 12, 16 equal pieces leave"):
+            check(case)
+
+
+def test_deltas_are_compared_by_name_whatever_their_order() -> None:
+    first, second = (LowRank(torch.full((1, 1, 2), value), torch.ones(1, 2, 1)) for value in (1.0, 2.0))
+    one, other = Patch(deltas={"a": first, "b": second}), Patch(deltas={"b": second, "a": first})
+    crossed = Patch(deltas={"b": first, "a": second})
+    equal("patches", tensors_of(one), tensors_of(other))
+    with pytest.raises(Broken, match="bit for bit"):
+        equal("patches", tensors_of(one), tensors_of(crossed))
+
+
+def test_a_patch_is_compared_with_its_hidden_slots_and_biases() -> None:
+    keys = (torch.zeros(1, 2, 3, 4),)
+    plain = Patch(prefix=Prefix(keys, keys, torch.tensor([3])))
+    assert plain.prefix is not None
+    for change in ({"mask_BP": torch.ones(1, 3, dtype=torch.bool)}, {"bias_LBHP": (torch.zeros(1, 2, 3),)}):
+        more = Patch(prefix=replace(plain.prefix, **change))
+        with pytest.raises(Broken):
+            equal("patches", tensors_of(more), tensors_of(plain))
+        equal("patches", tensors_of(more), tensors_of(more))
+
+
 def test_the_honest_one_keeps_them_all() -> None:
     spec = replace(Honest.spec, where=Honest)
     checked, refused = cases(spec, spec.Settings())
@@ -281,7 +351,7 @@ def test_check_says_a_verdict_a_line(ttabench: Command, tmp_path: Any) -> None:
     lines = [line for line in ran.out.splitlines() if line]
     assert ran.code == 0
     assert lines[:-1] == [f"kept    {promise}" for promise in PROMISES]
-    assert lines[-1] == f"icl keeps {len(PROMISES)} of {len(PROMISES)} promises, on llama and gpt2 of two layers."
+    assert lines[-1] == f"icl passes {len(PROMISES)} of {len(PROMISES)} checks (2-layer llama and gpt2)."
     file = tmp_path / "deaf.py"
     file.write_text(
         "from ttabench.lm.patch import Patch\nfrom ttabench.methods.base import BaseMethod\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import append, replacing, write_atomically
+from ttabench.core.files import PART, append, replacing, replacing_folder, sweep, write_atomically
 
 
 class Killed(BaseException):
@@ -61,3 +61,18 @@ def test_a_folder_that_is_not_there_is_the_users_fault(tmp_path: Path, write: ob
     assert callable(write)
     with pytest.raises(UserError, match="--out"):
         write(tmp_path / "nowhere" / "a.json", "text")
+
+
+def test_only_what_we_left_half_written_is_swept(tmp_path: Path) -> None:
+    for name in ("movie.mkv.part", ".movie.mkv.part", ".notes.part"):
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".backup.part").mkdir()
+    (tmp_path / ".backup.part" / "letters.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with replacing(tmp_path / "run.json") as file, replacing_folder(tmp_path / "save") as folder:
+        for half in (file, folder):
+            assert half.name.endswith(PART)
+        sweep(tmp_path)
+        assert sorted(tmp_path.rglob("*")) == before
+        file.touch()
+        folder.mkdir()

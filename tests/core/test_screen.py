@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ttabench.core.screen import draw, tell
+from ttabench.core.screen import draw, draw_all, tell
 from ttabench.core.table import Table
 
 WORD = st.text("abcdefghij0123456789.,-_:/%漢", min_size=1, max_size=30)
@@ -22,6 +22,13 @@ def lines(table: Table, width: int) -> list[str]:
     draw(table, screen, narrow=True)
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue().splitlines()
+
+
+def shown_together(shown: list[Table], width: int) -> str:
+    screen = Console(file=io.StringIO(), width=width, highlight=False)
+    draw_all(shown, screen, narrow=True)
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
 
 
 @st.composite
@@ -46,7 +53,7 @@ def test_no_width_splits_a_word(table: Table, width: int) -> None:
     """Of a name or number, nor of a text; a column is there whole, or said to be left out."""
     seen = lines(table, width)
     words = set(" ".join(seen).replace("│", " ").replace(",", " , ").split())
-    left_out = " ".join(seen).partition("Left out")[2]
+    left_out = " ".join(seen).partition("Columns hidden (narrow screen)")[2]
     for place, column in enumerate(table.columns):
         if column.lstrip("#") in left_out:
             assert column in table.spare
@@ -59,7 +66,7 @@ def test_no_width_splits_a_word(table: Table, width: int) -> None:
 @given(tables(), st.integers(40, 120))
 def test_names_and_numbers_stay_on_one_line(table: Table, width: int) -> None:
     seen = lines(table, width)
-    if any("━" in line for line in seen) and not any(line.startswith("Left out") for line in seen):
+    if any("━" in line for line in seen) and not any(line.startswith("Columns hidden") for line in seen):
         for place, column in enumerate(table.columns):
             for row in table.rows if table.whole(column) else ():
                 assert any(row[place] in line for line in seen), (row[place], seen)
@@ -81,7 +88,7 @@ def test_a_narrow_screen_loses_the_frame_then_columns_then_the_table() -> None:
     assert "┃" in at[80]
     assert "┃" not in at[54]
     assert "made" in at[54]
-    assert "Left out for want of width: made." in at[50]
+    assert "Columns hidden (narrow screen): made." in at[50]
     assert "today" not in at[50]
     assert "run 3f0c2a9b71de\n  what it is  one that has\n              many words\n  score" in at[30]
 
@@ -106,3 +113,21 @@ def test_what_is_for_pasting_is_one_line(text: str) -> None:
 
 def test_a_table_without_rows_says_so() -> None:
     assert lines(Table(title="runs", columns=("run",), rows=()), 80) == ["runs", "(none)"]
+
+
+def test_what_a_heading_means_stands_once_and_where_its_column_is() -> None:
+    glossary = {"made": "Made: when.", "#score": "Score: how good."}
+    first = Table(**{**vars(RUNS), "spare": ("made",), "glossary": glossary})
+    wide, narrow = (shown_together([first, first], width) for width in (80, 50))
+    assert wide.count("Made: when.") == wide.count("Score: how good.") == 1
+    assert narrow.count("Score: how good.") == 1
+    assert "Made: when." not in narrow
+    assert "today" not in narrow
+
+
+def test_a_table_that_says_less_stands_in_where_there_is_no_room_for_a_table() -> None:
+    less = Table(title="best", columns=("#score",), rows=(("65.6",),))
+    table = Table(**{**vars(RUNS), "narrower": less})
+    assert "one that has many words" in shown_together([table], 80)
+    assert "many words" not in shown_together([table], 30)
+    assert "65.6" in shown_together([table], 30)

@@ -21,13 +21,14 @@ from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt, tinyllama_shaped
 from tests.tiny_methods import TEXTS, TINY_MAC, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Generate
-from ttabench.cost import Cost, Shape, Workload, shape_from
+from ttabench.cost import Cost, Shape, Workload, shape_from, shape_of
 from ttabench.lm.answering import answer
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
 from ttabench.lm.patching import encoded, follows_text
 from ttabench.lm.tokens import piece_ids, prompt_ids
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.lora.settings import LoraSettings
@@ -75,6 +76,11 @@ CASES: dict[str, tuple[str, Any]] = {
     "mac lora": ("mac", replace(TINY_MAC, modulation="lora", lora_targets=("q_proj", "v_proj", "c_attn"))),
     "mac shared": ("mac", replace(TINY_MAC, share_t5=True, amortiser="scratch:24,2,3,40")),
     "mac nano": ("mac", PRESETS["nano"]),
+    "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
+    "ccm merged": ("ccm", CcmSettings(comp_tokens=2, rank=2, update="merge", sink=True)),
+    "ccm alone": ("ccm", CcmSettings(comp_tokens=2, rank=2, recursive=False, sink=True)),
+    "ccm everywhere": ("ccm", CcmSettings(comp_tokens=2, rank=2, conditional=False)),
+    "ccm of keys": ("ccm", CcmSettings(comp_tokens=2, rank=2, targets=("k_proj",))),
     "lora": ("lora", LoraSettings(rank=4)),
     "lora of keys": ("lora", LoraSettings(rank=4, targets=("k_proj", "up_proj"))),
     "templora": ("templora", TEMPLORA),
@@ -256,3 +262,18 @@ def test_pairs_are_counted_one_by_one(tokens: int, context: int, band: int | Non
     assert tiny.pairs(tokens, context, band) == sum(seen)
     assert replace(tiny, sliding=6).pairs(tokens, context, band) == sum(min(each, 6) for each in seen)
     assert replace(tiny, dense=True).pairs(tokens, context, band) == tokens * (context + tokens)
+
+
+def test_an_answer_of_any_length_is_counted_at_once() -> None:
+    """H2O holds no more slots once its budget is full: every token more costs the same."""
+    llama = shape_of("llama-2-7b")
+
+    def flops(tokens: int) -> int:
+        work = Workload(pieces=(64, 64), prompt_tokens=8, new_tokens=tokens)
+        found = cost_of("h2o", {"heavy": 16, "recent": 16}, llama, work)
+        assert found is not None
+        return int(found.ask_flops)
+
+    steps = [flops(tokens + 1) - flops(tokens) for tokens in (1, 2, 1000)]
+    assert len(set(steps)) == 1
+    assert flops(10**9) == flops(1000) + (10**9 - 1000) * steps[0]

@@ -248,7 +248,7 @@ def test_sizes_worked_out_by_hand(
         ("streamadapter", "llama-3-8b", {}, 32 * 7 * (4 * 8 * 16 * 128 + 16 * 256 * (2 * 128 + 4) / 128)),
         ("generative_adapter", "mistral-7b-instruct", {}, 32 * (4 * 4096 * 1024 + 2 * 1024**2)),
         ("gisting", "llama-7b", {"comp_tokens": 0}, 0),
-        ("ccm", "llama-7b", {"comp_tokens": 0}, 0),
+        ("ccm", "llama-7b", {"comp_tokens": 1}, 4 * 32 * 4096),
     ],
 )
 def test_what_adapting_adds_to_a_token(method: str, model: str, settings: dict[str, Any], beyond: int) -> None:

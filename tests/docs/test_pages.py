@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from tests.docs.pages import DOCS, METHODS, beside, pages
 from tests.places import ROOT
 from ttabench.report.reference import page_of, parts, specs
 
-CONFIG = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
-SNIPPET = re.compile(r'^--8<-- "(.+)"$', re.M)
+PART = re.compile(r"^<!-- part (\S+) -->\n(.*?)^<!-- /part -->$", re.M | re.S)
+RAW = re.compile(r"^--8<--|^:::|^!!!|\]\[[\w.]+\]", re.M)
+"""What only the builder of the site would turn into text."""
+NAMED = re.compile(r"\[`([\w.]+)`\]\(([^)#\s:]+\.py)\)")
 FIGURE = re.compile(r"\d[\d.]* ± [\d.]*\d")
 MEASURED = {"87.5 ± 5.9", "65.6 ± 8.5", "0.0 ± 0.0", "4.4 ± 2.2", "32.6 ± 6.8"}
 """Figures of no suite: what the first lines print (tests/test_readme.py), and one run of SmolLM2 on
@@ -52,7 +55,7 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module = importlib.util.module_from_spec(place)
     place.loader.exec_module(module)
     module.BUILD = tmp_path_factory.mktemp("build")
-    module.main()
+    module.assemble()
     return Path(module.BUILD)
 
 
@@ -79,19 +82,29 @@ def test_every_method_has_a_page_in_its_room_and_no_page_lacks_its_method() -> N
     assert set(found) == wanted
     for name, path in found.items():
         text = path.read_text(encoding="utf-8")
-        assert SNIPPET.findall(text) == [f"methods/{name}.md"], name
+        assert [part for part, _ in PART.findall(text)] == [f"methods/{name}"], name
         assert text.startswith(f"# {name}\n")
         for heading in ("**In words.**", "## Results"):
             assert heading in text, name
 
 
-def test_what_pages_take_in_is_there() -> None:
-    made = parts()
-    wanted = {snippet for text in pages().values() for snippet in SNIPPET.findall(text)}
-    assert set(made) <= wanted, "what is written is shown somewhere"
-    folders = CONFIG["markdown_extensions"]["pymdownx.snippets"]["base_path"]
-    for snippet in wanted - set(made):
-        assert any((ROOT / folder / snippet).is_file() for folder in folders), snippet
+def test_pages_show_what_the_package_knows_now() -> None:
+    shown = {f"{part}.md": text for page in pages().values() for part, text in PART.findall(page)}
+    assert shown == parts(), "run: python docs/assemble.py"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_a_page_reads_as_it_is_on_a_forge(page: str) -> None:
+    assert RAW.findall(re.sub(r"^```.*?^```$", "", pages()[page], flags=re.M | re.S)) == []
+
+
+def test_the_site_shows_docstrings_and_links_names_to_them(assembled: Path) -> None:
+    api = (assembled / "docs/api.md").read_text(encoding="utf-8")
+    assert "\n::: ttabench.lm.patch.State\n" in api
+    assert ".py)" not in api
+    page = (assembled / "docs/extend/new-method.md").read_text(encoding="utf-8")
+    assert "[`State`](../api.md#ttabench.lm.patch.State)" in page
+    assert "| num_virtual_tokens | " in (assembled / "docs/methods/mac.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("spec", specs(), ids=page_of)
@@ -121,18 +134,16 @@ def test_every_figure_is_one_of_the_tables_of_results() -> None:
 
 
 def test_names_in_pages_are_on_the_page_of_the_api() -> None:
-    """What `zensical build --strict` finds, too, where it is installed."""
-    api = pages()["docs/api.md"]
-    shown = set()
-    for entry in re.finditer(r"^::: (\S+)\n(?:    options:\n      members: \[(.*)\]\n)?", api, re.M):
-        names = [f"{entry[1]}.{member}" for member in (entry[2] or "").split(", ") if member] or [entry[1]]
-        for name in names:
-            module, _, attribute = name.rpartition(".")
-            assert hasattr(importlib.import_module(module), attribute), name
-        shown.update(names)
-    linked = {name for text in pages().values() for name in re.findall(r"\]\[(ttabench\.[\w.]+)\]", text)}
-    assert linked
-    assert [name for name in linked if not {name, name.rpartition(".")[0]} & shown] == []
+    """Each is there in the file that its link leads to, and shown with its docstring or that of its class."""
+    shown = {name for name, _ in NAMED.findall(pages()["docs/api.md"])}
+    for page, text in pages().items():
+        for name, target in NAMED.findall(text):
+            file = beside(page, target).resolve().relative_to(ROOT).with_suffix("")
+            module = ".".join(part for part in file.parts if part != "__init__")
+            short = name.removeprefix(f"{module}.")
+            assert attrgetter(short)(importlib.import_module(module)) is not None, (page, name)
+            assert {f"{module}.{short}", f"{module}.{short.rpartition('.')[0]}"} & shown, (page, name)
+    assert len(shown) > 30
 
 
 def test_layout_names_every_room_and_no_other() -> None:

@@ -51,6 +51,12 @@ def test_results_are_what_the_records_say(ttabench: Command) -> None:
         assert all(row in shown for row in rows), suite
 
 
+def test_the_coverage_shown_is_that_of_the_simulation() -> None:
+    shown = block("docs/guide/statistics.md", "coverage")
+    assert shown.startswith("| answers | draws |")
+    assert (ROOT / "results/bench_coverage.md").read_text("utf-8").endswith(shown)
+
+
 def test_every_suite_is_named() -> None:
     named = set(re.findall(r"`([\w-]+)`", pages()["docs/results.md"]))
     tables = {path.stem for path in (ROOT / "results").glob("*.md") if not path.stem.startswith("bench_")}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("lm_eval")
 
@@ -22,13 +23,14 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from tests.lm.test_texts import _sentencepiece
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.harness import AdaptedLM, command, evaluate
 from ttabench.harness import model as model_module
 from ttabench.harness.prompts import Prompts
-from ttabench.harness.splitting import Encode, common_cut, pieces, seam
+from ttabench.harness.splitting import Encode, common_cut, observes, parts, seam
 from ttabench.lm.batching import AUTO, START, BatchSize
 from ttabench.lm.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
@@ -135,6 +137,14 @@ def test_closed_book_with_demonstrations_is_the_base_model_without(lm: LM) -> No
     assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
 
 
+def test_a_query_that_begins_the_window_has_the_tokens_of_a_text() -> None:
+    lm = LM(tiny_llama().model, _sentencepiece(), "a blank in front of every text")
+    ours, theirs = run(adapted("none", lm), task()), run(hf(lm), task(num_fewshot=0))
+    assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
+    full = run(adapted("icl", lm), task())
+    assert [v for v, _ in answers(full)] == pytest.approx([v for v, _ in answers(run(hf(lm), task()))], abs=1e-4)
+
+
 def test_a_method_that_looks_at_the_question() -> None:
     lm = tiny_llama()
     one, many = adapted("mac", lm), adapted("mac", lm)
@@ -192,6 +202,8 @@ def test_evaluate_by_model_arguments() -> None:
     hub = {**TASK, **CHOICES, "task": "away", "dataset_path": "no-such-owner/no-such-data"}
     with pytest.raises(UserError, match="could not be loaded"):
         evaluate(model_args="method=none", tasks=[hub], task_manager=manager())
+    with pytest.raises(UserError, match="answers by prompt alone"):
+        evaluate(model_args="method=none", tasks=[task()], task_manager=manager(), use_cache="answers")
     with pytest.raises(UserError, match="not a registered task"):
         evaluate(model_args="method=none", tasks=["toyy"], task_manager=manager())
 
@@ -311,13 +323,34 @@ def test_sampling_is_refused() -> None:
         adapted("icl", tiny_llama()).generate_until(requests)
 
 
+@pytest.mark.parametrize("kind", ["loglikelihood", "loglikelihood_rolling", "generate_until"])
+def test_a_request_whose_logits_are_no_numbers_is_named(lm: LM, kind: str) -> None:
+    more = {"loglikelihood": (" no",), "loglikelihood_rolling": (), "generate_until": ({"max_gen_toks": 2},)}[kind]
+    requests = [Instance(kind, {}, (f"Is a {word} a bird?", *more), 0, ("toy", doc, 1))
+                for doc, word in enumerate(["wren", "lynx", "moth"])]  # fmt: skip
+    model = adapted("none", lm)
+    assert len(getattr(model, kind)(requests)) == 3
+    ids = [set(lm.encode(request.args[0])) for request in requests]
+    fault = min(ids[1] - ids[0] - ids[2])
+
+    def broken(module: torch.nn.Module, ids: tuple[torch.Tensor], out: torch.Tensor) -> torch.Tensor:
+        return out.masked_fill((ids[0] == fault)[..., None], float("nan"))
+
+    handle = lm.model.get_input_embeddings().register_forward_hook(broken)
+    with pytest.raises(
+        UserError, match=r"query 'toy/1: Is a lynx a bird\?' are not finite .* without the method either"
+    ):
+        getattr(model, kind)(requests)
+    handle.remove()
+
+
 def test_where_a_prompt_is_cut() -> None:
     assert common_cut(["a\n\nb\n\nc", "a\n\nb\n\nd"], "\n\n") == 6
     assert common_cut(["a\n\nb", "b\n\nb"], "\n\n") == 0
     assert common_cut([], "\n\n") == 0
     for text in ("a\n\nb\n\n", "a\n\nb", "\n\na\n\n\n\nb\n\n", "a", "\n\n"):
-        assert text.startswith("".join(piece.joiner + piece.text for piece in pieces(text, "\n\n")))
-    assert [piece.text for piece in pieces("a\n\nb\n\n", "\n\n")] == ["a", "b"]
+        assert text.startswith("".join(joiner + piece for piece, joiner in parts(text, "\n\n")))
+    assert [piece.text for piece in observes("a\n\nb\n\n", "\n\n")] == ["a", "b"]
 
 
 class _Words(LM):
@@ -349,7 +382,7 @@ def _encoding(lm: LM) -> Encode:
 def test_a_seam_keeps_the_tokens_of_the_whole(make: Callable[[], LM], prefix: str) -> None:
     lm = make()
     contexts = [prefix + query for query in ("e f:", "g:", " h")]
-    found = seam(_encoding(lm), prefix, "\n\n", contexts)
+    found = seam(_encoding(lm), prefix, parts(prefix, "\n\n"), contexts)
     read = [token for piece in found.pieces for token in piece.ids]
     for context in contexts:
         assert read + lm.encode(context[found.anchor :])[len(found.anchor_ids) :] == lm.encode(context)
@@ -363,6 +396,6 @@ def test_a_tokenizer_without_a_seam_is_refused() -> None:
             return [self.seen.index(text)]
 
     with pytest.raises(UserError, match="split=none"):
-        seam(_encoding(OneToken()), "a\n\n", "\n\n", ["a\n\nb"])
+        seam(_encoding(OneToken()), "a\n\n", [("a", "")], ["a\n\nb"])
     with pytest.raises(UnknownName):
         Prompts(split="half")

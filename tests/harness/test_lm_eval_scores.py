@@ -179,15 +179,23 @@ def check(lm: LM, held: Files, scratch: Path, shots: int, chat: bool) -> None:
     shown = [held.train[int(key.partition("/")[2])] for key in keys]
     means, documents = theirs(lm, held, shown, scratch, chat)
     assert len(mine) == len(documents) == len(held.asked)
-    for sample, document in zip(mine, documents, strict=True):
+    tied = set()
+    for i, (sample, document) in enumerate(zip(mine, documents, strict=True)):
         expected = [logprob for logprob, _ in document["filtered_resps"]]
         assert list(sample.answer.logprobs) == pytest.approx(expected, abs=1e-4)
+        best, second = sorted(expected, reverse=True)[:2]
+        if best - second < 1e-4:  # which of the two is chosen, rounding decides
+            tied.add(i)
+    assert len(tied) <= 1
     metrics = [metric for metric in ("acc", "acc_norm") if f"{metric},none" in means]
     assert metrics == [metric for metric in ("acc", "acc_norm") if metric in load_card(held.card).metrics]
     for metric in metrics:
         values = [sample.metrics[metric] for sample in mine]
-        assert values == [document[metric] for document in documents]
-        assert sum(values) / len(values) == pytest.approx(means[f"{metric},none"])
+        scores = [document[metric] for document in documents]
+        assert [values[i] for i in range(len(values)) if i not in tied] == [
+            scores[i] for i in range(len(scores)) if i not in tied
+        ]
+        assert sum(scores) / len(scores) == pytest.approx(means[f"{metric},none"])
 
 
 @pytest.fixture(scope="module", params=MODELS)

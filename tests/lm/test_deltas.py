@@ -11,10 +11,11 @@ from torch import Tensor
 from tests.lm.test_patching import close, full_patch, low_rank, plain, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.lm.deltas import deltas_applied, merged
+from ttabench.lm.generation import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
-from ttabench.lm.patching import encoded, forward
-from ttabench.lm.scoring import token_logprobs
+from ttabench.lm.patching import encoded, forward, patch_rows, select_rows
+from ttabench.lm.scoring import choose, token_logprobs
 
 
 def all_maps(lm: LM, rows: int = 1) -> dict[str, Delta]:
@@ -103,7 +104,7 @@ def test_marks_of_another_length_are_refused() -> None:
         pytest.raises(AssertionError, match="marks of 5 tokens on a forward of 6"),
     ):
         forward(lm, Patch(), text(1, 6))
-    weight = {f"{lm.linear_names()[0]}.weight": Dense(torch.zeros(32, 32))}
+    weight = {f"{lm.linear_names()[0]}.weight": Dense(torch.zeros(1, 32, 32))}
     with pytest.raises(AssertionError, match="every token"), deltas_applied(lm, weight, 1, torch.ones(1, 5)):
         pass
 
@@ -190,9 +191,130 @@ def test_two_names_of_one_tied_parameter_add_up() -> None:
     name = "transformer.wte.weight"
     change = torch.full_like(lm.model.get_parameter(name), 0.1)
     change[::2] = -0.1
-    nested = {name: Dense(change)}
+    nested = {name: Dense(change[None])}
     with deltas_applied(lm, nested, 1), deltas_applied(lm, nested, 1):
         found = forward(lm, Patch(), ids)[0]
-    both = {name: Dense(change), "lm_head.weight": Dense(change)}
+    both = {name: Dense(change[None]), "lm_head.weight": Dense(change[None])}
     close(forward(lm, Patch(deltas=both), ids)[0], found)
-    close(forward(lm, Patch(deltas={name: Dense(2 * change)}), ids)[0], found)
+    close(forward(lm, Patch(deltas={name: Dense(2 * change[None])}), ids)[0], found)
+
+
+def rows_of_dense(lm: LM, rows: int) -> dict[str, Delta]:
+    """Dense deltas of several rows: of a norm, a map and a bias where there is one; with a low-rank one of that map."""
+    drawn, name = torch.Generator().manual_seed(8), lm.linear_names()[0]
+    vectors = [each for each, held in lm.model.named_parameters() if held.dim() == 1]
+    found: dict[str, Delta] = {name: low_rank(lm, name, rows)}
+    for each in {vectors[0], vectors[1], f"{name}.weight"}:
+        found[each] = Dense(torch.randn(rows, *lm.model.get_parameter(each).shape, generator=drawn) * 0.1)
+    return found
+
+
+@pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
+def test_every_row_has_its_own_dense_delta(lm: LM, grad: bool) -> None:
+    """A batch is what its rows are alone, and no row is what it would be under the delta of another."""
+    patch = Patch(prefix=random_prefix(lm, 3), deltas=rows_of_dense(lm, 3))
+    ids_BT = text(1, 7).expand(3, -1)
+    assert patch_rows(patch) == patch_rows(Patch(deltas=rows_of_dense(lm, 3))) == 3
+    with torch.set_grad_enabled(grad):
+        together = forward(lm, patch, ids_BT)[0]
+        for row in range(3):
+            alone = select_rows(patch, [row])
+            assert patch_rows(alone) == 1
+            close(together[row : row + 1], forward(lm, alone, ids_BT[:1])[0])
+    same_prefix = replace(patch, prefix=random_prefix(lm, 1))
+    apart = forward(lm, same_prefix, ids_BT)[0]
+    assert min(float((apart[one] - apart[other]).abs().max()) for one, other in ((0, 1), (0, 2), (1, 2))) > 1e-2
+
+
+def test_rows_of_dense_deltas_are_scored_and_written_under(lm: LM) -> None:
+    """Rows of other lengths, options that fork, tokens one by one."""
+    patch = encoded(lm, Patch(deltas=rows_of_dense(lm, 3)))
+    items = [([65, 66], [67, 68, 69]), ([70], [71]), ([72, 73, 74, 75], [76, 77])]
+    questions = [(prompt, [target, target[:1]]) for prompt, target in items]
+    prompts = [prompt for prompt, _ in items]
+    scored, chosen = token_logprobs(lm, patch, items), choose(lm, patch, questions)
+    written = generate(lm, patch, prompts, max_new_tokens=4)
+    for row, item in enumerate(items):
+        alone = select_rows(patch, [row])
+        close(scored[row], token_logprobs(lm, alone, [item])[0])
+        close(chosen[row], choose(lm, alone, [questions[row]])[0])
+        assert written[row] == generate(lm, alone, [prompts[row]], max_new_tokens=4)[0]
+        other = select_rows(patch, [(row + 1) % 3])
+        assert (scored[row] - token_logprobs(lm, other, [item])[0]).abs().max() > 1e-3
+
+
+def test_a_gradient_reaches_every_row_of_a_dense_delta_and_no_other(lm: LM) -> None:
+    name = f"{lm.linear_names()[0]}.weight"
+    leaf = torch.zeros(3, *lm.model.get_parameter(name).shape, requires_grad=True)
+    logits = forward(lm, Patch(deltas={name: Dense(leaf)}), text(3, 5))[0]
+    assert torch.equal(logits, forward(lm, Patch(), text(3, 5))[0]), "deltas of zeros change nothing"
+    (slope,) = torch.autograd.grad(logits[1].logsumexp(-1).sum(), leaf)
+    assert [bool(row.any()) for row in slope] == [False, True, False]
+
+
+def test_deltas_of_several_rows_add_up_and_stay_out_of_the_weights(lm: LM) -> None:
+    name = f"{lm.linear_names()[0]}.weight"
+    rows, shared = (torch.full((count, *lm.model.get_parameter(name).shape), 0.02) for count in (3, 1))
+    rows = rows * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
+    both = Patch(deltas={name: Dense(rows)}) + Patch(deltas={name: Dense(shared)})
+    expected = forward(lm, both, text(3, 5))[0]
+    with deltas_applied(lm, {name: Dense(shared)}, 3), deltas_applied(lm, {name: Dense(rows)}, 3):
+        close(forward(lm, Patch(), text(3, 5))[0], expected)
+    with merged(lm, both) as rest:
+        assert list(rest.deltas) == [name]
+        assert torch.equal(forward(lm, rest, text(3, 5))[0], expected)
+    assert not any(module._forward_hooks for module in lm.model.modules())
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_rows_of_dense_deltas_are_those_of_the_batch(lm: LM, rows: int) -> None:
+    name = f"{lm.linear_names()[0]}.weight"
+    deltas = {name: Dense(torch.zeros(rows, *lm.model.get_parameter(name).shape))}
+    with pytest.raises(AssertionError, match=f"{rows} rows on a batch of 3"), deltas_applied(lm, deltas, 3):
+        pass
+    flat = {name: Dense(torch.zeros_like(lm.model.get_parameter(name)))}
+    with pytest.raises(AssertionError, match="delta"), deltas_applied(lm, flat, 1):
+        pass
+
+
+def test_the_head_has_one_delta_of_all_rows() -> None:
+    """Logits are taken of chosen tokens, whose rows are not apart; a tied embedding is the head, too."""
+    for lm, name in ((tiny_llama(), "lm_head.weight"), (tiny_gpt2(), "transformer.wte.weight")):
+        deltas = {name: Dense(torch.zeros(2, *lm.model.get_parameter(name).shape))}
+        with pytest.raises(AssertionError, match="head"), deltas_applied(lm, deltas, 2):
+            pass
+
+
+ITEMS: list[tuple[list[int], list[int]]] = [([1], [2, 3]), ([4, 6], [5])]
+"""Prompts and targets, which leave the head three tokens of two rows."""
+
+
+def of_head(lm: LM, rows: int) -> LowRank:
+    generator = torch.Generator().manual_seed(rows)
+    vocab, width = lm.model.get_output_embeddings().weight.shape
+    a_BRI = torch.randn(rows, 2, width, generator=generator)
+    return LowRank(a_BRI, torch.randn(rows, vocab, 2, generator=generator))
+
+
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 1), (1, 2)])
+def test_the_head_has_no_low_rank_delta_of_several_rows_either(lm: LM, sizes: tuple[int, int]) -> None:
+    rows = [of_head(lm, size) for size in sizes]
+    deltas = {lm.linear_names()[0]: low_rank(lm, lm.linear_names()[0], 2),
+              "lm_head": LowRank(rows[0].a_BRI, rows[1].b_BOR)}  # fmt: skip
+    with pytest.raises(AssertionError, match="lm_head: a delta of the head is of all rows alike"):
+        token_logprobs(lm, Patch(deltas=deltas), ITEMS)
+    assert not any(module._forward_hooks for module in lm.model.modules())
+
+
+@torch.no_grad()
+def test_a_low_rank_delta_of_the_head_that_all_rows_share(lm: LM) -> None:
+    delta, ids_BT, given = of_head(lm, 1), text(2, 6), []
+    handle = lm.model.get_output_embeddings().register_forward_hook(lambda _m, args, _o: given.append(args[0]))
+    logits_BTV = forward(lm, Patch(), ids_BT)[0]
+    handle.remove()
+    under_BTV = forward(lm, Patch(deltas={"lm_head": delta}), ids_BT)[0]
+    close(under_BTV, logits_BTV + given[0] @ delta.a_BRI[0].T @ delta.b_BOR[0].T, atol=1e-3)
+    assert (under_BTV - logits_BTV).abs().max() > 0.1
+    found = token_logprobs(lm, Patch(deltas={"lm_head": delta}), ITEMS)
+    for item, values in zip(ITEMS, found, strict=True):
+        close(token_logprobs(lm, Patch(deltas={"lm_head": delta}), [item])[0], values, atol=1e-3)

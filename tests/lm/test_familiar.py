@@ -30,7 +30,14 @@ def test_nano_was_made_for_its_world(nano: LM, task: str) -> None:
 @pytest.mark.parametrize("text", [ENGLISH, *OTHERS])
 def test_and_for_no_other_language(nano: LM, text: str) -> None:
     (note,) = unfamiliar(nano, [text])
-    assert note.startswith("nano cuts the words of this text into pieces of ")
+    assert note.startswith("nano hardly knows this kind of text (")
+    assert note.endswith("; use --model smollm2-135m-qa for English")
+
+
+def test_another_model_is_not_sent_to_itself(nano: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nano, "name", "smollm2-135m-qa")
+    (note,) = unfamiliar(nano, [OTHERS[0]])
+    assert note.endswith("its answers say little about the method")
 
 
 def test_little_and_random_and_bytes_tell_nothing(nano: LM, monkeypatch: pytest.MonkeyPatch) -> None:

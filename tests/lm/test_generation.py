@@ -91,7 +91,7 @@ def test_a_changed_head_decides_the_answer() -> None:
     weight = lm.model.get_parameter("lm_head.weight")
     delta = torch.zeros_like(weight)
     delta[:] = -weight
-    patch = Patch(deltas={"lm_head.weight": Dense(delta)})
+    patch = Patch(deltas={"lm_head.weight": Dense(delta[None])})
     assert generate(lm, patch, [[65, 66]], max_new_tokens=3) == [[0, 0, 0]], "equal logits: the first wins"
 
 

@@ -57,6 +57,22 @@ def test_the_tokenizer_is_that_of_the_file(file: Path) -> None:
     assert lm.decode(lm.encode("he in 12\n\n中")) == "he in 12\n\n中"
 
 
+def test_what_lies_beside_a_file_plays_no_part(file: Path) -> None:
+    """transformers would take it for the model's, and so would every later run: the copy is known by the file alone."""
+    beside: dict[str, object] = {
+        "adapter_config.json": {"base_model_name_or_path": "nobody/none", "peft_type": "LORA"},
+        "config.json": {"attn_implementation": "somebody/kernel", "auto_map": {"AutoConfig": "own.Own"}},
+        "generation_config.json": {"eos_token_id": 3},
+        "tokenizer_config.json": {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "chat_template": "theirs"},
+    }
+    for name, values in beside.items():
+        (file.parent / name).write_text(json.dumps(values))
+    (file.parent / "chat_template.jinja").write_text("theirs, too")
+    lm = load(str(file), device="cpu")
+    assert lm.eos_ids == {lm.vocab_size - 1}
+    assert lm.tokenizer.chat_template == gguf_file.TEMPLATE
+
+
 def test_digits_stand_apart_where_the_file_says_so(tmp_path: Path) -> None:
     splits = {}
     for pre in ("gpt-2", "smollm"):

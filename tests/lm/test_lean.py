@@ -106,7 +106,7 @@ def deltas_of(lm: LM, rows: int) -> dict[str, Any]:
         "embed_tokens.weight",
     ):
         weight = lm.model.get_parameter(f"model.{name}")
-        found[f"model.{name}"] = Dense(torch.randn(weight.shape, generator=torch.Generator().manual_seed(3)) * 0.1)
+        found[f"model.{name}"] = Dense(torch.randn(1, *weight.shape, generator=torch.Generator().manual_seed(3)) * 0.1)
     return found
 
 

@@ -19,12 +19,14 @@ from torch import Tensor
 
 from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
+from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
 from ttabench.methods import checkpoints, states
 from ttabench.methods.registry import find
+from ttabench.methods.state_header import header_digest
 
 Tensors = dict[str, Tensor]
 WEIGHTS = "model.safetensors"
@@ -228,6 +230,23 @@ def test_too_large_a_model_is_one_line(folder: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+def test_a_size_that_no_machine_has_is_said_as_the_configuration_claims_it(folder: Path) -> None:
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**said, "vocab_size": 2**31, "hidden_size": 2**20}))
+    with pytest.raises(UserError, match="does not fit into memory: it takes 8,388,608 GiB"):
+        load(str(folder), device="cpu")
+
+
+def test_two_tokens_of_one_id_are_refused(folder: Path) -> None:
+    said = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = said["model"]["vocab"]
+    first, second = list(vocabulary)[:2]
+    vocabulary[second] = vocabulary[first]
+    (folder / "tokenizer.json").write_text(json.dumps(said))
+    with pytest.raises(UserError, match=f"has 2 tokens of the id {vocabulary[first]}"):
+        load(str(folder), device="cpu")
+
+
 def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     lm = tiny_llama()
     spec = find("lora")
@@ -245,6 +264,14 @@ def test_a_checkpoint_that_is_not_finite_is_refused(tmp_path: Path) -> None:
 def test_a_state_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     tensors = {"ids": torch.arange(3), "values": torch.tensor([1.0, math.inf])}
     belongs = {"method": "icl", "fingerprint": "f", "checkpoint": "", "settings": {}}
-    states.save_state(tmp_path, State(rows=1, tensors=tensors, meta={}), belongs)
+    with pytest.raises(UserError, match=r"Tensor values of the state is not finite"):
+        states.save_state(tmp_path, State(rows=1, tensors=tensors, meta={}), belongs)
+    whole = {**tensors, "values": torch.ones(2)}
+    states.save_state(tmp_path, State(rows=1, tensors=whole, meta={}), belongs)
+    assert torch.equal(states.load_state(tmp_path, belongs).tensors["values"], whole["values"])
+    save_file(tensors, tmp_path / states.TENSORS_FILE)
+    said = json.loads((tmp_path / "state.json").read_text())
+    said["files"][states.TENSORS_FILE] = digest(tmp_path / states.TENSORS_FILE)
+    (tmp_path / "state.json").write_text(json.dumps({**said, "digest": header_digest(said)}))
     with pytest.raises(UserError, match=r"Tensor values of the state .* not finite"):
         states.load_state(tmp_path, belongs)

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+from transformers import MistralConfig, MistralForCausalLM
 
-from tests.places import fixture_file
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm import attention, fused
@@ -37,8 +27,6 @@ from ttabench.lm.patching import (
     text_start,
 )
 from ttabench.lm.window import Window
-
-FIXTURE = fixture_file("mac.safetensors")
 
 
 def text(rows: int, length: int, seed: int = 1) -> Tensor:
@@ -167,7 +155,7 @@ def test_hooked_low_rank_equals_merged_weights(lm: LM) -> None:
     dense = {}
     for name, delta in deltas.items():
         product_OI = (delta.b_BOR @ delta.a_BRI)[0]
-        dense[f"{name}.weight"] = Dense(product_OI.T if "gpt2" in lm.name else product_OI)
+        dense[f"{name}.weight"] = Dense((product_OI.T if "gpt2" in lm.name else product_OI)[None])
     hooked_BTV = forward(lm, Patch(deltas=deltas), ids_BT)[0]
     close(hooked_BTV, forward(lm, Patch(deltas=dense), ids_BT)[0], atol=1e-3)
     assert not torch.allclose(hooked_BTV, plain(lm, ids_BT), atol=1e-2)
@@ -178,7 +166,7 @@ def test_deltas_are_undone_after_an_exception(lm: LM) -> None:
     expected_BTV = plain(lm, ids_BT)
     name = lm.linear_names()[0]
     weight = f"{lm.linear_names()[1]}.weight"
-    deltas = {name: low_rank(lm, name, 1), weight: Dense(torch.ones_like(before[weight]))}
+    deltas = {name: low_rank(lm, name, 1), weight: Dense(torch.ones_like(before[weight])[None])}
 
     def fail() -> None:
         with deltas_applied(lm, deltas, 1):
@@ -208,7 +196,7 @@ def test_zero_deltas_equal_base(lm: LM) -> None:
     features_in, features_out = lm.linear_shape(name)
     zero = {
         name: LowRank(torch.randn(2, 3, features_in), torch.zeros(2, features_out, 3)),
-        f"{name}.weight": Dense(torch.zeros_like(lm.model.get_parameter(f"{name}.weight"))),
+        f"{name}.weight": Dense(torch.zeros_like(lm.model.get_parameter(f"{name}.weight"))[None]),
     }
     assert torch.equal(forward(lm, Patch(deltas=zero), ids_BT)[0], forward(lm, Patch(), ids_BT)[0])
 
@@ -229,7 +217,7 @@ def test_gradients_reach_prefix_tokens_and_deltas(lm: LM) -> None:
     dense = torch.zeros_like(lm.model.get_parameter(f"{lm.linear_names()[1]}.weight"), requires_grad=True)
     leaves = [prefix.keys_LBHPD[0].requires_grad_(), prefix.values_LBHPD[1].requires_grad_()]
     leaves += [delta.a_BRI.requires_grad_(), delta.b_BOR.requires_grad_(), dense]
-    patch = Patch(text(1, 4), None, prefix, {name: delta, f"{lm.linear_names()[1]}.weight": Dense(dense)})
+    patch = Patch(text(1, 4), None, prefix, {name: delta, f"{lm.linear_names()[1]}.weight": Dense(dense[None])})
     ids_BT, mask_BT = text(2, 6), torch.tensor([[True] * 6, [False] * 2 + [True] * 4])
     forward(lm, patch, ids_BT, mask_BT)[0][mask_BT].logsumexp(-1).sum().backward()
     assert all(leaf.grad is not None and leaf.grad.isfinite().all() and leaf.grad.any() for leaf in leaves)
@@ -335,41 +323,6 @@ def test_another_attention_still_works(lm: LM) -> None:
     close(forward(lm, patch, ids_BT)[0], ours_BTV)
 
 
-def fixture_lm(tensors: dict[str, Tensor], kind: str) -> LM:
-    config = json.loads(fixture_file("mac.json").read_text())["config"][kind]
-    model = GPT2LMHeadModel(GPT2Config(**config)) if kind == "gpt2" else LlamaForCausalLM(LlamaConfig(**config))
-    root = f"base_{kind}/"
-    state = {name.removeprefix(root): t for name, t in tensors.items() if name.startswith(root)}
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert set(missing) <= {"lm_head.weight"}
-    model.tie_weights()
-    lm = LM.__new__(LM)  # the fixture's vocabulary of 60 has no tokenizer
-    made = tiny_gpt2() if kind == "gpt2" else tiny_llama()
-    lm.__dict__.update(made.__dict__)
-    lm.model = model.eval().requires_grad_(False)
-    lm.max_positions, lm.layers, lm.vocab_size = 64, 2, 60
-    return lm
-
-
-@pytest.mark.parametrize(("kind", "key"), [("gpt2", "out/qa_logits"), ("llama", "out/qa_logits_llama")])
-@pytest.mark.parametrize("masked", [True, False])
-def test_prefix_reproduces_the_released_mac_logits(kind: str, key: str, masked: bool) -> None:
-    tensors = load_file(FIXTURE)
-    lm = fixture_lm(tensors, kind)
-    prompts = tensors["out/prompts"]
-    rows, slots = prompts.shape[2], prompts.shape[4]
-    prefix = Prefix(tuple(prompts[:, 0]), tuple(prompts[:, 1]), torch.full((rows,), slots))
-    mask_BT = tensors["input/qa_attention"].bool()
-    ids_BT = tensors["input/qa_ids"]
-    logits_BTV, _ = forward(lm, Patch(prefix=prefix), ids_BT, mask_BT if masked else None)
-    torch.testing.assert_close(logits_BTV[mask_BT], tensors[key][mask_BT], atol=1e-5, rtol=1e-4)
-    if kind == "gpt2":
-        bare_BTV, _ = forward(lm, Patch(), ids_BT, mask_BT)
-        expected = tensors["out/qa_logits_noprompt"]
-        torch.testing.assert_close(bare_BTV[mask_BT], expected[mask_BT], atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
 def test_reading_on_in_two_parts_equals_a_mask(
@@ -397,7 +350,7 @@ def test_patches_add_up(lm: LM, rows: tuple[int, int]) -> None:
     assert second.tokens_BT is not None
     mask_BT = torch.ones_like(second.tokens_BT, dtype=torch.bool)
     mask_BT[-1, -1] = False
-    dense = {weight: Dense(torch.full_like(lm.model.get_parameter(weight), 0.01))}
+    dense = {weight: Dense(torch.full_like(lm.model.get_parameter(weight), 0.01)[None])}
     one = replace(first, deltas={map_name: first.deltas[map_name], **dense})
     two = Patch(second.tokens_BT.flip(1), mask_BT, None, {map_name: low_rank(lm, map_name, rows[1], 9), **dense})
     both = one + two

@@ -74,8 +74,8 @@ def test_every_token_has_its_own_gradient(lm: LM, rows: int) -> None:
     """A loss that weighs tokens: values, their sum and the gradient, in one batch and text by text."""
     patch = full_patch(lm, rows) if rows else Patch()
     name = lm.linear_names()[1]
-    patch = replace(patch, deltas={**patch.deltas, f"{name}.weight": Dense(lm.model.get_submodule(name).weight * 0.1)})
-    leaf = patch.deltas[f"{name}.weight"].delta.requires_grad_()
+    leaf = (lm.model.get_submodule(name).weight[None] * 0.1).requires_grad_()
+    patch = replace(patch, deltas={**patch.deltas, f"{name}.weight": Dense(leaf)})
     weights = [torch.rand(len(target), requires_grad=True) for _, target in ITEMS]
     found = target_logprobs(lm, patch, ITEMS)
     alone = [by_hand(lm, select_rows(patch, [index]) if rows > 1 else patch, *item) for index, item in enumerate(ITEMS)]

@@ -55,11 +55,11 @@ def learned(lm: LM, weights: list[Tensor], names: list[str]) -> Tensor:
     """Loss of a question after one weighted gradient step on each document (CaMeLS, arXiv 2305.15076)."""
     deltas = {name: torch.zeros_like(lm.model.get_parameter(name), requires_grad=True) for name in names}
     for document, weight_N in zip(DOCUMENTS, weights, strict=True):
-        patch = Patch(deltas={name: Dense(delta) for name, delta in deltas.items()})
+        patch = Patch(deltas={name: Dense(delta[None]) for name, delta in deltas.items()})
         (values_N,) = target_logprobs(lm, patch, [(document[:1], document[1:])])
         slopes = torch.autograd.grad(-(weight_N * values_N).mean(), [*deltas.values()], create_graph=True)
         deltas = {name: deltas[name] - RATE * slope for name, slope in zip(names, slopes, strict=True)}
-    (answer,) = target_logprobs(lm, Patch(deltas={name: Dense(d) for name, d in deltas.items()}), [QUESTION])
+    (answer,) = target_logprobs(lm, Patch(deltas={name: Dense(d[None]) for name, d in deltas.items()}), [QUESTION])
     return -answer.mean()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.methods.test_eviction import call, dense_sums, fixture
+from tests.methods.test_eviction import dense_sums
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.types import Observe
@@ -22,8 +22,7 @@ from ttabench.lm.patching import encoded, select_rows
 from ttabench.lm.scoring import choose, nll, score_options, token_logprobs
 from ttabench.lm.tokens import piece_ids
 from ttabench.lm.window import Window
-from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.h2o import H2O, HeavyHitters, evicted
+from ttabench.methods.eviction.h2o import H2O, HeavyHitters
 from ttabench.methods.eviction.rotary import rotates
 from ttabench.methods.eviction.scores import ColumnSums, grouped
 from ttabench.methods.eviction.settings import H2OSettings
@@ -115,29 +114,6 @@ def test_kept_slots_are_those_of_a_loop_over_tokens_and_heads(gqa: bool, monkeyp
         seen.clear()
         index = rule_of(prefix).kept.index
         assert all(index[x, 0, h].tolist() == sorted(scores[x, h]) for x in layers for h in heads)
-
-
-@pytest.mark.parametrize("case", ["mha", "mha_prefill", "gqa"])
-def test_decoding_keeps_what_the_published_rule_keeps(case: str) -> None:
-    """The rows of a batch stand for layers: the rule knows no difference."""
-    spec, t = fixture("h2o", case)
-    rows, first = spec["layers"], spec["first_step_tokens"]
-    places = torch.arange(first, dtype=torch.int32).expand(1, rows, spec["kv_heads"], -1)
-    sums = grouped(dense_sums(t["q"][:, :, :first], t["k"][:, :, :first]), spec["kv_heads"], "sum")
-    keys = t["k"][None, :, :, :first]
-    read = EvictedCache(keys, keys, places, torch.full((rows,), first), sums[None])
-    heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
-    rule = HeavyHitters(evicted(read, heavy, recent), None, (spec["hh_size"], spec["recent_size"]))
-    for number in range(first, spec["tokens"]):
-        held = torch.cat([rule.kept.keys[0], t["k"][:, :, number : number + 1]], dim=2)
-        step = rule.step(torch.ones(rows, 1, dtype=torch.bool))
-        step(call(t["q"][:, :, number : number + 1], held))
-        rule = rule_of(step.left(Prefix((held,), (held,), torch.full((rows,), number + 1)), evict=True))
-        expected = t["kept_after_step"][:, number + 1 - first]
-        assert torch.equal(rule.kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1))
-    assert rule.kept.scores is not None
-    group = spec["heads"] // spec["kv_heads"]
-    torch.testing.assert_close(rule.kept.scores[0] / group, t["score"], **NOISE)
 
 
 @pytest.mark.parametrize("settings", [SMALL, H2OSettings(), H2OSettings(heavy=6, recent=6, positions="cache")])

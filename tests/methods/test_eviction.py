@@ -1,32 +1,18 @@
-"""Which slots stay: SnapKV and H2O against numbers of the published rules, and against a dense computation."""
+"""Which slots stay: scores against a dense computation, ties, pooling, shares and rotation."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.places import fixture_file
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm.attention import Call
 from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.h2o import evicted
 from ttabench.methods.eviction.rotary import Rotary
-from ttabench.methods.eviction.scores import column_sums, grouped, kept_slots, newest, pooled, tokens_of
-from ttabench.methods.eviction.settings import SnapKVSettings
-from ttabench.methods.eviction.snapkv import ranked
+from ttabench.methods.eviction.scores import column_sums, kept_slots, pooled, tokens_of
 from ttabench.methods.parts.amount import check_amount
-
-
-def fixture(name: str, case: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    spec = json.loads(fixture_file(f"{name}.json").read_text())["cases"][case]
-    tensors = load_file(fixture_file(f"{name}.safetensors"))
-    return spec, {key.removeprefix(f"{case}/"): t for key, t in tensors.items() if key.startswith(f"{case}/")}
 
 
 def call(query: Tensor, key: Tensor, mask: Tensor | None = None) -> Call:
@@ -45,52 +31,6 @@ def dense_sums(query: Tensor, key: Tensor) -> Tensor:
     past = key.shape[2] - query.shape[2]
     seen = torch.ones(scores.shape[-2:]).tril(past).bool()
     return scores.masked_fill(~seen, -torch.inf).softmax(-1).sum(-2)
-
-
-@pytest.mark.parametrize("case", ["mha_avg5", "mha_max7", "gqa_mean_avg5", "gqa_perhead_avg5", "gqa_mean_max7"])
-def test_snapkv_keeps_what_the_published_rule_keeps(case: str) -> None:
-    spec, t = fixture("snapkv", case)
-    tokens, window = spec["tokens"], torch.full((spec["layers"],), spec["window"])
-    counted = newest(torch.ones(spec["layers"], tokens, dtype=torch.bool), window)
-    settings = SnapKVSettings(
-        budget=spec["capacity"],
-        window=spec["window"],
-        kernel=spec["kernel"],
-        pool=spec["pooling"],
-        group="mean" if spec["gqa"] == "group_mean" else "per_query",
-    )
-    # The layers of the fixture stand for batch rows: the rule knows no difference.
-    scores = ranked(column_sums(call(t["q"], t["k"]), counted)[None], whole(t["k"]), window, settings)
-    torch.testing.assert_close(scores[0, ..., : -spec["window"]], t["score"], atol=1e-6, rtol=1e-4)
-    kept = kept_slots(scores, torch.full((spec["layers"],), spec["capacity"]))[0]
-    assert torch.equal(kept, t["kept"])
-
-
-@pytest.mark.parametrize("case", ["mha", "mha_prefill", "gqa", "gqa_chunks"])
-def test_h2o_keeps_what_the_published_rule_keeps_at_every_step(case: str) -> None:
-    spec, t = fixture("h2o", case)
-    rows, group = spec["layers"], spec["heads"] // spec["kv_heads"]
-    heavy, recent = (torch.full((rows,), spec[name]) for name in ("hh_size", "recent_size"))
-    ends = [spec["first_step_tokens"] + step * spec["step_tokens"] for step in range(spec["steps"])]
-    ends[-1] = spec["tokens"]
-    full, kept = whole(t["k"]), None
-    for step, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        new = full.take(torch.arange(begin, end)[None, None, None])
-        keys, index = new.keys, new.index.expand(-1, -1, spec["kv_heads"], -1)
-        scores = torch.zeros(1, rows, spec["kv_heads"], end - begin)
-        if kept is not None:
-            assert kept.scores is not None
-            keys, index = torch.cat([kept.keys, keys], 3), torch.cat([kept.index, index], 3)
-            scores = torch.cat([kept.scores, scores], 3)
-        counted = torch.ones(rows, end - begin, dtype=torch.bool)
-        sums = column_sums(call(t["q"][:, :, begin:end], keys[0]), counted)
-        scores = scores + grouped(sums, spec["kv_heads"], "sum")
-        kept = evicted(EvictedCache(keys, keys, index, torch.full((rows,), end), scores), heavy, recent)
-        expected = t["kept_after_step"][:, step]
-        assert torch.equal(kept.index[0].long(), expected[expected >= 0].view(rows, spec["kv_heads"], -1))
-    assert kept is not None
-    assert kept.scores is not None
-    torch.testing.assert_close(kept.scores[0] / group, t["score"], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("block", [1, 3, 256])

@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from tokenizers import Tokenizer, models
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tests.methods.test_eviction import fixture
-from tests.places import fixture_file
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.errors import UserError
@@ -174,45 +169,6 @@ def test_postprefill_drops_the_middle() -> None:
     assert held is not None
     assert state.tensors["index"].flatten().tolist() == [0, 1, *range(113, 123)]
     assert sum(t.shape[2] for t in held.keys_LBHPD) == 12 * method.lm.layers
-
-
-@pytest.mark.parametrize("case", ["mha_after", "gqa_before", "gqa_no_sink", "gqa_original_positions", "gqa_short"])
-@pytest.mark.parametrize("block", [1, 7, 40])
-def test_streams_give_the_published_logits(case: str, block: int) -> None:
-    spec, t = fixture("streamingllm", case)
-    settings = WindowSettings(
-        n_sink=spec["n_sink"], recent=spec["recent"], evict=spec["evict"], positions=spec["positions"]
-    )
-    method, kept, out = SlidingWindow(fixture_lm(spec["model"]), settings), None, []
-    ids = t["input_ids"][None]
-    for part in ids.split(block, dim=1):
-        kept, hidden = method.stream(kept, part, torch.ones_like(part, dtype=torch.bool))
-        out.append(method.lm.logits(hidden)[0])
-    torch.testing.assert_close(torch.cat(out), t["logits"], atol=1e-4, rtol=1e-4)
-    assert kept is not None
-    assert kept.index.flatten().tolist() == t["kept_positions_end"].tolist()
-
-
-def fixture_lm(name: str) -> LM:
-    tensors = load_file(fixture_file("streamingllm.safetensors"))
-    weights = {key.removeprefix(f"model_{name}/"): t for key, t in tensors.items() if key.startswith(f"model_{name}/")}
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4 if name == "mha" else 2,
-        rms_norm_eps=1e-6,
-        bos_token_id=None,
-        eos_token_id=1,
-        tie_word_embeddings=False,
-    )
-    model = LlamaForCausalLM(config)
-    model.load_state_dict(weights)
-    backend = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
-    backend.add_special_tokens(["<|eos|>"])
-    return LM(model, PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|eos|>"), name)
 
 
 def test_settings_are_checked() -> None:

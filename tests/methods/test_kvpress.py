@@ -259,7 +259,7 @@ def test_tasks_that_read_on_after_a_question_are_refused_at_once(
              "--out", tmp_path / "runs"]  # fmt: skip
     line = one_line(ttabench(*words, "--task-set", "steps=1,2"))
     assert "reads on after a question" in line
-    assert "steps=16" in line
+    assert "steps=12" in line
     assert not list((tmp_path / "runs").glob("*"))
     assert ttabench(*words, "--task-set", "steps=2", "--limit", "2").code == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -21,6 +22,8 @@ PLUGIN = Path(__file__).parent / "plugin"
 ENTRIES = """[ttabench.methods]
 notebook = notebook:NOTEBOOK
 broken = notebook.missing:NOTHING
+nowhere = notebook:NOWHERE
+astray = notebook:ASTRAY
 icl = notebook:NOTEBOOK
 
 [ttabench.readers]
@@ -108,7 +111,8 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(typed: Any,
     words = ("--method", "notebook", *FACTS, "--checkpoint", tmp_path / "made", "--out", tmp_path / "runs", "--json")
     (run,) = good(typed("eval", *words))["runs"]
     assert (run["config"]["method"], run["config"]["task"]) == ("notebook", "facts")
-    assert run["config"]["inputs"]["method"] == "notebook==1.2"
+    assert re.fullmatch(r"notebook==1\.2 \(code [0-9a-f]{12}\)", run["config"]["inputs"]["method"])
+    assert re.fullmatch(r"notebook==1\.2 \(code [0-9a-f]{12}\)", run["config"]["inputs"]["reader"])
     (again,) = good(typed("eval", *words))["runs"]
     assert again["id"] == run["id"]
     good(typed("eval", "--method", "none", *FACTS, "--out", tmp_path / "runs", "--json"))
@@ -124,6 +128,11 @@ def test_a_package_is_listed_evaluated_compared_profiled_and_trained(typed: Any,
     ("words", "told"),
     [
         (("--method", "broken"), "Mend or uninstall notebook==1.2"),
+        (("--method", "nowhere"), "has where='', which is no package.module:Class. Mend or uninstall notebook==1.2"),
+        (
+            ("--method", "astray"),
+            "notebook.method:Missing, the class of method astray, cannot be loaded (AttributeError",
+        ),
         (("--method", "notebok"), "Did you mean 'notebook'"),
         (("--method", "notebook", "--set", "tokens=0"), "Settings of notebook: tokens must be at least 1, got 0"),
         (("--method", "notebook", "--preset", "long"), "Unknown preset 'long'"),
@@ -154,6 +163,43 @@ def test_a_file_is_a_method(ttabench: Command, tiny_base: Path, tmp_path: Path) 
     assert other["id"] != run["id"], "another file is another method"
     shown = ttabench("list", "methods", file)
     assert "settings of" in shown.out
+
+
+def test_a_state_of_a_file_is_asked_with_the_file_that_the_user_names(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    file, copy, other = (tmp_path / name for name in ("mine.py", "copy.py", "other.py"))
+    for path, text in ((file, FILE), (copy, FILE), (other, FILE.replace("16)", "12)"))):
+        path.write_text(text, encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("Ada Voss lives in Port Ansel.")
+    out = tmp_path / "state"
+    made = ttabench("adapt", "--method", file, "--model", tiny_base, "--context", tmp_path / "notes.txt", "--out", out)
+    assert made.out.rstrip().endswith(f"--state {out} --method {file}")
+    asked = ("ask", "Who?", "--state", out, "--json", "--method")
+    (told,) = ttabench(*asked, file).json()["methods"]
+    assert told["method"] == "tail"
+    (same,) = ttabench(*asked, copy).json()["methods"]
+    assert same["answers"] == told["answers"], "wherever it lies"
+    assert "another version of the method" in one_line(ttabench(*asked, other))
+
+
+def test_an_edited_helper_of_a_file_is_another_run(tiny_base: Path, tmp_path: Path) -> None:
+    """Also one that is imported only when the method works; the same command twice is one run."""
+    (tmp_path / "mine.py").write_text(FILE.replace("        rows =", "        import widths\n        rows ="))
+    (tmp_path / "widths.py").write_text("WIDTH = 16\n")
+    words = ["eval", "--method", "./mine.py", "--task", "streamingqa", "--model", str(tiny_base), "--source", "mini",
+             "--task-set", "documents=2", "--dry-run", "--json"]  # fmt: skip
+
+    def run_id() -> str:
+        command = [sys.executable, "-m", "ttabench", *words]
+        variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=variables, timeout=300)
+        return str(good(done)["runs"][0]["id"])
+
+    before = run_id()
+    assert run_id() == before
+    (tmp_path / "widths.py").write_text("WIDTH = 17\n")
+    assert run_id() != before
 
 
 def test_a_file_is_profiled_under_the_name_of_its_method(tmp_path: Path) -> None:
@@ -219,3 +265,14 @@ def test_a_file_without_a_method_is_refused(
     if text is not None:
         (tmp_path / name.partition(":")[0]).write_text(text, encoding="utf-8")
     assert told in one_line(ttabench("eval", "--method", tmp_path / name, "--task", "streamingqa"))
+
+
+def test_a_file_that_was_named_without_its_ending_is_pointed_at(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit('executed')\n", encoding="utf-8")
+    said = one_line(ttabench("check", "mine"))
+    assert said == "Error: Unknown method 'mine'. Did you mean the file './mine.py'?"
+    assert "Did you mean 'mac'?" in one_line(ttabench("check", "macc"))
+    assert "Unknown method" in one_line(ttabench("check", "m" * 400)), "too long for a name of a file"

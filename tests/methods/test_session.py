@@ -149,3 +149,11 @@ def test_a_session_by_names_is_the_one_of_the_command_line(tmp_path: Path) -> No
     named.save(tmp_path)
     with pytest.raises(UserError, match="of another method"):
         ttabench.Session("nano", "icl", state=tmp_path)
+
+
+def test_what_the_package_offers_is_listed_before_it_is_imported() -> None:
+    code = "import sys, ttabench; print(*dir(ttabench)); print('torch' in sys.modules); from ttabench import *; Session"
+    ran = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True, cwd=ROOT)
+    names, torch_there = ran.stdout.splitlines()
+    assert {*ttabench.__all__} <= {*names.split()}
+    assert torch_there == "False"

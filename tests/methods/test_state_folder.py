@@ -17,7 +17,7 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.lm.patch import State
 from ttabench.methods import state_folder
-from ttabench.methods.state_folder import StateFolder
+from ttabench.methods.state_folder import WHOLE, StateFolder
 from ttabench.methods.states import load_state, save_state
 
 BELONGS = {"method": "icl", "model": "m", "fingerprint": "f", "checkpoint": "", "settings": {}}
@@ -87,6 +87,19 @@ def test_files_beside_a_state_stay(adapt: Adapt, tmp_path: Path) -> None:
     assert adapt("--force", method="templora").code == 0
     assert adapt("--force", method="templora").code == 0
     assert (tmp_path / "out" / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "force"])
+def test_what_somebody_else_left_half_written_stays(adapt: Adapt, tmp_path: Path, force: tuple[str, ...]) -> None:
+    (tmp_path / "out" / ".backup.part").mkdir(parents=True)
+    mine = {".movie.mkv.part": b"mine", ".backup.part/letters.txt": b"mine", ".whole": b"mine"}
+    for name, content in mine.items():
+        (tmp_path / "out" / name).write_bytes(content)
+    if force:
+        assert adapt(*force).code == 0
+    else:
+        assert "out holds .backup.part, which is of no adapted state" in one_line(adapt())
+    assert contents(tmp_path / "out").items() >= mine.items()
 
 
 def test_a_lora_that_was_trained_further_is_the_users(adapt: Adapt, tmp_path: Path) -> None:
@@ -167,7 +180,7 @@ def test_a_kill_between_renames_is_made_good_the_next_time(
         pass
     assert float(load_state(out, BELONGS).tensors["memory"][0]) == 2.0
     assert (out / "peft" / "adapter_model.safetensors").read_text() == "two"
-    assert not (out / ".whole").exists()
+    assert not (out / WHOLE).exists()
 
 
 def test_the_same_command_finds_its_state(adapt: Adapt, tmp_path: Path) -> None:
@@ -189,7 +202,7 @@ def test_somebody_elses_file_is_not_replaced_by_what_a_kill_left(tmp_path: Path)
     write(StateFolder(tmp_path / "made"), 1.0)
     out = tmp_path / "out"
     out.mkdir()
-    (tmp_path / "made").rename(out / ".whole")
+    (tmp_path / "made").rename(out / WHOLE)
     (out / "state.safetensors").write_text("mine")
     with pytest.raises(UserError, match=r"state\.safetensors is of no adapted state"), StateFolder(out).held():
         pass
@@ -202,7 +215,7 @@ def test_links_in_the_way_are_not_followed(tmp_path: Path) -> None:
     (precious / "kept").write_text("kept")
     out = tmp_path / "out"
     out.mkdir()
-    (out / ".whole").symlink_to(precious)
+    (out / WHOLE).symlink_to(precious)
     write(StateFolder(out), 1.0)
     assert contents(precious) == {"kept": b"kept"}
     (out / ".state.safetensors.tmp").symlink_to(precious / "kept")

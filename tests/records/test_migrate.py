@@ -18,7 +18,8 @@ from ttabench.core.errors import UserError
 from ttabench.records import migrate as migration
 from ttabench.records.migrate import Wanted, adopt, migrate, where_stored
 from ttabench.records.packing import pack
-from ttabench.records.schema import SAMPLES_FILE, load_record, read_samples, write_samples
+from ttabench.records.sample_files import read_samples, write_samples
+from ttabench.records.schema import SAMPLES_FILE, load_record
 from ttabench.records.store import RUNS, RunFolder
 
 

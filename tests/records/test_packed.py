@@ -8,25 +8,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
 from tests.conftest import Command, one_line
-from tests.records.test_records import record, sample
+from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer
 from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE
 from ttabench.records.packing import pack, unpack
-from ttabench.records.schema import (
-    RECORD_FILE,
-    SAMPLES_FILE,
-    has_samples,
-    is_stored,
-    load_record,
-    read_samples,
-    save_record,
-    write_samples,
-)
+from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, is_stored, load_record, save_record
 from ttabench.report.finding import find_runs, runs_in
 from ttabench.report.tables import run_table
 
@@ -42,12 +35,12 @@ def store(suite: Path, run: str) -> None:
     save_record(record(run, created=f"2025-01-0{place + 1}T00:00:00+00:00", notes=(f"café {run}",)), suite / run)
     texts = [replace(sample(key, value=0.1 + 0.2), episode=run) for key in ("b", "a")]
     if place == 0:
-        write_samples(suite / run / SAMPLES_FILE, [text.flat() for text in texts])
+        store_samples(suite / run, [text.flat() for text in texts])
     if place == 1:  # another metric, nothing scored, and a column in which nothing stands
         others = [
             replace(text, metrics={"em": 1.0}, answer=Answer(prediction=""), context_tokens=None) for text in texts
         ]
-        write_samples(suite / run / SAMPLES_FILE, [text.flat() for text in others])
+        store_samples(suite / run, [text.flat() for text in others])
 
 
 def texts(suite: Path) -> Iterator[tuple[str, str]]:
@@ -188,6 +181,8 @@ def test_what_is_damaged_or_does_not_belong_is_one_clear_line(suite: Path, tmp_p
     (suite / ALL_SAMPLES_FILE).write_bytes(b"PAR1")
     assert "samples.parquet cannot be read" in one_line(ttabench("compare", suite / "aa11", "--metric", "f1"))
     shutil.copy(tmp_path / "folders" / "aa11" / SAMPLES_FILE, suite / RUNS_FILE)  # Parquet of something else
+    assert "runs.parquet cannot be read (no column" in ttabench("list", "runs", "--out", suite).err, "beside run dd44"
+    shutil.rmtree(suite / "dd44")
     assert "runs.parquet cannot be read (no column" in one_line(ttabench("list", "runs", "--out", suite))
 
 
@@ -207,3 +202,19 @@ def test_commands_go_on_with_a_packed_suite(ttabench: Command, common: list[obje
     assert forced.out.split() == [second]
     assert (Path(second) / RECORD_FILE).exists()
     assert len(ttabench("list", "runs", "--out", out, "--json").json()["runs"]) == 2
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_tables_of_somebody_else_are_not_replaced(suite: Path, name: str) -> None:
+    content = b"mine"
+    (suite / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"{name} holds no packed runs and is not replaced"):
+        pack(suite)
+    assert (suite / name).read_bytes() == content
+    table = pyarrow.table({"name": ["Ada"]})
+    parquet.write_table(table, suite / name)
+    with pytest.raises(UserError, match=f"{name} holds no packed runs and is not replaced"):
+        pack(suite)
+    assert parquet.read_table(suite / name).equals(table)
+    (suite / name).unlink()
+    assert pack(suite) == len(RUNS)

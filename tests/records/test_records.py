@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,17 +13,10 @@ import pytest
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import write_atomically
-from ttabench.core.types import Answer, Ask, At, Generate, Observe, Score
+from ttabench.core.types import Answer, Ask, At, Generate, Json, Observe, Score
+from ttabench.records.sample_files import read_samples, write_samples
 from ttabench.records.samples import kept
-from ttabench.records.schema import (
-    FORMERLY,
-    Row,
-    RunRecord,
-    load_record,
-    read_samples,
-    save_record,
-    write_samples,
-)
+from ttabench.records.schema import FORMERLY, SAMPLES_FILE, Row, RunRecord, load_record, save_record
 from ttabench.records.store import EpisodeCost, RunFolder, Sample
 from ttabench.report.finding import find_runs
 from ttabench.run.config import RunConfig
@@ -44,6 +38,13 @@ def sample(key: str, episode: str = "e", value: float = 1.0) -> Sample:
     ask = Ask(prompt="Who?", key=key, want=Generate(answers=("Ada",)), source_key="d", at=At(1))
     answer = Answer(prediction="Ada", logprobs=(-1.5,), tokens=(2,))
     return Sample(episode=episode, ask=ask, answer=answer, metrics={"f1": value}, context_tokens=5, ask_ms=2.0)
+
+
+def store_samples(folder: Path, rows: Sequence[Mapping[str, Json]]) -> None:
+    """Write the samples of a run whose record lies there, as its own."""
+    digests = write_samples(folder / SAMPLES_FILE, rows)
+    own = {"n": len(rows), "sample_digests": digests}
+    save_record(load_record(folder).model_copy(update=own), folder)
 
 
 def episode_cost(episode: str = "e") -> EpisodeCost:
@@ -223,7 +224,7 @@ def test_the_second_process_waits_and_finds_the_run(tmp_path: Path) -> None:
     thread.join(10)
     assert len(heard) == 1
     assert "waiting" in heard[0]
-    assert found == [record("r")]
+    assert found == [load_record(tmp_path / "r")]
 
 
 def test_identity_is_of_what_is_computed() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.records.test_records import sample
+from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
-from ttabench.records.schema import SAMPLES_FILE, load_record, save_record, write_samples
+from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_tables
 from ttabench.report.config_diff import differing
@@ -67,14 +67,14 @@ def test_why_a_pair_is_not_paired_is_said(tmp_path: Path) -> None:
     (each,) = compare([first, second]).unpaired
     assert each.reason == "other seeds (1 and 0)"
     third = stored(tmp_path, "third", VALUES, method="mac", inputs={"rows": "another version"})
-    write_samples(third / SAMPLES_FILE, [asked(sample(key, value=1.0), prompt="Other?").flat() for key in VALUES])
+    store_samples(third, [asked(sample(key, value=1.0), prompt="Other?").flat() for key in VALUES])
     (each,) = compare([first, third]).unpaired
     assert "another version" in each.reason
     (third / SAMPLES_FILE).unlink()
     (each,) = compare([first, third]).unpaired
     assert each.reason == "the answers are not kept"
     table, *_ = comparison_tables(compare([first, third]))
-    assert table.caption.startswith("No difference (the answers are not kept): icl − mac.")
+    assert table.caption.startswith("Not tested (the answers are not kept): icl − mac.")
 
 
 def test_what_strict_does_not_accept(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_only_what_differs_is_listed(tmp_path: Path) -> None:
     ]
     table = differing(compare(folders))
     assert [row["setting"] for row in table.data] == ["batch_size"] * 2 + ["settings.keep"] * 2
-    assert table.rows[0] == ("batch_size", "32", "icl batch_size=32 keep=0.2")
-    assert table.rows[1][1:] == ("16", "icl batch_size=16 keep=0.5, mac")
+    assert table.rows[0] == ("batch_size", "16", "icl batch_size=16 keep=0.5, mac")
+    assert table.rows[1][1:] == ("32", "icl batch_size=32 keep=0.2")
     assert differing(compare(folders[:1])).rows == ()
 
 
@@ -111,3 +111,37 @@ def test_a_run_that_lies_in_two_folders_counts_once(tmp_path: Path) -> None:
         stored(place, "r2", VALUES, seed=1)
     (entry,) = compare([place / run for place in places for run in ("r1", "r2")]).entries
     assert (entry.n, entry.runs) == (6, ("r1", "r2"))
+
+
+def test_runs_of_an_earlier_version_that_names_no_card_stay_in_their_lines(tmp_path: Path) -> None:
+    """A run names the digests of its card and its base; those of earlier versions name none, or others."""
+    earlier = [stored(tmp_path, f"old-{name}", VALUES, method=name, inputs={"model": "aa"}) for name in ("none", "icl")]
+    later = [stored(tmp_path, name, VALUES, seed=1, method=name, inputs={"model": "bb", "card": "c1" * 8})
+             for name in ("none", "icl", "mac")]  # fmt: skip
+    found = compare([*earlier, *later])
+    assert [(entry.label, entry.seeds) for entry in found.entries] == [("none", (0, 1)), ("icl", (0, 1)), ("mac", (1,))]
+    other = stored(tmp_path, "other", VALUES, seed=2, inputs={"card": "c2" * 8})
+    blocks = compare([*later, other]).blocks
+    assert [block.place.brief for block in blocks] == ["t card=c1c1c1", "t card=c2c2c2"], (
+        "an edited card asks otherwise"
+    )
+
+
+def test_several_lines_of_icl_are_no_method_among_others(tmp_path: Path) -> None:
+    runs = [stored(tmp_path, "mac", VALUES, method="mac"), stored(tmp_path, "one", VALUES, settings={"max_tokens": 1}),
+            stored(tmp_path, "two", VALUES, settings={"max_tokens": 2})]  # fmt: skip
+    both = compare(runs).standing
+    alone = compare(runs[1:]).standing
+    assert both is not None
+    assert alone is not None
+    assert both.order == ("mac",)
+    assert alone.order == ("icl max_tokens=1", "icl max_tokens=2")
+
+
+def test_methods_stand_in_one_order_in_all_blocks(tmp_path: Path) -> None:
+    names = {8: ("h2o", "mac"), 16: ("mac", "h2o", "none")}
+    folders = [stored(tmp_path, f"{count}{name}", VALUES, method=name, task_options={"documents": count})
+               for count, own in names.items() for name in own]  # fmt: skip
+    assert [[entry.label for entry in block.entries] for block in compare(folders).blocks] == [
+        ["h2o", "mac"], ["none", "h2o", "mac"]
+    ]  # fmt: skip

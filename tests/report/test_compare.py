@@ -13,16 +13,17 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
-from tests.records.test_records import record, sample
+from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import as_markdown
 from ttabench.core.types import Answer, Generate, Score
 from ttabench.records.packed import read_table
 from ttabench.records.samples import Sample
-from ttabench.records.schema import SAMPLES_FILE, Row, load_record, save_record, write_samples
+from ttabench.records.schema import Row, load_record, save_record
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.figures import shown
+from ttabench.report.pareto import front
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
 from ttabench.stats.aggregation import aggregate
@@ -43,7 +44,7 @@ def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **co
     path.mkdir()
     cost = {"adapt_seconds": 1.0 + seed, "ask_ms": 2.0, "state_bytes": 1024, "peak_memory_bytes": 2**20}
     save_record(record(run, rows=(row,), config=settings, cost=cost), path)
-    write_samples(path / SAMPLES_FILE, [sample(key, value=value).flat() for key, value in values.items()])
+    store_samples(path, [sample(key, value=value).flat() for key, value in values.items()])
     return path
 
 
@@ -110,7 +111,7 @@ def test_one_key_of_two_questions_is_not_paired(tmp_path: Path) -> None:
         asked(sample("q1", value=0.0), want=Generate(answers=("Tern Island",))),
         asked(sample("q2", value=1.0), prompt="Who else?"),
     ]
-    write_samples(long / SAMPLES_FILE, [each.flat() for each in own])
+    store_samples(long, [each.flat() for each in own])
     assert compare([short, long]).differences == ()
 
 
@@ -138,7 +139,7 @@ def test_errors_are_over_what_varies(tmp_path: Path, reader: str, units: int) ->
             save_record(found.model_copy(update={"task": {**found.task, "reader": reader}}), path)
             own = [asked(sample(key, value=value), source_key="d", subtask=f"t{index % 2}" * (units == 4))
                    for index, (key, value) in enumerate(values.items())]  # fmt: skip
-            write_samples(path / SAMPLES_FILE, [each.flat() for each in own])
+            store_samples(path, [each.flat() for each in own])
             folders.append(path)
     (apart,) = compare(folders).differences
     assert apart.value == pytest.approx(0.5)
@@ -182,7 +183,7 @@ def scored(folder: Path, run: str, stretches: Stretches, metric: str = "ppl", **
     path.mkdir(parents=True)
     config = {"method": run, "task": "t", "model": base["name"], "seed": 0}
     save_record(record(run, rows=(row,), config=config, model=base, task={"main_metric": metric, "unit": "book"}), path)
-    write_samples(path / SAMPLES_FILE, [each.flat() for each in samples])
+    store_samples(path, [each.flat() for each in samples])
     return path
 
 
@@ -242,7 +243,7 @@ def test_every_format_says_the_same(tmp_path: Path, ttabench: Command) -> None:
     text = ttabench("compare", "--out", tmp_path, "--format", "markdown").out
     assert "| icl | 50.0 ± 50.0 | 1.0 KiB |" in text
     data = ttabench("compare", "--out", tmp_path, "--json").json()
-    assert text.splitlines()[0] == f"{data['verdict']}."
+    assert text.splitlines()[0] == data["verdict"]
     assert [row["value"] for row in data["runs"]] == [0.0, 0.5]
     assert data["differences"][0]["value"] == 0.5
     lines = ttabench("compare", "--out", tmp_path, "--format", "csv").out.splitlines()
@@ -289,8 +290,8 @@ def test_whose_state_answered_is_told_and_earlier_records_had_their_own(tmp_path
     ]  # fmt: skip
     found = compare(folders)
     assert [(entry.label, entry.seeds) for entry in found.entries] == [
-        ("icl state of: own", (0, 1)),
-        ("icl state of: other", (0, 1)),
+        ("icl", (0, 1)),
+        ("icl, another text's state", (0, 1)),
     ]
     (apart,) = found.differences
     assert (apart.value, apart.n) == (pytest.approx(0.5), 4)
@@ -309,3 +310,30 @@ def test_comparing_loads_neither_torch_nor_pandas(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_milliseconds_of_a_busy_machine_are_marked_and_make_no_front(tmp_path: Path) -> None:
+    """mac is slower than icl, and no better: on a calm machine it is not on the front."""
+    folders = []
+    for name, load, ms in (("none", 1.0, 1.0), ("icl", 1.0, 2.0), ("mac", 1.0, 9.0)):
+        path = stored(tmp_path, name, {"a": 1.0, "b": 0.0}, method=name)
+        record = load_record(path)
+        cost = {**record.cost, "ask_ms": ms, "load_average_start": load, "load_average_end": 0.4}
+        save_record(record.model_copy(update={"cost": cost, "hardware": {"threads": 1}}), path)
+        folders.append(path)
+    calm = compare(folders)
+    assert [entry.busy for entry in calm.entries] == [False, False, False]
+    assert [entry.label for entry in front(calm.entries)] == ["none"]
+    table = comparison_tables(calm)[0]
+    assert "~" not in "".join(cell for row in table.rows for cell in row)
+    assert "Front" not in table.caption
+    record = load_record(folders[0])
+    cost = {**record.cost, "load_average_end": 3.25}
+    save_record(record.model_copy(update={"cost": cost}), folders[0])
+    busy = compare(folders)
+    assert [entry.load for entry in busy.entries] == [2.25, 0.0, 0.0]
+    assert [entry.label for entry in front(busy.entries)] == ["none", "icl", "mac"], "alike in value and bytes"
+    table = comparison_tables(busy)[0]
+    assert [row[table.columns.index("#ask ms")] for row in table.rows] == ["~1.0", "2.0", "9.0"]
+    assert "~ other programs took 2.2 processors while it ran" in table.caption
+    assert "Front: of value and state alone here, without ask ms." in table.caption

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from tests.conftest import Command, one_line
-from tests.records.test_records import sample
+from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
 from ttabench.core.types import At
-from ttabench.records.schema import SAMPLES_FILE, load_record, save_record, write_samples
-from ttabench.report.compare import compare
-from ttabench.report.plot_style import bytes_axis, plain_numbers, styles
+from ttabench.records.schema import load_record, save_record
+from ttabench.report.compare import Comparison, compare
+from ttabench.report.plot_style import MARKERS, bytes_axis, plain_numbers, styles
 from ttabench.report.plots import curves, drawn, plot
 from ttabench.stats.aggregation import aggregate
 
@@ -31,7 +32,7 @@ def stepped(folder: Path, run: str, by_step: dict[int, tuple[float, float]], **m
         for step, (value, stderr) in by_step.items()
         for sign in (-1, 1)
     ]
-    write_samples(path / SAMPLES_FILE, [each.flat() for each in samples])
+    store_samples(path, [each.flat() for each in samples])
     return path
 
 
@@ -108,12 +109,57 @@ def test_nothing_kept_stands_apart_and_numbers_are_plain() -> None:
     assert bottom < 71.9 < top < 2 * 71.9
 
 
+def panels_of(found: Comparison) -> Figure:
+    return drawn([(block, False) for block in found.blocks], found)
+
+
 def test_a_panel_a_block_and_one_legend_below(tmp_path: Path) -> None:
     folders = [stored(tmp_path, f"{task}{method}", {"a": 1.0, "b": 0.0}, task=task, method=method)
                for task in ("one", "two") for method in ("none", "mac")]  # fmt: skip
-    found = compare(folders)
-    figure = drawn([(block, False) for block in found.blocks], [entry.label for entry in found.entries])
-    assert [axes.get_title() for axes in figure.axes] == ["one", "two"]
+    figure = panels_of(compare(folders))
+    assert [axes.get_title() for axes in figure.axes] == ["one, n = 2", "two, n = 2"]
+    assert figure.get_suptitle() == "base nano"
     assert not any(axes.get_legend() for axes in figure.axes)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["none", "mac"]
+    assert legend.get_title().get_text() == "Bars: one standard error over questions."
+
+
+def test_budgets_of_a_method_have_one_colour_and_a_line(tmp_path: Path) -> None:
+    folders = [stored(tmp_path, f"snapkv{budget}", {"a": 1.0, "b": 0.0}, method="snapkv", settings={"budget": budget})
+               for budget in (0.5, 0.1, 0.2)]  # fmt: skip
+    for folder, kept in zip(folders, (5000, 1000, 2000), strict=True):
+        record = load_record(folder)
+        save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": kept}}), folder)
+    folders += [stored(tmp_path, f"templora{state}", {"a": 1.0, "b": 0.0}, method="templora", state_of=state)
+                for state in ("own", "other")]  # fmt: skip
+    figure = panels_of(compare([*folders, stored(tmp_path, "mac", {"a": 1.0, "b": 0.0}, method="mac")]))
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["snapkv", "templora", "mac"]
+    assert "Lines join settings of one method." in legend.get_title().get_text()
+    assert "Hollow: another text's state" in legend.get_title().get_text()
+    (axes,) = figure.axes
+    (joined,) = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    assert list(joined.get_xdata()) == sorted(joined.get_xdata()), "by bytes"
+    marks = [line for line in axes.get_lines() if line.get_marker() in MARKERS]
+    assert len({line.get_color() for line in marks}) == 3, "six lines, three methods"
+    assert [line.get_markerfacecolor() for line in marks].count("white") == 1, "the state of another text"
+
+
+def test_shares_end_at_100(tmp_path: Path) -> None:
+    figure = panels_of(compare([stored(tmp_path, "r1", {"a": 1.0, "b": 1.0, "c": 0.0}),
+                                stored(tmp_path, "r2", {"a": 0.0, "b": 0.0, "c": 0.0}, method="none")]))  # fmt: skip
+    low, high = figure.axes[0].get_ylim()
+    assert -5 <= low <= 0
+    assert 67 < high <= 103
+
+
+def test_two_blocks_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """The same task under two bases."""
+    one, other = (stored(tmp_path, name, {"a": 1.0, "b": 0.0}) for name in ("one", "other"))
+    record = load_record(other)
+    rows = (record.rows[0].model_copy(update={"model": "gpt2"}),)
+    config = {**record.config, "model": "gpt2"}
+    save_record(record.model_copy(update={"model": {"fingerprint": "g"}, "config": config, "rows": rows}), other)
+    titles = [axes.get_title() for axes in panels_of(compare([one, other])).axes]
+    assert titles == ["t (mini), base nano, n = 2", "t (mini), base gpt2, n = 2"]

@@ -66,6 +66,22 @@ def test_what_no_run_has_is_refused(out: Path) -> None:
         selected([], out, Wanted(tasks=("two",), methods=("kvpress",)))
 
 
+def test_a_wrong_name_beside_a_folder_is_looked_for_there(out: Path, tmp_path: Path) -> None:
+    for names, told in ((["mca"], "Did you mean 'mac'?"), (["onemca"], "Did you mean 'onemac'?")):
+        with pytest.raises(UnknownName) as raised:
+            selected([str(out), *names], tmp_path / "nowhere", Wanted())
+        assert f"Unknown run among these runs, or method, {names[0]!r}. {told}" in str(raised.value)
+    for name in ("nothere/run", str(tmp_path / "nothere")):
+        with pytest.raises(UserError, match=r"There is no file or folder .*nothere.* Check the path"):
+            selected([str(out), name], tmp_path / "nowhere", Wanted())
+    with pytest.raises(UnknownName) as raised:
+        selected([str(out), "zzz"], out, Wanted())
+    assert str(raised.value).count("onemac") == 1, "a run that is found twice is one"
+    assert ids(selected([str(out), "onema"], tmp_path / "nowhere", Wanted())).count("onemac") == 1
+    with pytest.raises(UserError, match="nowhere holds no runs"):
+        selected(["mca"], tmp_path / "nowhere", Wanted())
+
+
 def test_what_holds_no_runs_is_skipped_and_counted(out: Path, tmp_path: Path, ttabench: Command) -> None:
     table, empty = tmp_path / "table.md", tmp_path / "empty"
     table.write_text("# a table")

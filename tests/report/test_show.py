@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command, one_line
-from tests.records.test_records import record, sample
+from tests.records.test_records import record, sample, store_samples
 from ttabench.core.types import Answer
 from ttabench.records.packing import pack
-from ttabench.records.schema import SAMPLES_FILE, save_record, write_samples
+from ttabench.records.schema import SAMPLES_FILE, save_record
 from ttabench.report.command import command_of
 from ttabench.report.configuration import apart
 from ttabench.report.finding import completed
@@ -37,8 +37,8 @@ def out(tmp_path: Path) -> Path:
         ]
         texts[0]["prompt"] = "a\x1b[2Jb: who?"
         (tmp_path / run).mkdir()
-        write_samples(tmp_path / run / SAMPLES_FILE, texts)
         save_record(record(run, config=config, notes=("a note",)), tmp_path / run)
+        store_samples(tmp_path / run, texts)
     return tmp_path
 
 
@@ -77,7 +77,7 @@ def test_the_command_gives_the_run_again(ttabench: Command, words: list[str]) ->
 def test_a_run_whose_method_or_checkpoint_is_gone_is_shown_as_it_was(ttabench: Command, out: Path) -> None:
     config = {"method": "gone", "task": "streamingqa", "model": "nano", "source": "mini", "settings": {"size": 3}}
     config |= {"checkpoint": "away", "inputs": {"method": "theirs==1.0"}}
-    save_record(record("cccc00000003", config=config), out / OURS)
+    save_record(record("cccc00000003", config=config, n=5), out / OURS)
     ran = ttabench("show", out / OURS)
     assert ran.code == 0, ran.err
     assert "--checkpoint away --set size=3" in ran.out
@@ -163,7 +163,7 @@ def test_what_cannot_be_shown_is_one_line(ttabench: Command, out: Path) -> None:
         where = out / "empty" if told == "holds no runs" else out
         assert told in one_line(ttabench("show", *words, "--out", where))
     save_record(record("dddd00000004", config={"method": "icl", "task": "pg19"}), out / THEIRS)
-    write_samples(out / THEIRS / SAMPLES_FILE, [replace(sample("z"), metrics={}).flat()])
+    store_samples(out / THEIRS, [replace(sample("z"), metrics={}).flat()])
     assert "No sample of this run is right or wrong" in one_line(ttabench("show", THEIRS, "--out", out, "--wrong"))
     assert "share no query" in one_line(ttabench("show", OURS, "--out", out, "--differs", THEIRS))
 

@@ -1,4 +1,4 @@
-"""The first line never says more than the tests, adjusted for all pairs, allow."""
+"""The first lines never say more than the tests, adjusted within their families, allow."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from tests.report.test_compare import stored
 from ttabench.records.schema import load_record, save_record
+from ttabench.report.choosing import shown
 from ttabench.report.compare import compare
-from ttabench.report.differences import chosen
 from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.headline import rivals_of
 from ttabench.report.pareto import front
 from ttabench.report.shares import share
-from ttabench.report.verdict import verdict
+from ttabench.report.standings import standing_of
+from ttabench.report.verdict import sentences, verdict
 from ttabench.stats.estimate import difference, single
 from ttabench.stats.testing import LEVEL, holm
 
@@ -42,18 +42,20 @@ def test_a_method_that_beats_another_on_some_tasks(tmp_path: Path) -> None:
     folders = [run for task in ("one", "two") for run in made(tmp_path, task, shares, {"snapkv": 4096})]
     folders += made(tmp_path, "three", {**shares, "snapkv": 0.78})
     told = verdict(compare(folders))
-    assert told.startswith("mac beats snapkv on 2 of 3 tasks at ")
-    assert "no difference between them beyond chance on three" in told
-    assert "above the floor on 3 of 3 tasks and below the ceiling on 3 of 3 tasks" in told
-    assert "closes 80 % of the gap" in told
+    assert told.startswith("On the 3 tasks that both lines share, mac leads with 80.0 on average, 33.9 points [")
+    assert "above snapkv (46.1), p <0.001. It keeps about a third of the bytes of snapkv." in told
+    assert "Task by task it is better than snapkv on 2 (one, two), worse on 0, not settled on 1 (three)." in told
+    assert "Task by task it is better than none on 3, worse on 0, not settled on 0." in told
+    assert "Task by task it is better than icl on 0, worse on 3, not settled on 0." in told
+    assert "recovers 80 % of the way from none to icl" in told
 
 
 def test_one_method_between_floor_and_ceiling(tmp_path: Path) -> None:
     found = compare(made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5}))
-    told = (
-        "mac is above the floor and below the ceiling; it closes 50 % of the gap; it keeps about a quarter of the bytes"
-    )
-    assert verdict(found).startswith(told)
+    first, second = sentences(found)
+    assert first.startswith("mac (50.0) is 50.0 points [35.2, 61.6] above none (0.0), p <0.001; 50.0 points [")
+    assert first.endswith("below icl (100.0), p <0.001.")
+    assert second == "It recovers 50 % of the way from none to icl, and keeps about a quarter of the bytes of icl."
     (block,) = found.blocks
     assert share(block, block.entries[2]) == pytest.approx(0.5)
     assert [share(block, end) for end in (floor_of(block.entries), ceiling_of(block.entries)) if end] == [None, None]
@@ -63,8 +65,23 @@ def test_one_method_between_floor_and_ceiling(tmp_path: Path) -> None:
 def test_no_share_where_the_ceiling_is_not_above_the_floor(tmp_path: Path) -> None:
     found = compare(made(tmp_path, "t", {"none": 0.5, "icl": 0.52, "mac": 0.6}))
     assert [share(found.blocks[0], entry) for entry in found.entries] == [None, None, None]
-    assert "beyond chance" in verdict(found)
-    assert "gap" not in verdict(found)
+    told = verdict(found)
+    assert "There is no gap to recover: icl (53.3) is 3.3 points [" in told
+    assert "above none (50.0), p 0.5: not settled with 60 questions; about " in told
+    assert "recovers" not in told
+
+
+def test_a_gap_is_there_whatever_the_leader_was_asked(tmp_path: Path) -> None:
+    """Floor and ceiling of two seeds, the line between them of one: no share, and no word that there is no gap."""
+    folders = made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5})
+    folders += [
+        stored(tmp_path, name, right(part), method=name, task="t", seed=1)
+        for name, part in (("none", 0.0), ("icl", 1.0))
+    ]
+    told = verdict(compare(folders))
+    assert "no gap" not in told
+    assert "recovers" not in told
+    assert "It keeps about half the bytes of icl." in told
 
 
 def test_chance_is_never_called_a_win(tmp_path: Path) -> None:
@@ -78,8 +95,9 @@ def test_chance_is_never_called_a_win(tmp_path: Path) -> None:
     assert all(each.p_holm is not None and each.p is not None and each.p_holm >= each.p for each in found.differences)
     assert not any(each.beyond_chance for each in found.differences)
     told = verdict(found)
-    assert "beats" not in told
-    assert "no difference from the 3 others is beyond chance" in told
+    assert "better than" not in told
+    assert told.count("not settled with 40 questions") >= 3
+    assert "It is not settled against " in told
 
 
 def test_many_lines_show_few_pairs_and_all_on_demand(tmp_path: Path) -> None:
@@ -93,11 +111,11 @@ def test_many_lines_show_few_pairs_and_all_on_demand(tmp_path: Path) -> None:
 
 
 def test_what_stands_alone_or_has_no_test_is_said(tmp_path: Path) -> None:
-    assert verdict(compare(made(tmp_path, "t", {"mac": 0.5}))) == "mac: nothing to compare it with"
-    assert "A gap for a method to close" in verdict(compare(made(tmp_path, "u", {"none": 0.0, "icl": 1.0})))
+    assert verdict(compare(made(tmp_path, "t", {"mac": 0.5}))) == "mac: nothing to compare it with."
+    assert "There is a gap for a method to recover." in verdict(compare(made(tmp_path, "u", {"none": 0.0, "icl": 1.0})))
     untested = made(tmp_path, "v", {"mac": 0.5, "snapkv": 0.9})
     (untested[0] / "samples.parquet").unlink()
-    assert verdict(compare(untested)).endswith("of 2 methods; no test could be made")
+    assert "mac (50.0), untested (the answers are not kept)." in verdict(compare(untested))
 
 
 def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
@@ -105,7 +123,8 @@ def test_lower_is_better_where_it_is(tmp_path: Path) -> None:
 
     better = {place: (tokens, words, mean - 1) for place, (tokens, words, mean) in LONG.items()}
     folders = [scored(tmp_path, "mac", LONG), scored(tmp_path, "templora", better)]
-    assert verdict(compare(folders)).startswith("templora has the best ppl")
+    assert verdict(compare(folders)).startswith("templora leads with 4.48 ppl, 7.70 [")
+    assert "] better than mac (12.18), p 0.2: not settled with 2 books; about " in verdict(compare(folders))
 
 
 def test_choosing_the_pairs_by_what_was_found_raises_no_false_alarm() -> None:
@@ -120,7 +139,7 @@ def test_choosing_the_pairs_by_what_was_found_raises_no_false_alarm() -> None:
             for i, own in enumerate(answers)
         ]  # fmt: skip
         sides = [[single(str(i), value) for i, value in enumerate(own)] for own in answers]
-        apart = [difference(sides[a], sides[b]) for a, b in chosen(entries, rivals_of([entries]), every=False)]
+        apart = [difference(sides[a], sides[b]) for a, b in shown(entries, standing_of([entries]), every=False)]
         found = [each.p if each else None for each in apart]
         alarms += any(p is not None and p < LEVEL for p in holm(found, family=66))
         naive += any(p is not None and p < LEVEL for p in holm(found))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
-from ttabench.report.compare import pooled
+from ttabench.report.compare import compared, pooled
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def test_grids_hold_what_the_records_say(grids: ModuleType, ttabench: Command, t
         ran = ttabench("eval", "--method", method, "--task", "superglue", "--source", "mini", "--model", tiny_base,
                        "--seeds", "0,1", *chosen, "--out", tmp_path, "--json")  # fmt: skip
         assert ran.code == 0, ran.err
-    runs = grids.records(tmp_path)
-    head, _, *lines = grids.by_option(runs, "shots", grids.quality).splitlines()
+    stored, runs = grids.runs_of(tmp_path), grids.records(tmp_path)
+    head, _, *lines = grids.by_option(stored, "shots", grids.quality).splitlines()
     assert cells(head) == ["task", "method", "shots=0", "shots=1"]
     assert [cells(line)[:2] for line in lines] == [["superglue", "none"], ["superglue", "icl"]]
     assert cells(lines[0])[2] == ""
@@ -44,12 +44,15 @@ def test_grids_hold_what_the_records_say(grids: ModuleType, ttabench: Command, t
     value, _, n = pooled([row for run in alike if (row := run.value("acc")) is not None])
     assert n == 16
     assert cells(lines[1])[3].startswith(f"{100 * value:.1f} ±")
+    (entry,) = compared([(folder, run) for folder, run in stored if run in alike]).entries
+    assert entry.stderr is not None
+    assert cells(lines[1])[3] == f"{100 * value:.1f} ± {100 * entry.stderr:.1f}", "the error that compare shows"
     head, _, *lines = grids.by_part(runs).splitlines()
     assert cells(head) == ["method", "rte", "sst2", "mean"]
     first, second, mean = (float(cell.split(" ±")[0]) for cell in cells(lines[1])[1:])
     assert mean == pytest.approx((first + second) / 2, abs=0.11)
     assert [cells(line)[0] for line in lines] == ["none", "icl"]
-    sizes = grids.by_option(runs, "shots", grids.state).splitlines()
+    sizes = grids.by_option(stored, "shots", grids.state).splitlines()
     assert cells(sizes[2])[3] == "0 B"
     assert cells(sizes[3])[3] != "0 B"
 
@@ -64,7 +67,7 @@ def test_runs_of_one_method_are_told_apart_by_preset_and_ratio(
         assert ttabench("eval", "--method", *more, *words).code == 0
     _, _, *lines = grids.by_part(grids.records(tmp_path)).splitlines()
     assert {cells(line)[0] for line in lines} == {
-        "none", "icl ratio=0", "icl ratio=1", "icl ratio=1 state of: other", "icl ratio=1 state of: none", "snapkv",
+        "none", "icl ratio=0", "icl ratio=1", "icl ratio=1 another text's state", "icl ratio=1 empty state", "snapkv",
     }  # fmt: skip
 
 
@@ -80,7 +83,7 @@ def test_a_grid_by_state_holds_differences_by_seed(
     assert len({own, other, none}) == 3
     _, _, *lines = grids.by_state(grids.records(tmp_path)).splitlines()
     shown = [cells(line) for line in lines]
-    assert [line[0] for line in shown] == ["own", "other", "none"]
+    assert [line[0] for line in shown] == ["own state", "another text's state", "empty state"]
     assert float(shown[0][1].replace(",", "")) == pytest.approx(own, abs=0.51)
     assert float(shown[0][2]) == pytest.approx(100 * (own / other - 1), abs=0.006)
     assert float(shown[1][3]) == pytest.approx(100 * (other / none - 1), abs=0.006)

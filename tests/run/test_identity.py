@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, make_dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.run import resolve
 from ttabench.run.config import RunConfig
 from ttabench.run.plan import make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.resolve import RunRequest, shipped_checkpoint
 
 SMALL = ("documents=2", "questions=2")
 CARD = """
@@ -165,7 +166,8 @@ def test_every_choice_that_changes_figures_changes_the_id() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"source": "hub"}, {"ask_only": True}, {"chat_template": True}, {"verb": "train"}, {"model": "gpt2"},
-     *({"inputs": {name: "12"}} for name in ("rows", "model", "method", "checkpoint", "base_checkpoint", "state"))],
+     *({"inputs": {name: "12"}} for name in ("rows", "model", "method", "checkpoint", "base_checkpoint", "state",
+       "card", "reader"))],
     ids=str,
 )  # fmt: skip
 def test_what_a_plan_here_cannot_have_changes_the_id_too(change: dict[str, Any]) -> None:
@@ -191,6 +193,83 @@ def test_the_protocol_of_a_changed_card_is_another_run(tmp_path: Path) -> None:
         plan = make_plan(request(task=str(card), source=str(tmp_path / "rows.jsonl"), task_options=()), 0)
         ids.append(replace(plan.config, inputs={}).identity())
     assert ids[0] != ids[1]
+
+
+def test_a_folder_that_a_setting_names_is_what_it_holds(tmp_path: Path) -> None:
+    chosen = {"method": "mac", "checkpoint": "none", "settings": (f"amortiser={tmp_path / 't5'}",)}
+    before = run_id(**chosen)
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "model.safetensors").write_text("1")
+    there = run_id(**chosen)
+    assert run_id(**chosen) == there != before
+    (tmp_path / "t5" / "model.safetensors").write_text("2")
+    assert run_id(**chosen) not in (before, there)
+
+
+EDITS = {
+    "prompt": ('plain: "{question}"', 'plain: "Say banana. {question}"'),
+    "stops": ("prompt: {templates", 'prompt: {stops: ["."], templates'),
+    "leads": ("prompt: {templates", 'prompt: {leads: ["A:"], templates'),
+    "delimiter": ("prompt: {templates", 'prompt: {delimiter: "", templates'),
+    "joiner": ("prompt: {templates", 'prompt: {joiner: " ", templates'),
+    "metrics": ("metrics: [em]", "metrics: [em, f1]"),
+    "chance": ("main_metric: em", "main_metric: em\nchance: 0.1"),
+    "unit": ("main_metric: em", "main_metric: em\nunit: document"),
+    "columns": ("question: [question]", "question: [question, asked]"),
+    "protocol": ("documents: 2", "documents: 2, max_new_tokens: 3"),
+}
+SAME = {
+    "title": ("reader: qa_stream", "reader: qa_stream\ntitle: Another"),
+    "how": ("reader: qa_stream", "reader: qa_stream\nsource: {how: Look elsewhere.}"),
+    "note": ("{files: [rows]}", "{files: [rows], note: Mine}"),
+    "default": ("main_metric: em", "main_metric: em\nunit: query\nchance: null"),
+}
+
+
+def id_of_card(folder: Path, text: str, **changes: Any) -> str:
+    """The id of a run of this card, which lies in a folder of its own beside the same rows."""
+    folder.mkdir(exist_ok=True)
+    (folder / "rows.jsonl").write_text('{"question": "Who?", "answers": ["Ada"], "text": "Ada."}\n' * 2)
+    (folder / "mine.yaml").write_text(text)
+    source = str(folder / "rows.jsonl")
+    return run_id(**{"task": str(folder / "mine.yaml"), "source": source, "task_options": (), **changes})
+
+
+@pytest.mark.parametrize("edit", EDITS.values(), ids=list(EDITS))
+def test_an_edited_card_is_another_run(tmp_path: Path, edit: tuple[str, str]) -> None:
+    """Also where two of one name lie in two folders."""
+    assert edit[0] in CARD
+    before = id_of_card(tmp_path, CARD)
+    assert id_of_card(tmp_path / "other", CARD) == before
+    assert id_of_card(tmp_path / "other", CARD.replace(*edit)) != before
+    assert id_of_card(tmp_path, CARD.replace(*edit)) != before
+
+
+@pytest.mark.parametrize("edit", SAME.values(), ids=list(SAME))
+def test_prose_on_a_card_is_no_part_of_a_run(tmp_path: Path, edit: tuple[str, str]) -> None:
+    assert edit[0] in CARD
+    assert id_of_card(tmp_path, CARD.replace(*edit)) == id_of_card(tmp_path, CARD)
+
+
+def test_an_edited_prompt_is_another_run_whatever_is_typed(tmp_path: Path) -> None:
+    typed = {"task_options": ("documents=1", "prompt=plain")}
+    changed_prompt = CARD.replace(*EDITS["prompt"])
+    assert id_of_card(tmp_path, changed_prompt, **typed) != id_of_card(tmp_path, CARD, **typed)
+
+
+def test_weights_that_change_in_the_middle_are_another_run(tmp_path: Path) -> None:
+    """Of a checkpoint of 100 MB."""
+    checkpoint = tmp_path / "mac"
+    shutil.copytree(shipped_checkpoint("mac", "streamingqa", "nano"), checkpoint)
+    with (checkpoint / "more.bin").open("wb") as handle:
+        handle.truncate(100 * 10**6)
+    chosen = {"method": "mac", "checkpoint": str(checkpoint)}
+    before = run_id(**chosen)
+    assert run_id(**chosen) == before
+    with (checkpoint / "more.bin").open("r+b") as handle:
+        handle.seek(50 * 10**6)
+        handle.write(b"x")
+    assert run_id(**chosen) != before
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -115,12 +115,12 @@ def test_a_text_that_nano_was_not_made_for_is_noted(ttabench: Command, tmp_path:
     rows = [{"text": "The library opens at nine in the morning.", "question": "When does it open?", "answers": "nine"}]
     path = write_jsonl(tmp_path / "mine.jsonl", rows)
     found = notes_of(ttabench, "--task", path, "--method", "icl", "--out", tmp_path / "runs")
-    assert found[0].startswith("nano cuts the words of this text into pieces of")
+    assert found[0].startswith("nano hardly knows this kind of text")
     assert found[-1].startswith("n = 1:")
 
 
 def test_untrained_modules_are_said_to_measure_nothing(ttabench: Command, tmp_path: Path) -> None:
     words = ("--method", "mac", "--checkpoint", "none", "--limit", 2, "--task-set", "documents=2", "--out", tmp_path)
-    assert "its figures do not measure it" in notes_of(ttabench, *words)[0]
+    assert "the result says nothing about mac" in notes_of(ttabench, *words)[0]
     planned = json.loads(ttabench("eval", *words, "--dry-run", "--json").out)
-    assert "its figures do not measure it" in planned["runs"][0]["notes"][0]
+    assert "the result says nothing about mac" in planned["runs"][0]["notes"][0]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
 
 from tests.conftest import MAC, Command, Ran, one_line
 from tests.records.test_records import sample
 from ttabench.core.types import Episode
-from ttabench.records.schema import read_samples
-from ttabench.records.store import EpisodeCost, RunFolder
+from ttabench.lm.model import LM
+from ttabench.records.sample_files import read_samples
+from ttabench.records.store import EpisodeCost, RunFolder, Sample
 
 COUNTED = ("pieces", "tokens_read", "episodes", "state_bytes", "patch_bytes")
 """Costs that do not depend on a clock."""
@@ -93,6 +96,61 @@ def test_it_says_in_one_note_what_did_not_count(evaluate: Evaluate, killed: tupl
     partial.write_text("".join(json.dumps(line) + "\n" for line in [*found, found[0]]) + json.dumps(found[1])[:50])
     said = [line for line in evaluate().err.splitlines() if "partial.jsonl" in line]
     assert said == ["Note: 2 lines of partial.jsonl did not count: damaged, doubled, or of no query of this run."]
+
+
+@pytest.mark.parametrize("method", ["icl", "mac"])
+def test_a_run_whose_logits_break_keeps_what_it_has_and_goes_on(
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str
+) -> None:
+    whole = evaluate("--json", "--out", tmp_path / "whole", method=method).json()["runs"][0]
+    logits, append, answered = LM.logits, RunFolder.append, []
+
+    def kept(self: RunFolder, samples: Sequence[Sample]) -> None:
+        append(self, samples)
+        answered.extend(samples)
+
+    def breaking(self: LM, hidden_ND: Tensor) -> Tensor:
+        return logits(self, hidden_ND) * (float("nan") if answered else 1.0)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "append", kept)
+        patched.setattr(LM, "logits", breaking)
+        ran = evaluate("--quiet", method=method)
+    line = one_line(ran)
+    assert re.search(r"Error: streamingqa/test/seed0: The logits of query '.+' are not finite", line)
+    assert "the same command continues" in line
+    (partial,) = (tmp_path / "runs").rglob("partial.jsonl")
+    assert not (partial.parent / "run.json").exists()
+    assert len(lines(partial)) == len(answered) == 2
+    ran = evaluate("--json", method=method)
+    assert_same(ran, whole, partial.parent)
+    assert ran.json()["runs"][0]["how"] == "continued"
+
+
+def test_a_batch_of_which_lines_are_missing_is_answered_again_as_one(
+    evaluate: Evaluate, killed: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a write stopped short: answered with others, or alone, the last digits of a log-probability may differ."""
+    partial, whole = killed
+    write(partial, lines(partial)[:3])
+    batches, append = [], RunFolder.append
+
+    def counted(self: RunFolder, samples: Sequence[Sample]) -> None:
+        batches.append([sample.key for sample in samples])
+        append(self, samples)
+
+    monkeypatch.setattr(RunFolder, "append", counted)
+    assert_same(evaluate("--json"), whole, partial.parent)
+    assert [len(batch) for batch in batches] == [2, 2]
+
+
+def test_samples_that_cannot_be_written_are_noticed_before_anything_is_asked(
+    evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = evaluate("--json", "--out", tmp_path / "whole").json()["runs"][0]["id"]
+    (tmp_path / "runs" / run / "samples.parquet").mkdir(parents=True)
+    monkeypatch.setattr(LM, "logits", None)
+    assert "samples.parquet is a folder. Remove it, or give another --out." in one_line(evaluate("--quiet"))
 
 
 def test_costs_of_episodes_are_checked_too(evaluate: Evaluate, killed: tuple[Path, dict[str, Any]]) -> None:

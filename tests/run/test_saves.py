@@ -20,7 +20,9 @@ from torch import Tensor
 from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_method
 from ttabench.core import files
+from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
+from ttabench.core.owned import LIST_FILE, owned
 from ttabench.core.types import Episode
 from ttabench.lm import tensors
 from ttabench.lm.model import LM
@@ -315,3 +317,86 @@ def test_validation_changes_nothing(lm: LM, tmp_path: Path) -> None:
     assert len(second.validation) == 4
     assert second.validation[0]["loss"] != second.validation[-1]["loss"]
     assert all(torch.equal(each, weights(judged)[name]) for name, each in weights(plain).items())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("resume", [True, False], ids=["plain", "force"])
+@pytest.mark.parametrize(
+    "name", ["adapter.safetensors", "adapter.json", "curve.jsonl", "training/notes.txt", LIST_FILE]
+)
+def test_what_somebody_else_wrote_is_never_replaced(lm: LM, tmp_path: Path, name: str, resume: bool) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"step": 1}')
+    told: list[int] = []
+    config = replace(CONFIG, out=tmp_path, resume=resume)
+    with pytest.raises(UserError, match=rf"{name.partition('/')[0]} was not written by `ttabench train`") as refused:
+        train(method(lm), episodes(), config, lambda step, _: told.append(step))
+    assert refused.value.hint == "Give another --out, or move it away."
+    assert not told
+    assert contents(tmp_path).items() - {(".lock", b"")} == {(name, b'{"step": 1}')}
+
+
+def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
+    config, out = replace(CONFIG, out=tmp_path / "out"), tmp_path / "out"
+    train(method(lm), episodes(), config)
+    mine = ("thesis.txt", ".movie.mkv.part", ".backup.part/letters.txt", "training/notes.txt", "training/.a.part",
+            "training/step-00000004/mine.txt", "training/step-old/state.safetensors")  # fmt: skip
+    for name in mine:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    anew = train(method(lm), episodes(), replace(config, steps=2, resume=False))
+    assert anew.steps == 2
+    assert {name: each for name, each in contents(out).items() if name in mine} == dict.fromkeys(mine, b"mine")
+    assert [path.name for path in saves.saved(out)] == ["step-00000002"]
+    again = method(lm)
+    assert train(again, episodes(), replace(config, steps=3)).steps == 3, "it goes on beside all that"
+    assert {name for name in contents(out) if name.startswith("training/")} == {
+        "training/step-00000003/state.safetensors", "training/step-00000003/training.json",
+        *(name for name in mine if name.startswith("training/")),
+    }  # fmt: skip
+
+
+def test_a_training_of_a_version_without_lists_is_gone_on_with(lm: LM, tmp_path: Path) -> None:
+    config = replace(CONFIG, out=tmp_path)
+    train(method(lm), episodes(), replace(config, steps=2))
+    with_list = digest(tmp_path)
+    (tmp_path / LIST_FILE).unlink()
+    assert digest(tmp_path) == with_list, "a list is no part of what a checkpoint is"
+    assert train(method(lm), episodes(), config).steps == 4
+    assert owned(tmp_path) == set(saves.NAMES)
+    assert train(method(lm), episodes(), replace(config, resume=False)).steps == 4
+
+
+def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is returned from a folder that cannot be written, and its digest stays."""
+    config, first = replace(CONFIG, out=tmp_path), method(lm)
+    record = train(first, episodes(), config, validation=[episode("v")])
+    before = contents(tmp_path)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    for name in ("mkstemp", "mkdtemp"):
+        monkeypatch.setattr(files, name, refused)
+    again = method(lm)
+    found = train(again, episodes(), config, validation=[episode("v")])
+    assert (found.losses, found.validation) == (record.losses, record.validation)
+    assert all(torch.equal(each, weights(first)[name]) for name, each in weights(again).items())
+    saves.check(tmp_path, resume=True)
+    with pytest.raises(UserError, match="Read-only file system"):
+        train(method(lm), episodes(), replace(config, steps=6))
+    assert contents(tmp_path) == before
+
+
+def test_a_training_that_went_on_leaves_the_same_bytes(lm: LM, tmp_path: Path) -> None:
+    """Numbers of steps are whole ones, whatever a save gave back: the digest of a checkpoint is its identity."""
+    for name, ends in (("once", (4,)), ("twice", (2, 4))):
+        for steps in ends:
+            config = replace(CONFIG, out=tmp_path / name, steps=steps)
+            train(method(lm), episodes(), config, validation=[episode("v")])
+    headers = [json.loads((tmp_path / name / "adapter.json").read_text()) for name in ("once", "twice")]
+    told = [[repr(each["step"]) for each in header["training"]["validation"]] for header in headers]
+    assert told == [["2", "4"], ["2", "4"]]

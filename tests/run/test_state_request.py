@@ -8,7 +8,7 @@ import pytest
 
 from ttabench.core.errors import UserError
 from ttabench.run.resolve import RunRequest
-from ttabench.run.state_request import MADE, made_with, request_of, with_state
+from ttabench.run.state_request import MADE, made_with, request_of
 
 STATE = Path("mine")
 
@@ -47,10 +47,28 @@ def test_a_state_of_before_names_its_method_and_model() -> None:
 def test_what_is_typed_beside_a_state_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("base").mkdir()
-    request = request_of({MADE: made_with(RunRequest(method="icl", task="qa", model="base"), chat=False)}, STATE)
-    assert with_state(request, STATE, {"model": "./base", "method": "icl", "device": "cpu"}).device == "cpu"
+    header = {MADE: made_with(RunRequest(method="icl", task="qa", model="base"), chat=False)}
+    assert request_of(header, STATE, {"model": "./base", "method": "icl", "device": "cpu"}).device == "cpu"
     for typed in ({"model": "nano"}, {"method": "none"}, {"base_checkpoint": "shipped:qa"}, {"preset": "nano"}):
         with pytest.raises(UserError, match="in mine was"):
-            with_state(request, STATE, typed)
-    tuned = RunRequest(method="icl", task="qa", model="smollm2-135m-qa")
-    assert with_state(tuned, STATE, {"model": "smollm2-135m-qa"}) == tuned
+            request_of(header, STATE, typed)
+    tuned = {MADE: made_with(RunRequest(method="icl", task="qa", model="smollm2-135m-qa"), chat=False)}
+    assert request_of(tuned, STATE, {"model": "smollm2-135m-qa"}) == request_of(tuned, STATE)
+
+
+def test_a_method_in_a_file_is_named_by_the_user() -> None:
+    header = {MADE: made_with(RunRequest(method="./theirs.py:Tail", task="qa"), chat=False)}
+    assert request_of(header, STATE, {"method": "./mine.py"}).method == "./mine.py", "what was typed, not what is said"
+    for typed in ({}, {"method": "icl"}, {"device": "cpu"}):
+        with pytest.raises(UserError, match=r"names the file \./theirs\.py:Tail"):
+            request_of(header, STATE, typed)
+    plain = {MADE: made_with(RunRequest(method="icl", task="qa"), chat=False)}
+    with pytest.raises(UserError, match=r"made with method icl, not \./mine\.py"):
+        request_of(plain, STATE, {"method": "./mine.py"})
+
+
+@pytest.mark.parametrize("change", [{"method": 3}, {"settings": 3}, {"settings": [[1]]}, {"model": ["nano"]}])
+def test_a_request_of_other_types_is_no_request(change: dict[str, object]) -> None:
+    said = made_with(RunRequest(method="icl", task="qa"), chat=False)
+    with pytest.raises(UserError, match="does not say how it was made"):
+        request_of({MADE: {**said, **change}}, STATE)

@@ -181,7 +181,7 @@ def test_pieces_in_the_window_of_a_query_stay_its_own(lm: LM, tmp_path: Path) ->
 
 
 def test_swap_state_answers_three_times_and_compares(ttabench: Command, tmp_path: Path) -> None:
-    words = ["--method", "icl", "--task", "streamingqa", "--task-set", "documents=4", "--task-set", "questions=2",
+    words = ["--method", "icl", "--task", "streamingqa", "--task-set", "documents=8", "--task-set", "questions=1",
              "--out", tmp_path]  # fmt: skip
     plain = ttabench("eval", *words, "--json").json()["runs"][0]
     found = ttabench("eval", *words, "--swap-state", "--json").json()
@@ -192,13 +192,18 @@ def test_swap_state_answers_three_times_and_compares(ttabench: Command, tmp_path
     assert any("empty state" in note for note in none["notes"])
     assert other["cost"]["pieces"] == own["cost"]["pieces"]
     apart = {(each["left"], each["right"]): each for each in found["differences"]}
-    assert apart["icl state of: own", "icl state of: other"]["value"] > 0.5
-    assert apart["icl state of: own", "icl state of: none"]["n"] == own["n"] == 8
+    assert apart["icl", "icl, another text's state"]["value"] > 0.5
+    assert apart["icl", "icl, empty state"]["n"] == own["n"] == 8
     shown = ttabench("eval", *words, "--swap-state")
-    for said in ("icl state of: own", "icl state of: other", "icl state of: none", "is memory of"):
+    for said in (
+        "icl: own state ",
+        "Its state helps, and it holds this text: own is 100.0 points ",
+        "icl, empty state",
+        "is memory of",
+    ):
         assert said in shown.out
     assert len(ttabench("eval", *words, "--swap-state", "--quiet").out.split()) == 3
-    assert "icl, state of: other" in ttabench("list", "runs", "--out", tmp_path).out
+    assert "icl, another text's state" in ttabench("list", "runs", "--out", tmp_path).out
     plans = ttabench("eval", *words, "--swap-state", "--dry-run", "--json").json()["runs"]
     assert [each["id"] for each in plans] == [own["id"], other["id"], none["id"]]
 

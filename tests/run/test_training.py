@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -77,10 +77,13 @@ def test_two_runs_with_one_seed_are_bit_equal(lm: LM) -> None:
     assert_equal(runs[0][1], runs[1][1])
 
 
-def test_resumed_training_ends_where_it_would_have_ended(lm: LM, tmp_path: Path) -> None:
-    whole = tiny_mac(lm, backprop_dropout=0.5)
-    expected = train(whole, episodes(), replace(CONFIG, out=tmp_path / "whole", save_every=2))
-    part = replace(CONFIG, out=tmp_path / "part", save_every=2, resume=True)
+@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+def test_resumed_training_ends_where_it_would_have_ended(
+    lm: LM, tmp_path: Path, optimizer: Literal["adam", "muon"]
+) -> None:
+    whole, config = tiny_mac(lm, backprop_dropout=0.5), replace(CONFIG, optimizer=optimizer, save_every=2)
+    expected = train(whole, episodes(), replace(config, out=tmp_path / "whole"))
+    part = replace(config, out=tmp_path / "part", resume=True)
     train(tiny_mac(lm, backprop_dropout=0.5), episodes(), replace(part, steps=4))
     resumed = tiny_mac(lm, backprop_dropout=0.5)
     record = train(resumed, episodes(), part)
@@ -91,6 +94,7 @@ def test_resumed_training_ends_where_it_would_have_ended(lm: LM, tmp_path: Path)
     )
     assert sorted(path.name for path in (tmp_path / "part").iterdir()) == [
         ".lock",
+        ".ttabench.json",
         "adapter.json",
         "adapter.safetensors",
         "curve.jsonl",

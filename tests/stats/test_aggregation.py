@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ttabench.stats.aggregation import RATIOS, Unit, aggregate, estimated, pooled
-from ttabench.stats.estimate import Observed, difference, estimate, interval_of_mean, single, student, wilson
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import difference, estimate, interval_of_mean, single, student, wilson
 
 units = st.builds(
     lambda text, mean, tokens, words: Unit(text, mean * tokens, tokens, words),
@@ -165,6 +166,9 @@ def test_runs_of_one_draw_each_have_the_error_of_draws() -> None:
     assert value == pytest.approx(0.7)
     assert error == pytest.approx(0.2 / 3**0.5)
     assert pooled([(0.5, 0.01, 10)], None, draws=True)[1] == pytest.approx(0.01)
+    same = pooled([(0.5, 0.01, 10), (0.7, 0.03, 10), (0.9, 0.02, 10)], None, draws=True, fresh=False)
+    assert same == pytest.approx((0.7, math.hypot(0.2 / 3**0.5, 0.02))), "draws that ask the same"
+    assert pooled([(0.5, 0.1, 10)] * 4, None, draws=True)[1] == pytest.approx(0.05), "draws that agree by luck"
 
 
 def test_a_difference_of_means_is_the_mean_of_differences() -> None:
@@ -178,11 +182,11 @@ def test_a_difference_of_means_is_the_mean_of_differences() -> None:
     assert (none.value, none.ci_low, none.p) == (0.0, None, 1.0)
 
 
-def test_where_all_units_agree_nothing_tells_how_another_would_differ() -> None:
+def test_where_all_units_agree_nothing_tells_how_far_another_would_differ() -> None:
     left, right = [single(f"d{i // 4}", 0.75) for i in range(12)], [single(f"d{i // 4}", 0.5) for i in range(12)]
     found = difference(left, right)
     assert found is not None
-    assert (found.value, found.ci_low, found.p) == (pytest.approx(0.25), None, None)
+    assert (found.value, found.ci_low, found.p) == (pytest.approx(0.25), None, 0.25)
     noise = difference([single(str(i), 0.1 + 0.2) for i in range(5)], [single(str(i), 0.3) for i in range(5)])
     assert noise is not None
     assert noise.p == 1.0

@@ -13,7 +13,8 @@ from sklearn.metrics import f1_score
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Generate
 from ttabench.stats.aggregation import estimated, paired_difference
-from ttabench.stats.estimate import Observed, estimate
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import estimate
 from ttabench.stats.evaluation import load
 from ttabench.stats.figures import MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, numeric
 from ttabench.stats.metrics import METRICS
@@ -36,6 +37,18 @@ def test_macro_f1_is_that_of_scikit_learn() -> None:
     theirs = f1_score([w.target for w in some], [w.prediction for w in some], labels=LABELS, average="macro")
     assert found.mean == pytest.approx(theirs)
     assert (found.n, found.weight) == (61, 61)
+
+
+def test_an_option_that_is_chosen_and_never_right_is_a_label() -> None:
+    some = [w._replace(chosen=True) for w in labelled(np.random.default_rng(4), 40) if w.target != "travel"]
+    assert {w.prediction for w in some} == set(LABELS)
+    found = estimated(CORPORA["macro_f1"], some)
+    assert found is not None
+    theirs = f1_score([w.target for w in some], [w.prediction for w in some], average="macro")
+    assert found.mean == pytest.approx(theirs)
+    apart = paired_difference(CORPORA["macro_f1"], [some, [w._replace(prediction=w.target) for w in some]])
+    assert apart is not None
+    assert apart.value == pytest.approx(theirs - 1), "three labels on one side, two on the other"
 
 
 @pytest.mark.parametrize("name", ["macro_f1", "rmse", "mae"])

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ttabench.stats.estimate import MCNEMAR, STUDENT, difference, single
+from ttabench.stats.estimate import MCNEMAR, SIGN, STUDENT, difference, single
 from ttabench.stats.testing import LEVEL, POWER, detectable, holm, mcnemar
 
 
@@ -87,3 +87,15 @@ def test_false_alarms_over_documents_are_rare() -> None:
         apart = [difference(one, other) for place, one in enumerate(sides) for other in sides[place + 1 :]]
         alarms += any(p is not None and p < LEVEL for p in holm([each.p if each else None for each in apart]))
     assert alarms <= 0.08 * tables, "5 % and what 150 tables scatter"
+
+
+def test_units_that_all_differ_alike_have_a_sign_test() -> None:
+    """Four documents, one answered under each method: p is that of four coins; eight settle it, four do not."""
+    for units, p in ((4, 0.125), (8, 2**-7)):
+        left = [single(f"doc{place // 2}", 1.0) for place in range(2 * units)]
+        found = difference(left, [each._replace(terms=(0.0, 1.0)) for each in left])
+        assert found is not None
+        assert (found.test, found.p, found.ci_low, found.units) == (SIGN, p, None, units)
+        same = difference(left, left)
+        assert same is not None
+        assert (same.p, same.test) == (1.0, "")

@@ -7,11 +7,12 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ttabench.cli.commands import Showing, Storing, show_result
-from ttabench.cli.reading import DEFAULT_STATE, READ, Reading, asked_of, pieces_of, read, told_after
+from ttabench.cli.reading import DEFAULT_STATE, Reading, asked_of, pieces_of, read, told_after
 from ttabench.core import render
 from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
-from ttabench.methods.state_header import header
+from ttabench.methods.registry import is_file
+from ttabench.methods.state_header import READ, header
 from ttabench.run.asking import manner
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
@@ -56,7 +57,7 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
         "folder": str(folder.path),
         **_peft(folder, found),
     }
-    _show(result, notes, showing)
+    _show(result, request, notes, showing)
 
 
 def _made(
@@ -113,8 +114,9 @@ def _tokens(before: Mapping[str, Json] | None, found: Mapping[str, Json]) -> dic
     return {"tokens": counts[-1] - sum(counts[:-1])} if "tokens_read" in found["meta"] else {}
 
 
-def _show(result: dict[str, Json], notes: Sequence[str], showing: Showing) -> None:
+def _show(result: dict[str, Json], request: RunRequest, notes: Sequence[str], showing: Showing) -> None:
     where = "" if result["folder"] == str(DEFAULT_STATE) else f" --state {quote(str(result['folder']))}"
+    where += f" --method {quote(request.method)}" if is_file(request.method) else ""
     if showing.json:
         result = {**result, "notes": list(notes)}
     show_result("adapted", result, showing, f'Ask it: ttabench ask "..."{where}')

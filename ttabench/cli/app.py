@@ -10,8 +10,10 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ttabench.cli import asking_options as of_asking
 from ttabench.cli import options as o
@@ -20,11 +22,28 @@ from ttabench.cli.comparing import compare
 from ttabench.cli.ending import bounded, ended
 from ttabench.cli.profile import profile
 from ttabench.cli.training import train
+from ttabench.core.errors import UnknownName
 from ttabench.core.progress import say_loading
 from ttabench.core.version import __version__
 
+
+class Commands(TyperGroup):
+    """The commands; one that there is not is told as other names are."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names.
+
+        Raises:
+            UnknownName: there is none.
+        """
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            raise UnknownName("command", args[0], list(self.commands))
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="ttabench",
+    cls=Commands,
     help="Benchmark of test-time adaptation: a frozen language model reads a context in pieces; what does it then know,"
     " and what did knowing it cost?",
     no_args_is_help=True,

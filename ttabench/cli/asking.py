@@ -25,7 +25,7 @@ from ttabench.readers.own_questions import OwnQuestion, own_questions, typed_que
 from ttabench.run.asking import Asked, manner
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
-from ttabench.run.state_request import request_of, with_state
+from ttabench.run.state_request import request_of
 
 FLOOR, CEILING = "none", "icl"
 
@@ -135,7 +135,7 @@ def _source(given: Given) -> _Source:
             hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
             raise UserError(f"There is no state in {folder}.", hint)
         said = header(folder)
-        request = with_state(request_of(said, folder), folder, given.typed)
+        request = request_of(said, folder, given.typed)
     resolved, asked = resolve_method(request), manner(request)
     before, lost = ([], "") if folder is None else read_again(said, folder)
     pieces = pieces_of(given.reading) if given.reading.files else []

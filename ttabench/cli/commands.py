@@ -18,6 +18,7 @@ from ttabench.run.config import STATES_OF
 from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.resolve import RunRequest
+from ttabench.run.room import refuse_on_paper
 
 if TYPE_CHECKING:
     from ttabench.records.schema import RunRecord
@@ -123,7 +124,11 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
             found["differences"] = [asdict(each) for each in apart]
         render.print_json(found)
     elif compared:
-        render.show(comparison_tables(compare_runs([outcome.folder for outcome in outcomes])))
+        from ttabench.report.verdict import sentences
+
+        comparison = compare_runs([outcome.folder for outcome in outcomes])
+        render.say(sentences(comparison))
+        render.show(comparison_tables(comparison))
     else:
         render.show([run_table([(outcome.record, outcome.folder) for outcome in outcomes])])
 
@@ -138,6 +143,8 @@ def dry_run(
     from ttabench.report.tables import config_table, cost_table
 
     plans = _plans(request, seeds, swap)
+    for plan in plans:
+        refuse_on_paper(plan)
     shape = cost.shape_of(request.model)
     first = next(iter(plans[0].task.episodes()))
     work = cost.workload(first, request.dtype)

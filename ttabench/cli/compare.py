@@ -10,8 +10,6 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.text import Text
-
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import write_bytes_atomically
@@ -20,9 +18,13 @@ from ttabench.core.render import Table
 from ttabench.report.compare import Comparison, compared
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.selecting import Selected, Wanted, selected
-from ttabench.report.verdict import verdict
+from ttabench.report.verdict import sentences, verdict
 
 PARQUET = "parquet"
+MANY_BLOCKS = 3
+"""From more on, what is shorter is named."""
+MOST_BLOCKS = 12
+"""Of more, people are shown the first lines and one table, unless they ask for all."""
 ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": PARQUET}
 """Of files to save to, and the form that each asks for."""
 
@@ -39,6 +41,13 @@ class Asked:
     diff: bool = False
     flips: bool = False
     strict: bool = False
+    summary: bool = False
+    every: bool = False
+    """Every block, however many there are."""
+
+    def in_short(self, blocks: int) -> bool:
+        """Whether a terminal or a pipe gets the first lines and one table of so many blocks."""
+        return self.summary or (blocks > MOST_BLOCKS and not (self.every or self.all_pairs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +85,26 @@ class Showing:
 def compare(asked: Asked, showing: Showing) -> bool:
     """Show a comparison; False where it is asked to be strict, and something is wrong with it."""
     form = showing.chosen()
+    if asked.summary and asked.every:
+        raise UserError("Both --summary and --all are given.", "Give one of them.")
     with _without_collector():
         chosen = selected(asked.names, asked.out, asked.wanted)
-        found = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs)
+        found = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
     _remark(chosen, found, asked)
     if showing.picture is not None:
         from ttabench.report.plots import plot
 
         plot(found, showing.picture)
-    _deliver(form, showing.save, found, _more(asked, found, every=form not in ("table", "markdown")))
+    more = _more(asked, found, every=form not in ("table", "markdown"))
+    blocks, for_people = len(found.blocks), form == "table" and showing.save is None
+    short = asked.in_short(blocks) if for_people else asked.summary
+    _deliver(form, showing.save, _Shown(found, short, more))
+    if for_people and short and not asked.summary:
+        render.remark(
+            f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
+        )
+    elif for_people and not short and blocks > MANY_BLOCKS:
+        render.remark(f"{blocks} blocks: --summary shows the first lines and one table.")
     return not asked.strict or _is_sound(found)
 
 
@@ -104,8 +124,12 @@ def _remark(chosen: Selected, found: Comparison, asked: Asked) -> None:
     if chosen.skipped:
         some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
         render.remark(f"Skipped {len(chosen.skipped)} of {len(asked.names)} names, which hold no runs: {some}")
+    for line in found.damaged:
+        render.remark(f"Left out: {line}")
     if left_out := len(found.without_metric):
-        render.remark(f"Left out {left_out} of {len(chosen.runs)} runs, which lack the metric.")
+        render.remark(
+            f"Left out {left_out} of {len(chosen.runs)} runs, which {'lacks' if left_out == 1 else 'lack'} the metric."
+        )
 
 
 def _more(asked: Asked, found: Comparison, *, every: bool) -> list[Table]:
@@ -124,38 +148,55 @@ def _more(asked: Asked, found: Comparison, *, every: bool) -> list[Table]:
     return tables
 
 
-def _deliver(form: str, save: Path | None, found: Comparison, more: Sequence[Table]) -> None:
+@dataclass(frozen=True)
+class _Shown:
+    """What is shown of a comparison."""
+
+    found: Comparison
+    summary: bool
+    more: Sequence[Table]
+
+    def tables(self) -> list[Table]:
+        """For people."""
+        return [*comparison_tables(self.found, summary=self.summary), *self.more]
+
+    def data(self) -> list[Table]:
+        """For machines."""
+        return [*comparison_data(self.found)[: 1 if self.summary else None], *self.more]
+
+
+def _deliver(form: str, save: Path | None, shown: _Shown) -> None:
     if form == PARQUET:
         from ttabench.report.export import as_parquet
 
-        content = as_parquet([*comparison_data(found), *more])
+        content = as_parquet(shown.data())
         if save is None:
             sys.stdout.buffer.write(content)
             return
     else:
         text = io.StringIO()
         if save is None:
-            _show(form, found, more)
+            _show(form, shown)
             return
         with redirect_stdout(text):
-            _show(form, found, more)
+            _show(form, shown)
         content = text.getvalue().encode("utf-8", "backslashreplace")
     write_bytes_atomically(save, content)
     render.remark(f"Saved in {save}.")
 
 
-def _show(form: str, found: Comparison, more: Sequence[Table]) -> None:
+def _show(form: str, shown: _Shown) -> None:
     if form == "json":
-        data = {table.title: [dict(row) for row in table.data] for table in (*comparison_data(found), *more)}
-        render.print_json({"verdict": verdict(found), **data})
+        data = {table.title: [dict(row) for row in table.data] for table in shown.data()}
+        render.print_json({"verdict": verdict(shown.found), **data})
     elif form == "csv":
-        render.show([*comparison_data(found), *more], "csv")
+        render.show(shown.data(), "csv")
     else:
         if form == "table":
-            render.console().print(Text(printable(verdict(found)) + ".", style="bold"))
+            render.say(sentences(shown.found))
         else:
-            sys.stdout.write(printable(f"{verdict(found)}.\n\n"))
-        render.show([*comparison_tables(found), *more], render.known_format(form))
+            sys.stdout.write(printable("\n\n".join([*sentences(shown.found), ""])))
+        render.show(shown.tables(), render.known_format(form))
 
 
 def _is_sound(found: Comparison) -> bool:

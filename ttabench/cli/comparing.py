@@ -62,9 +62,20 @@ Diff = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Exit code 1 if a pair of a block is not paired, a seed or the metric is missing,"
-                 " or data or bases differ.", rich_help_panel=SAID),
+    typer.Option("--strict", help="Exit code 1 if a pair of a block is not paired, a run is set aside or damaged, a"
+                 " seed or the metric is missing, or data or bases differ.", rich_help_panel=SAID),
 ]  # fmt: skip
+
+
+All = Annotated[bool, typer.Option("--all", help="Every block, however many there are.", rich_help_panel=SAID)]
+Summary = Annotated[
+    bool,
+    typer.Option(
+        "--summary",
+        help="The first lines and the first table alone; so are more than 12 blocks shown.",
+        rich_help_panel=SAID,
+    ),
+]
 
 
 def compare(
@@ -77,6 +88,8 @@ def compare(
     flips: Flips = False,
     diff: Diff = False,
     strict: Strict = False,
+    summary: Summary = False,
+    every: All = False,
     form: Form = "table",
     save: Save = None,
     plot: Plot = None,
@@ -93,7 +106,7 @@ def compare(
     wanted = Wanted(tasks=names_in(task or ()), methods=names_in(method or ()), models=names_in(model or ()))
     asked = command.Asked(
         names=runs or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs, diff=diff, flips=flips,
-        strict=strict,
+        strict=strict, summary=summary, every=every,
     )  # fmt: skip
     if not command.compare(asked, command.Showing(form="json" if json else form, save=save, picture=plot)):
         raise typer.Exit(1)

@@ -42,8 +42,7 @@ def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bo
     else:
         for line in refused:
             render.remark(f"Note: {line}")
-        where = " and ".join(checked)
-        render.print_line(f"{spec.name} keeps {kept} of {len(found)} promises, on {where} of two layers.")
+        render.print_line(f"{spec.name} passes {kept} of {len(found)} checks (2-layer {' and '.join(checked)}).")
     return kept == len(found)
 
 

@@ -19,7 +19,7 @@ from types import FrameType
 import typer
 
 from ttabench.core import memory, streams
-from ttabench.core.errors import UserError
+from ttabench.core.errors import UserError, closest
 from ttabench.core.printable import printable
 from ttabench.core.progress import loaded
 from ttabench.core.sizes import memory as memory_in
@@ -41,6 +41,8 @@ FITS = {
 """What helps where memory did not suffice, by command."""
 LONGEST = 1000
 """Characters of a line that is told."""
+NAMED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+"""What the system refuses of a path that somebody gave; of a path of ours it cannot come."""
 OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
 
 
@@ -72,8 +74,7 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
             raise error.__cause__ from None
         code = INTERRUPTED
     except typer.TyperException as error:
-        told = error.format_message() if hasattr(error, "format_message") else str(error)
-        return complain(told, getattr(error, "exit_code", 2))
+        return complain(_of_words(error), getattr(error, "exit_code", 2))
     except Exception as error:
         if memory.out_of_memory(error):
             return complain(str(memory.told(error, FITS.get(command, "Take less at once."))), 2)
@@ -87,10 +88,30 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _of_words(error: typer.TyperException) -> str:
+    """What is wrong with the words of a command; an option that there is not gets the one that looks like it."""
+    typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if hasattr(error, "possibilities") and isinstance(typed, str) and context is not None:
+        options = {
+            name.lstrip("-"): name
+            for each in context.command.get_params(context)
+            for name in (*each.opts, *each.secondary_opts)
+        }
+        close = closest(typed.lstrip("-"), options)
+        hint = f"Did you mean {options[close]}?" if close else f"{context.command_path} --help lists them."
+        return f"No such option: {typed}. {hint}"
+    told = error.format_message() if hasattr(error, "format_message") else str(error)
+    if context is None:
+        return told
+    return f"{told.removesuffix('.')}. `{context.command_path} --help` lists what it takes."
+
+
 def _of_system(error: OSError) -> int | None:
     """The exit code for what the system refused, once it is told; None for what is no fault of the user's."""
     if error.errno == errno.ENAMETOOLONG:
         return complain(f"{str(error.filename)[:40]}... is too long for a file name. Give a shorter one.", 2)
+    if error.filename is not None and error.errno in NAMED:
+        return complain(f"{error.filename}: {error.strerror}. Give another path, or mend its rights.", 2)
     if error.filename is None and error.errno in OUTPUT:  # files have names
         return _no_output(error)
     return None

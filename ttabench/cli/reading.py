@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import identity
+from ttabench.core.opening import Unreadable, read_text
 from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
 from ttabench.core.version import __version__
 from ttabench.lm.hub import digest_of
-from ttabench.methods.state_header import header
+from ttabench.methods.state_header import READ, header
 from ttabench.run.asking import manner
 from ttabench.run.resolve import ResolvedMethod, RunRequest, named
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 PIECES = ("file", "paragraphs", "lines")
 DEFAULT_STATE = Path("state")
 """Where `adapt` writes and `ask` looks."""
-READ = "read"
-"""Where a state's header says which files it has read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +51,13 @@ def pieces_of(reading: Reading) -> list[Observe]:
     found = []
     for file in reading.files:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = read_text(file)
         except OSError as error:
             raise UserError(f"{file} cannot be read: {error.strerror}.", "Check the path.") from None
         except UnicodeDecodeError:
             raise UserError(f"{file} is not UTF-8 text.", "Save it as UTF-8.") from None
+        except Unreadable as error:
+            raise UserError(f"{file} cannot be read: {error}.", "Give a file of text.") from None
         parts = [part.strip() for part in (text.split(separator) if separator else [text]) if part.strip()]
         found += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(parts)]
     if not found:

@@ -14,6 +14,7 @@ from ttabench.cli import commands
 from ttabench.cli.options import DEFAULT_OUT
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.identity import changed, hashed, text_of
 from ttabench.core.typed import assignments
 from ttabench.methods.checkpoint_header import HEADER, Header, header
 from ttabench.methods.recipe import Recipe
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 FIRST = "first"
 """Folder of the stage before, in that of the one that stands on it."""
 SCHEDULES = ("constant", "cosine")
+OPTIMIZERS = ("adam", "muon")
 FORMATS = ("float32", "float16", "bfloat16")
 MOST_ASKED = 10**6
 """Queries of one training episode."""
@@ -64,7 +66,8 @@ def train(
     plan = make_plan(request, training.seed)
     name = f"{plan.resolved.spec.name}-{Path(request.task).stem}-{Path(request.base_name).name}"
     out = storing.out or DEFAULT_OUT / "checkpoints" / name
-    recipe = recipe_of(plan.resolved.spec, preset_for(plan.resolved.spec, request.preset, request.model), changes)
+    preset = preset_for(plan.resolved.spec, request.preset, request.model)
+    recipe = recipe_of(plan.resolved.spec, preset, changes)
     *earlier, last = _stages(request, recipe, out)
     config = _train_config(recipe, training, out, plan, request.task_options)
     for stage in earlier:  # what is wrong with one is said before anything is trained
@@ -81,6 +84,9 @@ def train(
     source = f" --source {quote(request.source)}" if request.source else ""
     again = f"ttabench eval --method {quote(request.method)} --task {request.task}{source} {request.base_words}"
     commands.show_result("trained", result, showing, f"Try it: {again} --checkpoint {out}")
+    whole = recipe_of(plan.resolved.spec, preset, {}).steps
+    if record.steps < whole and showing.talking:
+        render.remark(f"Note: {record.steps:,} steps of the {whole:,} of its recipe: too few to judge the method by.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,10 +137,11 @@ def _train_stage(
     """Train the method of a plan and store its checkpoint."""
     from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
     from ttabench.run.saves import check
-    from ttabench.run.training import lessons
+    from ttabench.run.training import lessons, refuse_untrainable
     from ttabench.run.training import train as train_method
 
     assert config.out is not None, "a stage has a folder"
+    refuse_untrainable(plan.resolved.spec)
     check(config.out, resume=training.resume)
     seed_everything(training.seed)
     base = ModelCache().get(plan.request, chat_template=plan.config.chat_template)
@@ -187,6 +194,8 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
     recipe = replace(own, **said)
     if recipe.schedule not in SCHEDULES:
         raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
+    if recipe.optimizer not in OPTIMIZERS:
+        raise UnknownName("optimizer", recipe.optimizer, list(OPTIMIZERS))
     if recipe.rounds < 1:
         raise UserError(f"--rounds must be at least 1, got {recipe.rounds}.")
     if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
@@ -204,10 +213,12 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
     said = asdict(replace(recipe, first=None))
     del said["first"]
     sizes = {key: said.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
-    task = plan.task
+    task, run = plan.task, plan.config
     data = {"task": task.card.name, "source": task.source, "split": task.split, "options": list(options), **sizes}
-    data |= trained_with(plan.config.task_options, plan.config.chat_template)
-    data["digest"] = plan.config.inputs.get("rows", "")
+    data |= trained_with(run.task_options, run.chat_template)
+    data["digest"] = run.inputs.get("rows", "")
+    data["protocol"] = hashed(text_of(changed(run.task_options, run.defaults["task_options"])))
+    data |= {name: run.inputs[name] for name in ("card", "reader", "method") if name in run.inputs}
     try:
         return TrainConfig(**said, **asdict(training), out=out, fresh=plan.resolved.checkpoint is None, data=data)
     except ValueError as error:

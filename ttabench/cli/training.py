@@ -28,6 +28,7 @@ def train(
     lr: of_training.Lr = None,
     warmup: of_training.Warmup = None,
     schedule: of_training.Schedule = "",
+    optimizer: of_training.Optimizer = "",
     beta2: of_training.Beta2 = None,
     clip: of_training.Clip = None,
     decay: of_training.Decay = None,
@@ -61,7 +62,8 @@ def train(
     )  # fmt: skip
     changes = {
         "documents": documents, "questions": questions, "batch_documents": batch_documents, "steps": steps, "lr": lr,
-        "warmup": warmup, "schedule": schedule, "beta2": beta2, "clip": clip, "decay": decay, "rounds": rounds,
+        "warmup": warmup, "schedule": schedule, "optimizer": optimizer, "beta2": beta2, "clip": clip, "decay": decay,
+        "rounds": rounds,
     }  # fmt: skip
     training = train_command.Training(seed=seed, save_every=save_every, dtype=stored, resume=not force,
                                       accumulate=accumulate, validate_every=validate_every)  # fmt: skip

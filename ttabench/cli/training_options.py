@@ -25,6 +25,9 @@ Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", rich_
 Lr = Annotated[float | None, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=RECIPE)]
 Warmup = Annotated[int | None, typer.Option(help="Steps of linear warm-up.", rich_help_panel=RECIPE)]
 Schedule = Annotated[str, typer.Option(help="constant or cosine.", show_default=False, rich_help_panel=RECIPE)]
+Optimizer = Annotated[
+    str, typer.Option(help="adam, or muon (matrices; adam for the rest).", show_default=False, rich_help_panel=RECIPE)
+]
 Beta2 = Annotated[float | None, typer.Option(help="Adam's decay of squared gradients.", rich_help_panel=RECIPE)]
 Clip = Annotated[float | None, typer.Option(help="Largest norm of the gradient.", rich_help_panel=RECIPE)]
 Decay = Annotated[float | None, typer.Option(help="Weight decay (AdamW).", rich_help_panel=RECIPE)]

@@ -95,10 +95,11 @@ def answers(method: BaseMethod[Any], state: State, questions: Sequence[Ask]) -> 
 
 
 def tensors_of(patch: Patch) -> list[Tensor]:
-    """Everything in a patch, rows first."""
-    found = [tensor for tensor in (patch.tokens_BT, patch.tokens_mask_BT) if tensor is not None]
-    if patch.prefix is not None:
-        found += [*patch.prefix.keys_LBHPD, *patch.prefix.values_LBHPD, patch.prefix.next_position_B]
-    for delta in patch.deltas.values():
-        found += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
-    return found
+    """Everything in a patch, rows first; deltas by name, in whatever order the patch has them."""
+    tensors = [patch.tokens_BT, patch.tokens_mask_BT]
+    if (prefix := patch.prefix) is not None:
+        tensors += [*prefix.keys_LBHPD, *prefix.values_LBHPD, prefix.next_position_B, prefix.mask_BP]
+        tensors += [*(prefix.hidden_LBHP or ()), *(prefix.bias_LBHP or ())]
+    for _, delta in sorted(patch.deltas.items()):
+        tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
+    return [tensor for tensor in tensors if tensor is not None]

@@ -10,6 +10,10 @@ from ttabench.contract.keeping import Broken, equal, furthest, near
 
 ARRIVES = 1e-3
 """Logits move by more where something was read."""
+GULLS = tuple(f"Gull {number} sails." for number in range(10, 26))
+"""Short pieces of one length: all of them fit where full context stops."""
+ALIKE = 1.25
+"""How much more some pieces may add than others to a state that grows with what is read: it may be pooled in groups."""
 
 
 def reading_arrives(case: Case) -> None:
@@ -63,14 +67,20 @@ def values(case: Case) -> None:
 
 
 def bytes_follow_growth(case: Case) -> None:
-    """Pieces of one length: the state stays empty, stays as it is, or grows by the same amount."""
+    """Pieces of one length: the state stays empty, stays as it is, or every four of them add as much, to a quarter."""
     method = case.method()
-    sizes = [read(method, *TEXTS[:count]).nbytes for count in range(1, len(TEXTS) + 1)]
-    steps = {after - before for before, after in pairwise(sizes)}
-    step = min(steps)
-    kept = {"none": sizes[0] == step == 0, "constant": step == 0 < sizes[0], "linear": step > 0}
-    if len(steps) > 1 or not kept[method.growth]:
-        raise Broken(f"growth is {method.growth!r}, and 1 to {len(TEXTS)} equal pieces leave {sizes} bytes")
+    linear = method.growth == "linear"
+    texts, counts = (GULLS, (4, 8, 12, 16)) if linear else (TEXTS, (1, 2, 3, 4))
+    sizes = [read(method, *texts[:count]).nbytes for count in counts]
+    steps = [after - before for before, after in pairwise(sizes)]
+    kept = {
+        "none": not any(sizes),
+        "constant": sizes[0] > 0 and not any(steps),
+        "linear": 0 < max(steps) <= ALIKE * min(steps),
+    }
+    if not kept[method.growth]:
+        read_in = ", ".join(map(str, counts))
+        raise Broken(f"growth is {method.growth!r}, and {read_in} equal pieces leave {sizes} bytes")
 
 
 def repeatable(case: Case) -> None:

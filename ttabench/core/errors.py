@@ -1,7 +1,17 @@
 """Errors a user can mend. Each is one line: what, where, how to mend it."""
 
-CLOSE = 0.5
-"""Least share of letters that a name has in common with one that is suggested, in order (`difflib`)."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+LETTERS_AN_EDIT = 3
+"""A name is suggested for one that is an edit away from it for every so many letters of the longer of the two."""
+
+FAMILY = ":..."
+"""Ends a name that stands for all that begin so, as `kvpress:...`."""
+
+LONGEST_NAME = 100
+"""Letters that are compared."""
 
 MOST_NAMED = 40
 """Of what there is, in one message."""
@@ -31,11 +41,50 @@ class UnknownName(UserError):
     """
 
     def __init__(self, kind: str, name: str, known: list[str]) -> None:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, known, n=1, cutoff=CLOSE)
-        hint = f"Did you mean {close[0]!r}?" if close else f"Known: {_listed(sorted(known))}."
+        close = closest(name, known)
+        hint = f"Did you mean {close!r}?" if close else f"Known: {_listed(sorted(known))}."
         super().__init__(f"Unknown {kind} {name!r}.", hint)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The name that was meant: one that looks like what was typed, or that begins with it; None where no name does.
+
+    A letter that is missing, superfluous, another, or in its neighbour's place is an edit. Case and the difference of
+    `-` and `_` do not count.
+
+    Args:
+        name: what was typed.
+        known: the names that exist.
+    """
+    found = []
+    for other in known:
+        family = other.endswith(FAMILY)  # what stands behind the colon is its own
+        typed = _plain(name.partition(":")[0] if family else name)
+        there = _plain(other.removesuffix(FAMILY))
+        far = _edits(typed, there)
+        if far * LETTERS_AN_EDIT <= max(len(typed), len(there)):
+            found.append((far, 0, other))
+        elif len(typed) >= LETTERS_AN_EDIT and there.startswith(typed):
+            found.append((len(there), 1, other))
+    return min(found, default=(0, 0, None))[-1]
+
+
+def _plain(name: str) -> str:
+    return name[:LONGEST_NAME].lower().replace("-", "_")
+
+
+def _edits(one: str, other: str) -> int:
+    """Edits from one text to the other: letters put in, left out, replaced or exchanged with their neighbour."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, its in enumerate(other, 1):
+            edits = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != its))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == its:
+                edits = min(edits, older[j - 2] + 1)
+            row.append(edits)
+    return row[-1]
 
 
 def _listed(names: list[str]) -> str:

@@ -7,8 +7,9 @@ with replacing_folder(Path("step-00000500")) as scratch:
     ...                                               the same of a folder
 append(Path("partial.jsonl"), lines)                  whole lines, or none of them
 
-What is being written has a name that ends in `.part`; what a killed process left of it is removed by `sweep`, which
-whoever holds the lock of a folder calls (`locks`). `tests/core/test_writing.py` sees that no other module writes.
+What is being written has a name that ends in `.ttabench.part`; what a killed process left of it is removed by `sweep`,
+which whoever holds the lock of a folder calls (`locks`). Nothing of another name is swept.
+`tests/core/test_writing.py` sees that no other module writes.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from tempfile import mkdtemp, mkstemp
 
 from ttabench.core.errors import UserError
 
-PART = ".part"
-"""How the names of files and folders end that are still being written."""
+PART = ".ttabench.part"
+"""How the names of files and folders end that are still being written: nobody else's do."""
 _APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """A link is refused, and so is a pipe that nobody reads, instead of waiting for a reader."""
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from ttabench.core.errors import UserError
 
 SIGNS = ("out of memory", "not enough memory", "t allocate memory", "cannot allocate memory", "unable to allocate",
-         "bad_alloc", "memory allocation of", "failed to map segment", "memoryerror")  # fmt: skip
+         "bad_alloc", "memory allocation of", "failed to map segment", "memoryerror",
+         "storage size calculation overflowed")  # fmt: skip
 """What torch, CUDA, numpy, the C++ library and the loader of libraries say."""
 _KINDS = (RuntimeError, OSError, ImportError)
 _BYTES = {"": 1, "bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -66,6 +67,8 @@ def shown(count: int | None) -> str:
 
 
 _limit: int | None = None
+NOTICED = 16 * 2**20
+"""Bytes that are asked for before anybody looks whether they are there."""
 
 
 def limit(most: int) -> None:
@@ -92,6 +95,18 @@ def check(most: int) -> None:
     """
     if (taken := in_use()) is not None and taken >= most:
         raise UserError(f"--memory-limit {shown(most)} is less than the {shown(taken)} libraries take.", "Allow more.")
+
+
+def reserve(count: int) -> None:
+    """See that a limit leaves so many bytes more, where native code would find out and end the process.
+
+    Raises:
+        MemoryError: it does not.
+    """
+    if _limit is None or count < NOTICED:
+        return
+    if (taken := in_use()) is not None and taken + count > _limit:
+        raise MemoryError(f"unable to allocate {count} bytes")
 
 
 def released() -> int | None:

@@ -10,12 +10,23 @@ from __future__ import annotations
 
 import json
 import stat
+from itertools import chain
 from pathlib import Path
 
 from ttabench.core.types import Json
 
 LONGEST = 256 * 2**20
 """Bytes; no record or header of this package comes near."""
+DEEPEST = 100
+"""Lists and objects within each other; whatever walks through a value may then call itself."""
+ANY = 1 << 46
+"""Bytes; whatever a disk holds, of files that are not read into memory at once."""
+
+
+SMALL = 256 * 2**20
+"""Bytes to which every compressed file may unpack."""
+TIMES = 100
+"""How many times its own size a longer one may."""
 
 
 class Unreadable(ValueError):
@@ -39,6 +50,16 @@ def plain(path: Path, most: int = LONGEST) -> Path:
     return path
 
 
+def refuse_expanding(path: Path, unpacked: int, times: int = TIMES) -> None:
+    """See that a compressed file does not unpack to a multiple of its size, as no data of people does.
+
+    Raises:
+        Unreadable: it does.
+    """
+    if unpacked > SMALL and unpacked > times * path.stat().st_size:
+        raise Unreadable(f"it unpacks to more than {times} times its size")
+
+
 def read_text(path: Path, most: int = LONGEST) -> str:
     """The text of a file in UTF-8.
 
@@ -58,6 +79,18 @@ def json_of(path: Path, most: int = LONGEST) -> Json:
         ValueError: it is no plain file, too long, no UTF-8, no JSON, or nested too deep.
     """
     try:
-        return json.loads(read_text(path, most))
+        value = json.loads(read_text(path, most))
     except RecursionError:
         raise Unreadable("it is nested too deep") from None
+    if _is_deeper(value, DEEPEST):
+        raise Unreadable("it is nested too deep")
+    return value
+
+
+def _is_deeper(value: Json, most: int) -> bool:
+    """Whether lists and objects stand in each other more than so many times."""
+    level = [value]
+    for _ in range(most):
+        inside = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = list(chain.from_iterable(inside))
+    return any(isinstance(each, dict | list) for each in level)

@@ -6,6 +6,7 @@
 
     offered("ttabench.methods")["echo"].load()        whatever stands there
     module_at(Path("./mine.py"))                      the file, executed as a module
+    code_at(Path("./mine.py"))                        a digest of it and of the local modules it imports
 
 Nothing is imported before it is asked for by name, or listed.
 """
@@ -24,10 +25,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ttabench.core.code import code_of_file, code_of_package
 from ttabench.core.errors import UserError
 
 OTHER = "ttabench_file_"
 """What the name of a module begins with that was executed from a file."""
+_codes: dict[str, str] = {}
+"""Of the modules that were executed, by name: what they were then."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class Offer:
     package: str
     """Name and version of the package, `name==version`."""
     entry: EntryPoint
+
+    @property
+    def origin(self) -> str:
+        """The package and a digest of its code, which may change under one version: `echo==1.0 (code 3f0c2a9b71de)`."""
+        return f"{self.package} (code {code_of_package(self.entry.module.partition('.')[0])})"
 
     def load(self) -> Any:
         """The object, imported now.
@@ -79,7 +88,7 @@ def module_at(path: Path) -> ModuleType:
     assert spec is not None, "a file of Python has a loader"
     assert spec.loader is not None, "a file of Python has a loader"
     module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name], before = module, set(sys.modules)  # dataclasses look their module up
     try:
         with redirect_stdout(sys.stderr):  # standard output is for results
             spec.loader.exec_module(module)
@@ -89,7 +98,17 @@ def module_at(path: Path) -> ModuleType:
         where = f"{path}, line {lines[-1][1]}" if lines else str(path)
         told = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"{where}: {told}.", "Mend the file.") from None
+    _codes[name] = code_of_file(path, set(sys.modules) - before - {name})
     return module
+
+
+def code_at(path: Path) -> str:
+    """16 hexadecimal digits that change with a file of Python and the local modules it imports, as they were executed.
+
+    Raises:
+        UserError: see `module_at`.
+    """
+    return _codes[module_at(path).__name__]
 
 
 def _lines(error: BaseException) -> list[tuple[str, int]]:

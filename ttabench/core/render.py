@@ -24,6 +24,7 @@ from ttabench.core.printable import printable
 from ttabench.core.progress import loaded
 from ttabench.core.table import Cell as Cell
 from ttabench.core.table import Table as Table
+from ttabench.core.table import explained
 from ttabench.core.types import Json
 
 Format = Literal["table", "markdown", "csv", "json"]
@@ -59,11 +60,10 @@ def show(tables: Sequence[Table], form: Format = "table") -> None:
     elif form == "csv":
         _write(_as_csv(tables))
     elif form == "markdown":
-        sys.stdout.write(printable("\n".join(as_markdown(table) for table in tables)))
+        told = "".join(f"{line}\n" for line in explained(tables))
+        sys.stdout.write(printable("\n".join([*map(as_markdown, tables), *([told] if told else [])])))
     else:
-        where = console()
-        for table in tables:
-            screen.draw(table, where, narrow=sys.stdout.isatty())
+        screen.draw_all(tables, console(), narrow=sys.stdout.isatty())
 
 
 def print_json(value: Json) -> None:
@@ -82,6 +82,12 @@ def print_line(text: str) -> None:
 
 def _write(text: str) -> None:
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
+
+
+def say(lines: Sequence[str]) -> None:
+    """Sentences on standard output, a line each; on a terminal they wrap between words."""
+    for line in lines:
+        screen.tell(line, console(), "bold", wrap=sys.stdout.isatty())
 
 
 def remark(text: str, style: str = "yellow") -> None:
@@ -114,10 +120,11 @@ def _as_csv(tables: Sequence[Table]) -> str:
 
 
 def number(value: float | int | None, digits: int = 1) -> str:
-    """A number for people; "-" where there is none."""
+    """A number for people; "-" where there is none. What rounds to nothing has no sign."""
     if value is None:
         return "-"
-    return f"{value:,.{digits}f}" if abs(value) < LARGE else f"{value:.2e}"
+    shown = f"{value:,.{digits}f}" if abs(value) < LARGE else f"{value:.2e}"
+    return shown if shown.strip("-0.") else shown.removeprefix("-")
 
 
 def plus_minus(value: float, stderr: float | None, scale: float = 1.0, digits: int = 1) -> str:

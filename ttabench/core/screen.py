@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ttabench.core.emphasis import Bold
 from ttabench.core.printable import printable
-from ttabench.core.table import GLUE, Table
+from ttabench.core.table import GLUE, Table, explained
 
 COMFORT = 24
 """Cells of a text that wraps, at least, where it is that long."""
@@ -81,9 +81,11 @@ def _fitting(table: Table, spared: Sequence[str], width: int) -> Layout | None:
     return None
 
 
-def draw(table: Table, screen: Console, *, narrow: bool) -> None:
-    """Print a table, its title above it, its caption below."""
+def draw(table: Table, screen: Console, *, narrow: bool) -> Table:
+    """Print a table, its title above it, its caption below; returns it with the columns that had room."""
     found = layout(shown(table), screen.width, narrow=narrow)
+    if table.narrower is not None and found.frame is None:
+        return draw(table.narrower, screen, narrow=narrow)
     tell(table.folded().title, screen, "bold", wrap=narrow)
     if not table.rows and not table.prose:
         tell("(none)", screen, "", wrap=narrow)
@@ -93,8 +95,16 @@ def draw(table: Table, screen: Console, *, narrow: bool) -> None:
         screen.print(_grid(found), crop=False, soft_wrap=not narrow)
     if found.spared:
         left_out = ", ".join(name.lstrip("#") for name in found.spared)
-        tell(f"Left out for want of width: {left_out}.", screen, "dim", wrap=narrow)
+        tell(f"Columns hidden (narrow screen): {left_out}.", screen, "dim", wrap=narrow)
     for line in table.caption.splitlines():
+        tell(line, screen, "dim", wrap=narrow)
+    return found.table
+
+
+def draw_all(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
+    """Print tables, then what their headings mean: of the columns that had room in one of them."""
+    drawn = [draw(table, screen, narrow=narrow) for table in tables]
+    for line in explained(drawn):
         tell(line, screen, "dim", wrap=narrow)
 
 

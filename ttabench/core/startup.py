@@ -2,7 +2,8 @@
 
 `python -m` puts the current folder first on the module search path, so a `torch.py` in a folder of downloads would be
 run. The `ttabench` command does not do that; `python -m ttabench`, `python -m ttabench.harness` and the processes of a
-profile do without that folder.
+profile do without that folder. Modules of python itself (a `types.py` there) are imported before this one can do
+anything about it: `python -P -m ttabench` helps.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Table(title="runs", columns=("run", "method", "#n"), rows=(("3f0c2a9b71de", "icl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 Cell = str | int | float | None
 GLUE = "\u00a0"
@@ -25,6 +25,8 @@ class Table:
         spare: headings of columns that a narrow screen leaves out, the first one first.
         fold: on a screen, what several rows have alike stands in the title instead of a column.
         prose: on a screen, rows stand below each other as blocks, whatever its width.
+        narrower: a table that says less, for a screen on which this one would not be a table.
+        glossary: what headings mean; stands once below all tables that are shown together, where the column is.
     """
 
     title: str
@@ -36,6 +38,8 @@ class Table:
     spare: tuple[str, ...] = ()
     fold: bool = False
     prose: bool = False
+    narrower: Table | None = None
+    glossary: Mapping[str, str] = field(default_factory=dict)
 
     def whole(self, column: str) -> bool:
         """Whether the cells of a column stay on one line."""
@@ -63,3 +67,9 @@ class Table:
                     cell = cell.replace(" ", GLUE) if self.whole(column) else cell
                     found = replace(found, title=f"{found.title}, {column.lstrip('#')} {cell}".lstrip(", "))
         return found
+
+
+def explained(tables: Sequence[Table]) -> list[str]:
+    """What the headings of several tables mean, a line each."""
+    told = (line for table in tables for column, line in table.glossary.items() if column in table.columns)
+    return list(dict.fromkeys(told))

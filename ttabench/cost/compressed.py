@@ -1,4 +1,4 @@
-"""What methods cost that compress a context into a few keys and values: CCM, Gisting, Compressive Transformer.
+"""What methods cost that compress a context into a few keys and values: Gisting, Compressive Transformer, CCM.
 
     16 pieces, the last of 50 tokens, prompt and answer of 50, 8 COMP tokens (Llama-7B, 4-byte numbers, 1 MiB a slot):
     concat peaks at 16 x 8 + 50 = 178 slots (while answering), merge at 8 + 50 + 8 = 66 (while compressing)
@@ -10,7 +10,6 @@ they count no BOS. Merging is two operations a number and is left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from ttabench.core.bounds import at_least
 from ttabench.cost.formula import Formula
@@ -33,14 +32,6 @@ class CompressedSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CcmSettings(CompressedSettings):
-    """Settings of CCM."""
-
-    update: Literal["concat", "merge"] = "concat"
-    """Whether the memory grows with the pieces or is their average."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class GistingSettings(CompressedSettings):
     """Settings of Gisting."""
 
@@ -49,7 +40,7 @@ class GistingSettings(CompressedSettings):
 
 
 @dataclass(frozen=True)
-class _Compression:
+class Compression:
     """What compressing took and left."""
 
     flops: int
@@ -65,11 +56,12 @@ def _conditional_lora(settings: CompressedSettings, shape: Shape) -> int:
     return int(settings.lora_rank * shape.layers * ends)
 
 
-def _cost(settings: CompressedSettings, shape: Shape, work: Workload, done: _Compression, embeddings: int) -> Cost:
+def kept_slots(shape: Shape, work: Workload, done: Compression, added: int) -> Cost:
+    """The cost where what is kept are slots; `added`: parameters trained beforehand."""
     floats = shape.slot_floats * done.kept
     return Cost(
         parameters=shape.parameters,
-        added_parameters=_conditional_lora(settings, shape) + embeddings,
+        added_parameters=added,
         state_floats=floats,
         state_bytes=floats * work.value_bytes + INTEGER,
         adapt_slots=done.peak,
@@ -80,55 +72,36 @@ def _cost(settings: CompressedSettings, shape: Shape, work: Workload, done: _Com
     )
 
 
-def _embeddings(settings: CompressedSettings, shape: Shape) -> int:
-    return int(settings.comp_tokens * shape.hidden)
-
-
-def _untouched(settings: CompressedSettings, shape: Shape, work: Workload, embeddings: int) -> Cost:
-    added = _conditional_lora(settings, shape) + embeddings
+def untouched(shape: Shape, work: Workload, added: int) -> Cost:
+    """The cost where nothing was read."""
     return replace(closed_book(shape, work), added_parameters=added)
-
-
-def ccm(settings: CcmSettings, shape: Shape, work: Workload) -> Cost:
-    """CCM (arXiv 2312.03414, equations 1-3): each piece and its COMP tokens are read on top of the memory so far."""
-    embeddings = _embeddings(settings, shape)
-    if not work.pieces:
-        return _untouched(settings, shape, work, embeddings)
-    comp, held, flops, peak = settings.comp_tokens, 0, 0, 0
-    adapter = 2 * _conditional_lora(settings, shape) * comp
-    for number, piece in enumerate(work.pieces):
-        read = piece + comp + (0 if number else shape.starts)
-        flops += shape.forward(read, held) + adapter
-        peak = max(peak, held + read)
-        held = comp if settings.update == "merge" else held + comp
-    return _cost(settings, shape, work, _Compression(flops, peak, held, comp), embeddings)
 
 
 def gisting(settings: GistingSettings, shape: Shape, work: Workload) -> Cost:
     """Gisting (arXiv 2304.08467, as in 2312.03414, section 4): the whole context at once, or with `online` each piece
     alone. Not online, a further piece means to compress everything again."""
-    embeddings = _embeddings(settings, shape)
+    added = _conditional_lora(settings, shape) + int(settings.comp_tokens * shape.hidden)
     if not work.pieces:
-        return _untouched(settings, shape, work, embeddings)
+        return untouched(shape, work, added)
     comp = settings.comp_tokens
     texts = work.pieces if settings.online else (work.tokens,)
     reads = [text + comp + (0 if number else shape.starts) for number, text in enumerate(texts)]
     flops = sum(shape.forward(read) for read in reads) + 2 * _conditional_lora(settings, shape) * comp * len(reads)
-    return _cost(settings, shape, work, _Compression(flops, max(reads), comp * len(reads), comp), embeddings)
+    return kept_slots(shape, work, Compression(flops, max(reads), comp * len(reads), comp), added)
 
 
 def compressive(settings: CompressedSettings, shape: Shape, work: Workload) -> Cost:
     """Compressive Transformer (arXiv 1911.05507, as in 2312.03414): each piece's slots are pooled into `comp_tokens`.
     The paper says no more than how much memory that takes; its LoRA budget is that of CCM."""
     if not work.pieces:
-        return _untouched(settings, shape, work, 0)
+        return untouched(shape, work, _conditional_lora(settings, shape))
     held = flops = peak = 0
     for number, piece in enumerate(work.pieces):
         read = piece + (0 if number else shape.starts)
         flops += shape.forward(read, held) + shape.slot_floats * read
         peak = max(peak, held + read)
         held += min(read, settings.comp_tokens)
-    return _cost(settings, shape, work, _Compression(flops, peak, held, 0), 0)
+    return kept_slots(shape, work, Compression(flops, peak, held, 0), _conditional_lora(settings, shape))
 
 
 def break_even_tokens(shape: Shape, comp_tokens: int, piece_tokens: int) -> float:
@@ -142,7 +115,6 @@ def break_even_tokens(shape: Shape, comp_tokens: int, piece_tokens: int) -> floa
 
 
 FORMULAS = (
-    Formula(name="ccm", Settings=CcmSettings, cost=ccm, paper="2312.03414"),
     Formula(name="gisting", Settings=GistingSettings, cost=gisting, paper="2304.08467"),
     Formula(name="compressive", Settings=CompressedSettings, cost=compressive, paper="1911.05507"),
 )

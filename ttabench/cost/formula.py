@@ -32,3 +32,6 @@ class Formula:
     cost: Callable[[Any, Shape, Workload], Cost | None] | None = None
     """What it costs: (settings, base model, what is read and asked); None where no formula is known at all, or for
     these settings."""
+    most: Callable[[Any, int], int | None] | None = None
+    """Tokens of context beyond which it refuses to read: (settings, positions of the base model); None where only the
+    positions end it."""

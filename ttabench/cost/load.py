@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
-from ttabench.core.types import Ask, Episode, Generate, Score
+from ttabench.core.types import Ask, Episode, Generate, Observe, Score
 from ttabench.cost.shape import Shape
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 4}
@@ -30,6 +31,13 @@ class Workload:
     """Tokens written, EOS included; an upper limit where a task only gives that."""
     value_bytes: int = 4
     """Of the base model's number format."""
+    asked_between: tuple[int, ...] = ()
+    """How many of the pieces stand before a query, for each place but the last at which something is asked."""
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Tokens of the pieces between which nothing is asked, one number a run."""
+        return tuple(sum(self.pieces[start:end]) for start, end in pairwise((0, *self.asked_between, len(self.pieces))))
 
     @property
     def tokens(self) -> int:
@@ -44,9 +52,11 @@ class Workload:
 
 def workload(episode: Episode, dtype: str) -> Workload:
     """The sizes of an episode, at 4 characters a token: no tokenizer is loaded for an estimate."""
-    asks = episode.asks()
+    asks, places = episode.asks(), accumulate(isinstance(step, Observe) for step in episode.steps)
+    asked = {place for step, place in zip(episode.steps, places, strict=True) if isinstance(step, Ask)}
     return Workload(
         pieces=tuple(_tokens([piece.text]) for piece in episode.observes()),
+        asked_between=tuple(sorted(asked - {0, len(episode.observes())})),
         prompt_tokens=_tokens([ask.prompt for ask in asks]),
         new_tokens=max(_answer_tokens(ask) for ask in asks),
         value_bytes=BYTES.get(dtype, 4),

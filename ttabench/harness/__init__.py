@@ -6,8 +6,8 @@
 
 The `lm_eval` command looks for models in its own package only, so the first line is that command with this package
 imported. Demonstrations are read as context, once for all documents that share them; what follows is the query (see
-`splitting`). Under `icl` the log-likelihoods are those of `--model hf`, where its tokenizer begins texts with BOS as
-ours do.
+`prompts`; for chat templates `turns`). Under `icl` the log-likelihoods are those of `--model hf`, where its tokenizer
+begins texts with BOS as ours do.
 
 Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoint), state, random_weights, dtype,
 device, threads; `set.KEY=VALUE` for a setting of the method; `split` and `delimiter`, see `prompts.Prompts`.

@@ -42,13 +42,16 @@ def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **opt
     The model then knows the tasks, and cuts each prompt right before the document's own text.
 
     Raises:
-        UserError: a bad model argument, an unknown task, data that cannot be loaded.
+        UserError: a bad model argument, an unknown task, data that cannot be loaded, lm-eval's cache of answers.
     """
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
 
     if options.pop("model", NAME) != NAME:
         raise UserError("This evaluates methods of ttabench only.", "Use `lm_eval` for other models.")
+    if options.get("use_cache"):
+        what = "use_cache keeps answers by prompt alone: those of another method would come back under this one's name."
+        raise UserError(what, "Leave it out.")
     more = {key: options.get(key) for key in ("batch_size", "device")}
     given = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args)
     model = AdaptedLM.create_from_arg_obj(given, more)

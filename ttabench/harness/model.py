@@ -7,9 +7,9 @@ Under `icl` the log-likelihoods are those of lm-eval's own `--model hf`.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from textwrap import shorten
 from typing import Any, TypeVar
 
 import torch
@@ -19,10 +19,11 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Ask, Observe
+from ttabench.core.types import Ask
 from ttabench.harness import arguments
-from ttabench.harness.prompts import Prompts, Reading, own
-from ttabench.harness.splitting import pieces, seam
+from ttabench.harness.prompts import Prompts
+from ttabench.harness.reading import Reader
+from ttabench.lm.answering import naming_query
 from ttabench.lm.batching import AUTO, BatchSize, in_batches
 from ttabench.lm.generation import generate
 from ttabench.lm.patch import Patch, State
@@ -30,10 +31,11 @@ from ttabench.lm.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 
+WORDS_NAMED = 60
+"""Characters of a query that a message names it by."""
 MAX_GENERATED = 256
 """New tokens where neither the task nor the command line says how many, as in lm-eval."""
 
-log = logging.getLogger(__name__)
 Done = TypeVar("Done")
 
 
@@ -65,12 +67,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         self.size = BatchSize(batch_size, method.lm.device.type)
         self.tokenizer = self.lm.tokenizer
         self.prompts = prompts or Prompts()
-        self.readings = 0
-        """Prefixes read so far."""
-        self._start = start if start is not None else method.begin(1)
+        self.reader = Reader(method, start if start is not None else method.begin(1), self.prompts)
         self._info = dict(info or {})
-        self._templated: set[str] = set()
-        self._in_window = self._keeps_text_in_the_window()
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> AdaptedLM:
@@ -87,6 +85,11 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             UserError: an unknown argument, method, model, setting ...
         """
         return cls(**arguments.parts(arg_dict, additional_config or {}))
+
+    @property
+    def readings(self) -> int:
+        """Contexts read so far."""
+        return self.reader.read
 
     # what lm-eval asks of a model
 
@@ -111,20 +114,16 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
         return {0: self.size.rows}
 
     def get_model_info(self) -> dict[str, Any]:
-        """Base model, method, settings, checkpoint and state, for lm-eval's results file."""
-        return self._info
+        """Base model, method, settings, checkpoint and state, and what was read, for lm-eval's results file."""
+        return {**self._info, "reading": self.reader.counts}
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The turns of a dialogue as the base model's tokenizer writes them."""
-        text = self.lm.tokenizer.apply_chat_template(
-            chat_history,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-        )
-        assert isinstance(text, str)
-        self._templated.add(text)
-        return text
+        """The turns of a dialogue as the base model's tokenizer writes them.
+
+        Raises:
+            UserError: the tokenizer has no chat template, or it fails.
+        """
+        return self.reader.dialogues.write(chat_history, add_generation_prompt)
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The tokenizer's template, for lm-eval's results file; None where none is used."""
@@ -135,15 +134,20 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:  # noqa: ARG002
         """(summed log-likelihood, whether greedy decoding would write it) of every continuation, in their order."""
         results: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
-        for reading in self._readings(requests, stripped=True):
+        for reading in self.reader.readings(requests, stripped=True):
             contexts = [requests[index].args[0] for index in reading.indices]
             pairs = reading.pairs(contexts, [requests[index].args[1] for index in reading.indices])
             places: dict[tuple[int, ...], list[int]] = {}
             for place, (prompt, _) in enumerate(pairs):
                 places.setdefault(tuple(prompt), []).append(place)
             questions = [(list(prompt), [pairs[place][1] for place in group]) for prompt, group in places.items()]
-            texts = [contexts[group[0]][reading.cut :] for group in places.values()]
-            for group, scored in zip(places.values(), self._score(reading.state, questions, texts), strict=True):
+            asks = [
+                _named(reading.ask(group[0], contexts[group[0]], ids), requests[reading.indices[group[0]]])
+                for ids, group in places.items()
+            ]
+            with reading.speaking():
+                answers = self._score(reading.state, questions, asks)
+            for group, scored in zip(places.values(), answers, strict=True):
                 for place, each in zip(group, scored, strict=True):
                     results[reading.indices[place]] = (float(each.logprobs.sum()), each.greedy)
         return results
@@ -158,10 +162,11 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             ids = [*self.lm.bos_ids, *self.lm.encode(request.args[0])]
             for number, pair in enumerate(get_rolling_token_windows(ids, self.lm.eos_id, room, 1)):
                 context, target = make_disjoint_window(pair)
-                questions.append((context if number else self._nothing(), [target]))
+                questions.append((context if number else self.reader.nothing(), [target]))
                 owners.append(owner)
         totals = [0.0] * len(requests)
-        for owner, (scored,) in zip(owners, self._score(self._start, questions, [""] * len(questions)), strict=True):
+        asks = [_named(Ask(prompt="", key="", question=requests[owner].args[0]), requests[owner]) for owner in owners]
+        for owner, (scored,) in zip(owners, self._score(self.reader.start, questions, asks), strict=True):
             totals[owner] += float(scored.logprobs.sum())
         return totals
 
@@ -169,91 +174,38 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:  # noqa: ARG002
         """Text after every prompt, cut at its stop strings; greedy, or a beam search (`num_beams`)."""
         results = [""] * len(requests)
-        for reading in self._readings(requests, stripped=False):
+        for reading in self.reader.readings(requests, stripped=False):
+            contexts = [requests[index].args[0] for index in reading.indices]
+            prompts = reading.prompts(contexts)
             alike: dict[tuple[int, int], list[int]] = {}
             stops = {}
-            for index in reading.indices:
-                count, beams, stops[index] = _decoding(requests[index].args[1])
-                alike.setdefault((count, beams), []).append(index)
-            for (count, beams), indices in alike.items():
-                contexts = [requests[index].args[0] for index in indices]
-                prompts = reading.prompts(contexts)
-                asks = [_ask(context[reading.cut :], i) for i, context in enumerate(contexts)]
-                written = self._written(reading.state, prompts, asks, (count, beams))
-                for index, row in zip(indices, written, strict=True):
-                    results[index] = postprocess_generated_text(self.lm.decode(row), stops[index], None)
+            for place, index in enumerate(reading.indices):
+                count, beams, stops[place] = _decoding(requests[index].args[1])
+                alike.setdefault((count, beams), []).append(place)
+            for search, places in alike.items():
+                asks = [
+                    _named(reading.ask(place, contexts[place], prompts[place]), requests[reading.indices[place]])
+                    for place in places
+                ]
+                with reading.speaking():
+                    written = self._written(reading.state, [prompts[place] for place in places], asks, search)
+                for place, row in zip(places, written, strict=True):
+                    results[reading.indices[place]] = postprocess_generated_text(
+                        self.lm.decode(row), stops[place], None
+                    )
         return results
 
     def _loglikelihood_tokens(self, requests: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("log-likelihoods are scored by prefix, see `loglikelihood`")
 
-    # reading
-
-    def _readings(self, requests: Sequence[Any], *, stripped: bool) -> Iterable[Reading]:
-        """The requests by task and prefix, each prefix read just before it is needed; one state lives at a time."""
-        by_task: dict[str, list[int]] = {}
-        for index, request in enumerate(requests):
-            by_task.setdefault(request.task_name or "", []).append(index)
-        for task, indices in by_task.items():
-            cuts = self.prompts.cuts(task, [requests[index] for index in indices])
-            prefixes: dict[str, list[int]] = {}
-            for index, cut in zip(indices, cuts, strict=True):
-                prefixes.setdefault(requests[index].args[0][:cut], []).append(index)
-            templated = {requests[index].args[0] in self._templated for index in indices if requests[index].args[0]}
-            assert len(templated) < 2, f"a chat template wrote some prompts of {task}, not all"
-            if len(set(prefixes) - {""}) > 1:
-                log.warning(
-                    "%s: its documents have %d different contexts, each of which is read. "
-                    "`fewshot_config: {sampler: first_n}` gives all of them the same demonstrations.",
-                    task,
-                    len(set(prefixes) - {""}),
-                )
-            for prefix, members in prefixes.items():
-                contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
-                reading = Reading(self.lm, self._start, members, nothing=self._nothing(), templated=templated == {True})
-                texts = [each.rstrip() for each in contexts] if stripped else contexts
-                yield self._read(prefix, reading, texts) if prefix else reading
-
-    def _read(self, prefix: str, reading: Reading, contexts: list[str]) -> Reading:
-        self.readings += 1
-        if self._in_window:
-
-            def encode(texts: Sequence[str], follows: bool) -> list[list[int]]:
-                rows = self.lm.encode_many(texts, follows=follows, specials=reading.templated)
-                return rows if follows or not reading.templated else [own(self.lm, row) for row in rows]
-
-            found = seam(encode, prefix, self.prompts.delimiter, contexts)
-            state, skip = self._adapted(found.pieces), len(found.anchor_ids)
-            return replace(reading, state=state, cut=found.read, anchor=found.anchor, skip=skip, nothing=[])
-        state = self._adapted(pieces(prefix, self.prompts.delimiter))
-        return replace(reading, state=state, cut=len(prefix), anchor=len(prefix))
-
-    def _adapted(self, context: Sequence[Observe]) -> State:
-        session = Session(self.lm, self.method, self._start)
-        session.read(context)
-        return session.state
-
-    def _nothing(self) -> list[int]:
-        """What an empty prompt is conditioned on: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
-        bos = self.lm.tokenizer.bos_token_id
-        return [] if self.lm.bos_ids else [self.lm.eos_id if bos is None else int(bos)]
-
-    @torch.no_grad()
-    def _keeps_text_in_the_window(self) -> bool:
-        """Whether a query goes on where the context ended (full context), or begins a text of its own (MAC)."""
-        session = Session(self.lm, self.method, self._start)
-        session.read([Observe(text="A text.", key="probe")])
-        prefix = session.patch([_ask("A query", 0)]).prefix
-        return prefix is not None and prefix.holds_bos
-
     # asking
 
-    def _score(self, state: State, questions: Sequence[Question], texts: Sequence[str]) -> list[list[Scored]]:
+    def _score(self, state: State, questions: Sequence[Question], asks: Sequence[Ask]) -> list[list[Scored]]:
         def score(patch: Patch, chosen: list[int]) -> list[list[Scored]]:
             return score_options(self.lm, patch, [questions[i] for i in chosen], len(chosen))
 
         lengths = [len(prompt) + sum(map(len, options)) for prompt, options in questions]
-        return self._in_batches(state, [_ask(text, index) for index, text in enumerate(texts)], lengths, score)
+        return self._in_batches(state, asks, lengths, score)
 
     def _written(
         self, state: State, prompts: Sequence[list[int]], asks: Sequence[Ask], search: tuple[int, int]
@@ -269,22 +221,31 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
     def _in_batches(
         self, state: State, asks: Sequence[Ask], lengths: Sequence[int], work: Callable[[Patch, list[int]], list[Done]]
     ) -> list[Done]:
-        """What the work makes of every query, the longest ones first; all share one patch where it is the same."""
+        """What the work makes of every query, the longest ones first; all share one patch where it is the same.
+
+        Raises:
+            NotFinite: logits are not; names the query.
+        """
         if not asks:
             return []
         session = Session(self.lm, self.method, state)
 
         def run(chosen: list[int]) -> list[tuple[int, Done]]:
             patch = session.patch([asks[i] for i in chosen])
-            return list(zip(chosen, work(patch, chosen), strict=True))
+            keys = [asks[i].key for i in chosen]
+            done = naming_query(self.lm, patch, keys, lambda part, rows: work(part, [chosen[row] for row in rows]))
+            return list(zip(chosen, done, strict=True))
 
         order = sorted(range(len(asks)), key=lambda i: -lengths[i])
         found = dict(pair for batch in in_batches(order, self.size, run) for pair in batch)
         return [found[index] for index in range(len(asks))]
 
 
-def _ask(prompt: str, index: int) -> Ask:
-    return Ask(prompt=prompt, key=str(index))
+def _named(ask: Ask, request: Any) -> Ask:
+    """A query as messages name it: by task and document, where lm-eval says them, and by its first words."""
+    task, document = getattr(request, "task_name", None), getattr(request, "doc_id", None)
+    place = f"{task}/{document}: " if task and document is not None else ""
+    return replace(ask, key=place + shorten(ask.bare[: 2 * WORDS_NAMED], WORDS_NAMED, placeholder=" ..."))
 
 
 def _decoding(arguments: Mapping[str, Any]) -> tuple[int, int, list[str]]:

@@ -1,24 +1,61 @@
-"""Prompts of lm-eval as context and query: the rules by which they are cut, and the tokens of what is asked.
+"""Prompts of lm-eval as context and query: the rules by which they are cut.
 
-Prompts(split="auto").cuts("copa", requests)     where each request's query begins
-Reading(lm, state, indices, ...).pairs(...)      tokens of queries and continuations behind a prefix that was read
+    Prompts(split="auto").splits("copa", prompts, requests)     where each prompt's query begins, and its context
+
+Demonstrations that are turns of a chat template are the context; else a prompt, or the one turn that it is in a
+template, is cut in front of the document's own text.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lm_eval.api.utils import maybe_delimit
+
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.harness.splitting import common_cut
-from ttabench.lm.model import LM
-from ttabench.lm.patch import State
+from ttabench.core.types import Observe
+from ttabench.harness.splitting import common_cut, observes, parts
+from ttabench.harness.turns import Body, Templated
+from ttabench.lm.chat import Chat
 
 SPLITS = ("auto", "delimiter", "none")
 
-log = logging.getLogger(__name__)
+
+@dataclass(frozen=True)
+class Split:
+    """Where a prompt is cut, in letters. By default it is asked as a whole."""
+
+    question: str
+    """The query's words, without a template around them."""
+    read: int = 0
+    """Where the context ends."""
+    query: int = 0
+    """Where the query begins for methods that keep no context in the window: behind what opens its turn."""
+    opening: int = 0
+    """What opens a dialogue; it begins every window, as BOS does, whatever was read."""
+    shown: tuple[tuple[str, str], ...] = ()
+    """Demonstrations that are turns: what the user says, and its answer."""
+    ends: tuple[int, ...] = ()
+    """Where these answers end."""
+    chat: Chat | None = None
+    """The template, where there is one."""
+
+    def parts(self, prompt: str, delimiter: str, begin: int) -> list[tuple[str, str]]:
+        """The context from `begin` on (0 or `opening`) as (text, joiner in front), with all that a template writes."""
+        if self.shown:
+            return [(prompt[start:end], "") for start, end in zip((begin, *self.ends), self.ends, strict=False)]
+        (text, joiner), *more = parts(prompt[self.opening : self.read], delimiter) or [("", "")]
+        return [(prompt[begin : self.opening] + joiner + text, ""), *more]
+
+    def observes(self, prompt: str, delimiter: str) -> list[Observe]:
+        """The context in pieces, without a template around them."""
+        if not self.shown:
+            return observes(prompt[self.opening : self.read], delimiter)
+        return [
+            Observe(text=maybe_delimit(*turns), turns=turns, key=f"piece {i}") for i, turns in enumerate(self.shown)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +63,9 @@ class Prompts:
     """How prompts are cut into context and query."""
 
     split: str = "auto"
-    """auto: before the document's own text where the task is known, else behind what all prompts of a task begin with;
-    delimiter: behind the last delimiter of each prompt; none: everything is query and nothing is read."""
+    """auto: behind the turns of demonstrations, else before the document's own text where the task is known, else
+    behind what all prompts of a task begin with; delimiter: behind those turns, else behind the last delimiter of each
+    prompt; none: everything is query and nothing is read."""
     delimiter: str = "\n\n"
     """Stands between demonstrations (lm-eval's `fewshot_delimiter`)."""
     tasks: dict[str, Any] = field(default_factory=dict)
@@ -39,75 +77,69 @@ class Prompts:
         if not self.delimiter:
             raise UserError("delimiter is empty.", "Leave it out for two line breaks.")
 
-    def cuts(self, task: str, requests: Sequence[Any]) -> list[int]:
-        """Where each request's query begins in its prompt."""
-        contexts = [request.args[0] for request in requests]
+    def splits(self, task: str, bodies: Sequence[Body | None], requests: Sequence[Any]) -> list[Split]:
+        """Where the prompt of each request is cut.
+
+        Args:
+            task: its name.
+            bodies: what each prompt ends with, None where its template does not tell.
+            requests: lm-eval's.
+
+        Raises:
+            UserError: there may be demonstrations, and the chat template changes words, so that none can be told.
+        """
+        prompts = [request.args[0] for request in requests]
         if self.split == "none":
-            return [0] * len(contexts)
-        if self.split == "delimiter":
-            return [common_cut([context], self.delimiter) for context in contexts]
-        texts = [self._text(task, request) for request in requests]
-        if all(text and context.endswith(text) for text, context in zip(texts, contexts, strict=True) if context):
-            return [len(context) - len(text) for text, context in zip(texts, contexts, strict=True)]
-        shared = common_cut([context for context in contexts if context], self.delimiter)
-        if not shared and any(self.delimiter in context for context in contexts):
-            log.warning(
-                "%s: its prompts begin differently, so nothing is read as context and each is asked as a whole. "
-                "Give the task `fewshot_config: {sampler: first_n}`, or the model split=delimiter.",
-                task,
+            return [Split(prompt) for prompt in prompts]
+        known = [body or self._untold(task, prompt) for body, prompt in zip(bodies, prompts, strict=True)]
+        cuts = self._cuts(task, [body.text for body in known], requests)
+        return [_split(body, cut) for body, cut in zip(known, cuts, strict=True)]
+
+    def shots(self, task: str) -> int | None:
+        """How many demonstrations the prompts of a task hold, as far as it is known."""
+        return int(self.tasks[task].get_config("num_fewshot") or 0) if task in self.tasks else None
+
+    def _untold(self, task: str, prompt: str) -> Body:
+        if self.shots(task) != 0:
+            what = "its chat template changes the words of turns, so that demonstrations cannot be told from questions"
+            raise UserError(
+                f"{task}: {what}.", "With split=none every prompt is asked as a whole, and nothing is read."
             )
-        return [shared if context else 0 for context in contexts]
+        return Body(prompt)
+
+    def _cuts(self, task: str, texts: Sequence[str], requests: Sequence[Any]) -> list[int]:
+        """Where in each text the query begins."""
+        if self.split == "delimiter":
+            return [common_cut([text], self.delimiter) for text in texts]
+        own = [_own(text, self._text(task, request)) for text, request in zip(texts, requests, strict=True)]
+        if all(length for length, text in zip(own, texts, strict=True) if text):
+            return [len(text) - length for length, text in zip(own, texts, strict=True)]
+        shared = common_cut([text for text in texts if text], self.delimiter)
+        return [shared if text else 0 for text in texts]
 
     def _text(self, task: str, request: Any) -> str:
-        """The document's own text, empty where the task is not known or has one text for each choice."""
+        """The document's own text, or that of the choice that is asked about; empty where the task is not known."""
         if task not in self.tasks or not request.args[0]:
             return ""
-        text = self.tasks[task].doc_to_text(request.doc)
-        return text if isinstance(text, str) else ""
+        known, document = self.tasks[task], request.doc
+        text, delimiter = known.doc_to_text(document), known.get_config("target_delimiter") or ""
+        if isinstance(text, int):  # the number of the right choice, each of which is a prompt
+            choices = known.doc_to_choice(document)
+            text, delimiter = (choices[request.idx], "") if request.idx < len(choices) else ("", "")
+        if not isinstance(text, str) or isinstance(request.args[0], Templated):
+            return text if isinstance(text, str) else ""
+        return str(maybe_delimit(text, known.doc_to_prefix(document), delimiter))
 
 
-def own(lm: LM, ids: list[int]) -> list[int]:
-    """Ids of a templated text without the BOS that the template wrote itself: it is put where the window starts."""
-    start = list(lm.bos_ids)
-    return ids[len(start) :] if start and ids[: len(start)] == start else ids
+def _own(text: str, own: str) -> int:
+    """Letters at the end of a text that are the document's own, whose blanks a template may have taken off, or 0."""
+    return next((len(each) for each in (own, own.rstrip(), own.strip()) if each and text.endswith(each)), 0)
 
 
-@dataclass(frozen=True)
-class Reading:
-    """A prefix that was read, and how the tokens of what is asked behind it are found."""
-
-    lm: LM
-    state: State
-    indices: list[int]
-    """Requests behind this prefix."""
-    cut: int = 0
-    """Where queries begin in the prompt."""
-    anchor: int = 0
-    """From where on the prompt is tokenised."""
-    skip: int = 0
-    """How many of those tokens the state has read."""
-    nothing: list[int] = field(default_factory=list)
-    """Stands for an empty query."""
-    templated: bool = False
-    """Whether a chat template wrote the prompts, so that special tokens in them are meant."""
-
-    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        rows = self.lm.encode_many(texts, follows=self.anchor > 0, specials=self.templated)
-        return [own(self.lm, row) for row in rows] if self.templated and not self.anchor else rows
-
-    def prompts(self, contexts: Sequence[str]) -> list[list[int]]:
-        """The queries' tokens."""
-        rows = self._encoded([context[self.anchor :] for context in contexts])
-        return [row[self.skip :] or self.nothing for row in rows]
-
-    def pairs(self, contexts: Sequence[str], continuations: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Tokens of query and continuation, cut as lm-eval cuts them: blanks go to the continuation."""
-        texts = [context[self.anchor :] for context in contexts]
-        wholes = [text + continuation for text, continuation in zip(texts, continuations, strict=True)]
-        stripped = [text.rstrip() for text in texts]
-        unique = list(dict.fromkeys(stripped))
-        known = dict(zip(unique, self._encoded(unique), strict=True))
-        return [
-            (known[text][self.skip :] or self.nothing, whole[len(known[text]) :])
-            for text, whole in zip(stripped, self._encoded(wholes), strict=True)
-        ]
+def _split(body: Body, cut: int) -> Split:
+    if body.shown:
+        return Split(body.text, body.ends[-1], body.begin, body.opening, body.shown, body.ends, body.chat)
+    if not cut:
+        return Split(body.text)
+    place = body.begin + cut
+    return Split(body.text[cut:], place, place, body.opening, chat=body.chat)

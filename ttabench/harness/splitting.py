@@ -36,12 +36,18 @@ def _common(rows: Sequence[Sequence[object]]) -> int:
     return next((i for i, column in enumerate(zip(*rows, strict=False)) if len(set(column)) > 1), min(map(len, rows)))
 
 
-def pieces(prefix: str, delimiter: str) -> list[Observe]:
-    """The prefix in its pieces, each with the delimiter in front of it as joiner; the last one joins the query."""
-    parts = re.split(f"((?:{re.escape(delimiter)})+)", prefix)
-    found = [(text, joiner) for text, joiner in zip(parts[::2], ["", *parts[1::2]], strict=True) if text]
+def parts(prefix: str, delimiter: str) -> list[tuple[str, str]]:
+    """The prefix as pieces, each with the delimiter in front of it as joiner; the last delimiter joins the query."""
+    texts = re.split(f"((?:{re.escape(delimiter)})+)", prefix)
+    found = [(text, joiner) for text, joiner in zip(texts[::2], ["", *texts[1::2]], strict=True) if text]
     if found and found[0][1]:  # a delimiter in front of everything belongs to the first piece
         found[0] = (found[0][1] + found[0][0], "")
+    return found
+
+
+def observes(prefix: str, delimiter: str) -> list[Observe]:
+    """The prefix in pieces to read."""
+    found = parts(prefix, delimiter)
     return [Observe(text=text, joiner=joiner, key=f"piece {i}") for i, (text, joiner) in enumerate(found)]
 
 
@@ -58,20 +64,20 @@ class Seam:
     anchor_ids: tuple[int, ...]
 
 
-def seam(encode: Encode, prefix: str, delimiter: str, contexts: Sequence[str]) -> Seam:
+def seam(encode: Encode, prefix: str, pieces: Sequence[tuple[str, str]], contexts: Sequence[str]) -> Seam:
     """A way to read the prefix whose tokens, followed by the query's, are those of each whole context.
 
     Args:
         encode: ids of texts, which begin a context (False) or go on in one (True).
         prefix: what all the contexts begin with.
-        delimiter: stands between the pieces.
+        pieces: what the prefix is made of, each text with the joiner in front of it.
         contexts: whole contexts, each of which goes on behind the prefix.
 
     Raises:
         UserError: the tokenizer joins prefix and query, wherever the text is cut.
     """
     (first,) = encode(contexts[:1], False)
-    for texts in _candidates(encode, prefix, delimiter, first):
+    for texts in _candidates(encode, prefix, pieces, first):
         ids = [*encode(texts[:1], False), *encode(texts[1:], True)]
         read = sum(map(len, texts))
         anchor, skip = read - len(texts[-1]), len(ids[-1])
@@ -90,12 +96,13 @@ def seam(encode: Encode, prefix: str, delimiter: str, contexts: Sequence[str]) -
     )
 
 
-def _candidates(encode: Encode, prefix: str, delimiter: str, first: Sequence[int]) -> Iterator[list[str]]:
-    """Delimiters in front of the pieces; behind them; one piece; one piece less some tokens."""
-    found = pieces(prefix, delimiter)
-    yield [piece.joiner + piece.text for piece in found]
-    behind = [*(piece.joiner for piece in found[1:]), prefix[sum(len(p.joiner + p.text) for p in found) :]]
-    yield [piece.text + joiner for piece, joiner in zip(found, behind, strict=True)]
+def _candidates(
+    encode: Encode, prefix: str, pieces: Sequence[tuple[str, str]], first: Sequence[int]
+) -> Iterator[list[str]]:
+    """Joiners in front of the pieces; behind them; one piece; one piece less some tokens."""
+    yield [joiner + text for text, joiner in pieces]
+    behind = [*(joiner for _, joiner in pieces[1:]), prefix[sum(len(text + joiner) for text, joiner in pieces) :]]
+    yield [text + joiner for (text, _), joiner in zip(pieces, behind, strict=True)]
     yield [prefix]
     (whole,) = encode([prefix], False)
     common = _common([whole, first])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.errors import UserError
-from ttabench.core.opening import json_of, plain
+from ttabench.core.opening import ANY, json_of, plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -47,20 +47,23 @@ class Chat:
     end_ids: tuple[int, ...]
 
 
-def chat_of(tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str], list[int]]) -> Chat:
+def chat_of(
+    tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str], list[int]], system: str = ""
+) -> Chat:
     """The chat template of a tokenizer.
 
     Args:
         tokenizer: with a template.
         name: for messages.
         encode: ids of a text whose special tokens are meant.
+        system: the system message; the template's own, if it has one, where this is empty.
 
     Raises:
         UserError: there is no template, it fails, or it does not give the words of a turn back once.
     """
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
-    rest, parts = _rendered(tokenizer, name), []
+    rest, parts = _rendered(tokenizer, name, system), []
     for words in WORDS:
         part, found, rest = rest.partition(words)
         if not found or words in rest:
@@ -72,11 +75,12 @@ def chat_of(tokenizer: PreTrainedTokenizerFast, name: str, encode: Callable[[str
     return Chat(start, answer, following, rest, *ids)
 
 
-def _rendered(tokenizer: Any, name: str) -> str:
+def _rendered(tokenizer: Any, name: str, system: str) -> str:
     import jinja2
 
     roles = ("user", "assistant", "user")
     turns = [{"role": role, "content": words} for role, words in zip(roles, WORDS, strict=True)]
+    turns = [*([{"role": "system", "content": system}] if system else []), *turns]
     try:
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     except (jinja2.exceptions.TemplateError, ValueError, TypeError, KeyError) as error:
@@ -93,7 +97,7 @@ def has_template(model: str) -> bool:
     path = _cached(model) or Path(model).expanduser()
     try:
         if path.suffix == ".gguf":
-            with plain(path, 1 << 46).open("rb") as file:
+            with plain(path, ANY).open("rb") as file:
                 return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
         if (path / "chat_template.jinja").is_file():
             return True

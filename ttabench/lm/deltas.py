@@ -4,14 +4,15 @@
     with merged(lm, patch) as rest: ...                 in the weights, once for many forwards under `rest`
 
 Low-rank deltas add `(x A^T) B^T` to the output of their linear map, row by row where rows differ, and where tokens are
-marked at these alone. Dense deltas stand in for the parameter as `parameter + delta`, a plain tensor: gradients reach
-the delta while the parameter stays frozen.
+marked at these alone. A dense delta of all rows stands in for the parameter as `parameter + delta`, a plain tensor:
+gradients reach the delta while the parameter stays frozen. One of several rows adds to the output of its layer what the
+layer would give otherwise under each row's own parameter.
 Style follows NVIDIA/kvpress `presses/base_press.py`: hooks in a context manager that undoes itself in `finally`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -38,15 +39,21 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
 
     Everything is undone when the block ends, exceptions included. Contexts nest: the outer deltas stay in effect.
     """
-    dense = {name: delta.delta for name, delta in deltas.items() if isinstance(delta, Dense)}
+    dense = {name: delta for name, delta in deltas.items() if isinstance(delta, Dense)}
     assert marked_BT is None or not dense, "a dense delta acts at every token"
     with ExitStack() as undo:
         for name, delta in deltas.items():
             if isinstance(delta, LowRank):
-                handle = lm.model.get_submodule(name).register_forward_hook(_hook(delta, rows, marked_BT))
-                undo.callback(handle.remove)
-        if dense:
-            undo.enter_context(_swapped(lm.model, dense))
+                module, hook = lm.model.get_submodule(name), _hook(delta, rows, marked_BT)
+                if not len(delta.a_BRI) == len(delta.b_BOR) == 1:
+                    _refuse_of_head(lm, name, module._parameters.values())
+            elif not delta.is_one_change:
+                module, hook = lm.model.get_submodule(name.rpartition(".")[0]), _by_row(lm, name, delta.delta, rows)
+            else:
+                continue
+            undo.callback(module.register_forward_hook(hook).remove)
+        if shared := {name: each.delta[0] for name, each in dense.items() if each.is_one_change}:
+            undo.enter_context(_swapped(lm.model, shared))
         yield
 
 
@@ -62,7 +69,7 @@ def merged(lm: LM, patch: Patch) -> Iterator[Patch]:
     whole = {
         name: delta
         for name, delta in patch.deltas.items()
-        if isinstance(delta, Dense) or (name in inner and delta.is_one_change)
+        if delta.is_one_change and (isinstance(delta, Dense) or name in inner)
     }
     left = {name: delta for name, delta in patch.deltas.items() if name not in whole}
     with _swapped(lm.model, weight_changes(lm, whole)):
@@ -79,7 +86,8 @@ def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
             plain = isinstance(lm.model.get_submodule(name), nn.Linear)
             parameter, change = f"{name}.weight", change_OI if plain else change_OI.T
         else:
-            parameter, change = name, delta.delta
+            assert delta.is_one_change, f"{name}: a delta of several rows is not one change"
+            parameter, change = name, delta.delta[0]
         changes[parameter] = changes[parameter] + change if parameter in changes else change
     return changes
 
@@ -109,6 +117,34 @@ def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
     return add
 
 
+def _by_row(lm: LM, name: str, delta: Tensor, rows: int) -> Hook:
+    """Have a layer act under `parameter + delta[row]` in each row of a batch."""
+    owner, _, leaf = name.rpartition(".")
+    parameter: Tensor | None = lm.model.get_submodule(owner)._parameters[leaf]
+    assert parameter is not None, f"{name} is no parameter"
+    assert delta.shape[1:] == parameter.shape, f"{name}: delta {tuple(delta.shape)} on {tuple(parameter.shape)}"
+    assert len(delta) == rows, f"{name}: delta of {len(delta)} rows on a batch of {rows}"
+    _refuse_of_head(lm, name, [parameter])
+
+    def add(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        (x,) = args
+        assert len(x) % rows == 0, f"{name}: a delta of {rows} rows where rows are not apart"
+        changed = []
+        for x_row, change in zip(x.chunk(rows), delta, strict=True):  # OPT flattens rows and tokens
+            plain = module.forward(x_row)
+            with _swapped(module, {leaf: change}):
+                changed.append(module.forward(x_row) - plain)
+        return output + torch.cat(changed)
+
+    return add
+
+
+def _refuse_of_head(lm: LM, name: str, changed: Iterable[Tensor | None]) -> None:
+    """See that a delta of several rows is not of the head, which is given chosen tokens of all rows together."""
+    head = [held for held in lm.model.get_output_embeddings()._parameters.values() if held is not None]
+    assert all(one is not held for one in changed for held in head), f"{name}: a delta of the head is of all rows alike"
+
+
 def _at_marked(low: Tensor, marked_BT: Tensor, rows: int) -> Tensor:
     """The products [B, T, R] or [B T, R] at marked tokens, and zeros."""
     tokens = low.numel() // (rows * low.shape[-1])
@@ -136,7 +172,6 @@ def _swapped(model: nn.Module, changes: Mapping[str, Tensor]) -> Iterator[None]:
         owner, _, leaf = name.rpartition(".")
         base: Tensor | None = model.get_submodule(owner)._parameters[leaf]  # under another swap a plain tensor
         assert base is not None, f"{name} is no parameter"
-        change = change[0] if change.dim() == base.dim() + 1 else change
         assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
         bases[id(base)] = base
         values[id(base)] = values.get(id(base), base) + change.to(base.dtype)

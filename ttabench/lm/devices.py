@@ -21,8 +21,16 @@ def find_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"Device {name!r} is not there.", "Use --device cpu, or cuda where there is a GPU.") from error
+        raise UserError(_missing(name), "Use --device cpu.") from error
     return device
+
+
+def _missing(name: str) -> str:
+    """What is wrong with a device that is not there."""
+    if not name.startswith("cuda"):
+        return f"Unknown device {name!r}."
+    count = torch.cuda.device_count()
+    return f"{'Only ' if count else 'No'}{count or ''} CUDA device{'s' * (count > 1)} found (--device {name})."
 
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype | None:

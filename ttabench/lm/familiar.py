@@ -1,6 +1,6 @@
 """Whether a tokenizer was made for texts like these: how long the pieces are that it cuts their words into.
 
-    unfamiliar(lm, ["The library opens at nine."])     ["nano's tokenizer cuts the words of this text into ..."]
+    unfamiliar(lm, ["The library opens at nine."])     ["nano hardly knows this kind of text (2.2 bytes of a ..."]
 
 A tokenizer joins what was frequent in the texts it was made from. SmolLM2's has 5 bytes of an English word in a token,
 and 2.7 of a German one; nano's has 4 to 5 in its miniature world and 2 to 3 in English. Words are letters only, so that
@@ -14,10 +14,14 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ttabench.core.architectures import NANO
+
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 WORD = re.compile(r"[^\W\d_]+")
+ENGLISH = "smollm2-135m-qa"
+"""A base model that reads English and answers in a few words."""
 LEAST_BYTES = 3.4
 """Bytes of words in a token below which a text is not what the tokenizer was made for."""
 LEAST_WORDS, MOST_WORDS = 5, 2000
@@ -40,5 +44,6 @@ def unfamiliar(lm: LM, texts: Iterable[str]) -> list[str]:
     share = None if lm.random_weights else bytes_a_token(lm, texts)
     if share is None or share >= LEAST_BYTES:
         return []
-    cut = f"{lm.name} cuts the words of this text into pieces of {share:.1f} bytes"
-    return [f"{cut}: it was hardly trained on such text, so its answers say little about the method"]
+    known = f"{lm.name} hardly knows this kind of text ({share:.1f} bytes of a word in a token)"
+    better = f"; use --model {ENGLISH} for English" if lm.name == NANO else ""
+    return [f"{known}: its answers say little about the method{better}"]

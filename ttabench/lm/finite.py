@@ -1,11 +1,40 @@
-"""Whether tensors hold finite numbers only: what does not is refused where weights, checkpoints and states are read."""
+"""Whether tensors hold finite numbers only: weights, checkpoints and states where they are read, and what is answered.
+
+A log-probability of minus infinity is refused as well: a continuation of probability 0 has an infinite perplexity, and
+no mean with it is a number. Finite logits never give one; masks belong in front of the keys, not on the vocabulary.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+
+from ttabench.core.errors import UserError
+
+
+class NotFinite(UserError):
+    """Answers that are no numbers.
+
+    Args:
+        what: of which query.
+        hint: the likely cause, and what to try.
+    """
+
+    def __init__(self, what: str = "The model's logits are not finite (NaN or infinity).", hint: str = "") -> None:
+        super().__init__(what, hint or "Try --dtype float32, and check the weights.")
+
+
+def refuse_not_finite(values: Tensor) -> None:
+    """See that logits or log-probabilities that answers are made of are numbers; one small operation.
+
+    Raises:
+        NotFinite: one is not: neither is their sum then, which float64 always holds.
+    """
+    if not math.isfinite(values.sum(dtype=torch.float64).item()):
+        raise NotFinite()
 
 
 def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:

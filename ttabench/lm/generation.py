@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
+from ttabench.lm.finite import refuse_not_finite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
@@ -54,7 +55,7 @@ def generate(
             (greedy decoding only).
 
     Raises:
-        UserError: prompt and new tokens exceed the model's positions.
+        UserError: prompt and new tokens exceed the model's positions, or logits are not finite.
     """
     assert min(max_new_tokens, num_beams) > 0, f"max_new_tokens {max_new_tokens}, num_beams {num_beams}"
     if not prompts:
@@ -106,11 +107,15 @@ def greedy_tokens(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) 
         patch: encoded, of 1 row, shared, or one row a text.
         texts: token ids, with what begins a text (`patching.text_start`).
         count: tokens written.
+
+    Raises:
+        NotFinite: the likeliest token has no finite logit.
     """
     window, logits_BV = _prefilled(lm, patch, texts, count)
     with deltas_applied(lm, patch.deltas, len(texts)):
         for step in range(count):
             next_B = logits_BV.argmax(-1)
+            refuse_not_finite(logits_BV.gather(1, next_B[:, None]))  # the largest logit: a NaN counts as larger still
             yield next_B
             if step + 1 < count:
                 logits_BV = lm.logits(window.feed(next_B[:, None])[:, -1])
@@ -202,7 +207,9 @@ def _beam_search(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, b
     offsets_B1 = torch.arange(rows, device=lm.device)[:, None] * beams
     with deltas_applied(lm, select_rows(patch, repeats).deltas, rows * beams):
         for step in range(count):
-            parents_BN = state.step(log_softmax(logits_BNV.float(), dim=-1), step, ends_E)
+            logprobs_BNV = log_softmax(logits_BNV.float(), dim=-1)
+            refuse_not_finite(logprobs_BNV.amax(-1))
+            parents_BN = state.step(logprobs_BNV, step, ends_E)
             if step + 1 == count or not bool(state.open.any()):
                 break
             window.select((offsets_B1 + parents_BN).flatten())

@@ -1,11 +1,10 @@
 """Copies of GGUF files: dequantised once to float32 safetensors, which the user's cache keeps.
 
-    ~/.cache/ttabench/models/SmolLM2-135M-Instruct.Q4_1-8182dc25cbc7/     model.safetensors, tokenizer.json, ...
+    ~/.cache/ttabench/models/SmolLM2-135M-Instruct.Q4_1-15e22d32bf67/     model.safetensors, tokenizer.json, ...
                                                                  copy.json  of which file, its quantisation, digests
 
 $TTABENCH_CACHE or $XDG_CACHE_HOME name another cache. A copy is written aside and renamed when it is whole, under a
-lock; one whose files have changed since (their lengths, or the first or last 32 MiB) is made anew. Where the cache
-cannot be written the file is read each time.
+lock; one whose files have changed since is made anew. Where the cache cannot be written the file is read each time.
 """
 
 from __future__ import annotations

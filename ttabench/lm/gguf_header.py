@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import ANY, Unreadable, plain
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -65,10 +66,12 @@ def is_gguf(file: Path) -> bool:
         UserError: it cannot be read.
     """
     try:
-        with file.open("rb") as handle:
+        with plain(file, ANY).open("rb") as handle:
             return handle.read(len(MAGIC)) == MAGIC
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}.", "Check the path.") from None
+    except (OSError, Unreadable) as error:
+        raise UserError(
+            f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.", "Check the path."
+        ) from None
 
 
 def read_header(file: Path) -> Header:
@@ -79,7 +82,7 @@ def read_header(file: Path) -> Header:
     """
     if not is_gguf(file):
         raise UserError(f"{file} is no GGUF file.", "Give a .gguf file, or a folder written by save_pretrained.")
-    with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with plain(file, ANY).open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
         walk = _Walk(data)
         try:
             version, tensors, entries = walk.take("IQQ")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
+from ttabench.lm.finite import refuse_not_finite
 from ttabench.lm.model import LM
 from ttabench.lm.second_order import wants_second_order
 
@@ -27,7 +28,11 @@ LOGITS_TRAINED = {"cpu": 2**22, "cuda": 2**26}
 
 
 def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable."""
+    """Log-probabilities (natural log) of the targets, float32 [N] (float64 of such a model); differentiable.
+
+    Raises:
+        NotFinite: one is not, where no gradient is wanted: training looks at its loss.
+    """
     head = lm.model.get_output_embeddings()
     if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(head) and not wants_second_order():
         values_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head)  # type: ignore[no-untyped-call]
@@ -35,7 +40,26 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     size = len(hidden_ND) if torch.is_grad_enabled() else max(1, LOGITS_AT_ONCE // lm.vocab_size)
     parts = zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True)
     kind = torch.promote_types(lm.dtype, torch.float32)
-    return torch.cat([-cross_entropy(lm.logits(h).to(kind), t, reduction="none") for h, t in parts])
+    values_N = torch.cat([-cross_entropy(lm.logits(h).to(kind), t, reduction="none") for h, t in parts])
+    if not torch.is_grad_enabled():
+        refuse_not_finite(values_N)
+    return values_N
+
+
+def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
+    """Log-probabilities of the targets and of the likeliest tokens, float32 [N, 2].
+
+    Raises:
+        NotFinite: one is not.
+    """
+    size = max(1, LOGITS_AT_ONCE // lm.vocab_size)
+    parts = []
+    for hidden, targets in zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True):
+        logprobs_NV = lm.logits(hidden).float().log_softmax(-1)
+        parts.append(torch.stack([logprobs_NV.gather(1, targets[:, None])[:, 0], logprobs_NV.amax(1)], dim=1))
+    values_N2 = torch.cat(parts)
+    refuse_not_finite(values_N2)
+    return values_N2
 
 
 def _is_frozen(head: nn.Module) -> bool:

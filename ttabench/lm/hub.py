@@ -6,7 +6,8 @@ model, tokenizer, whose = random("llama-2-7b", torch.bfloat16, device, 0)    off
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ttabench.lm.loading import Source
 
 NANO_FOLDER = Path(__file__).parents[1] / "assets" / "nano"
+NOTHING_THERE = NANO_FOLDER.parent
+"""A folder without a file. transformers reads what lies in the folder of a GGUF file, which is no part of the model."""
 GGUF = ".gguf"
 
 
@@ -56,6 +59,7 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pr
         return Pretrained(*gguf_copies.read(source, dtype, device))
     if not source.local:
         offline_if_unreachable()
+        source = replace(source, revision=commit_of(source.place))
     return Pretrained(*loading.read(source, dtype, device))
 
 
@@ -66,7 +70,7 @@ def _source(name: str) -> Source:
     place = find_source(name)
     if Path(place).is_file():
         file = Path(place)
-        return Source(name, str(file.parent), file, hint="Download or copy it again, or give another --model.")
+        return Source(name, str(NOTHING_THERE), file, hint="Download or copy it again, or give another --model.")
     if name not in ARCHITECTURES:
         return Source(name, place)
     package = ARCHITECTURES[name].package
@@ -118,13 +122,27 @@ def _packaged(package: Package) -> Path | None:
 
 
 def digest_of(name: str) -> str:
-    """Digest of the folder or file that a model is loaded from; empty for a hub id.
+    """Digest of the folder or file that a model is loaded from; of a hub id, see `commit_of`.
 
     Raises:
         UserError: see `find_source`.
     """
-    place = Path(find_source(name))
-    return digest(place) if place.exists() else ""
+    place = find_source(name)
+    return digest(Path(place)) if Path(place).exists() else commit_of(place)
+
+
+def commit_of(hub: str) -> str:
+    """The commit of a hub id that is loaded: the one in the cache, else the newest; "" where it cannot be known."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import EntryNotFoundError
+
+    with suppress(OSError, ValueError, EntryNotFoundError):
+        found = try_to_load_from_cache(hub, "config.json")
+        if not isinstance(found, str):
+            offline_if_unreachable()
+            found = hf_hub_download(hub, "config.json")
+        return Path(found).parent.name
+    return ""
 
 
 def check_hub(name: str) -> None:

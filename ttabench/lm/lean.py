@@ -162,8 +162,8 @@ class Lean:
 
 def packs(lm: LM, patch: Patch) -> bool:
     """Whether rows under this patch are read without their padding: no weight delta differs from row to row."""
-    low_rank = [delta for delta in patch.deltas.values() if isinstance(delta, LowRank)]
-    alike = all(len(delta.a_BRI) == len(delta.b_BOR) == 1 for delta in low_rank)
+    parts = [(each.a_BRI, each.b_BOR) if isinstance(each, LowRank) else (each.delta,) for each in patch.deltas.values()]
+    alike = all(len(tensor) == 1 for part in parts for tensor in part)
     return alike and in_two_parts(lm.device) and Lean.of(lm) is not None
 
 

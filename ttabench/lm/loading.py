@@ -6,7 +6,7 @@ misshapen tensor, or one that holds a NaN, is an error that names it. Code that 
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,26 +16,14 @@ from typing import TYPE_CHECKING, Any
 from ttabench.core import memory
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.core.opening import json_of
+from ttabench.lm.model_files import AGAIN, TABLES, check, check_formats
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-CONFIG = "config.json"
-READ = (CONFIG, "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-        "model.safetensors.index.json")  # fmt: skip
-"""Small JSON files of a model folder that transformers reads; some faults in them it passes over."""
-ADAPTER = "adapter_config.json"
 SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads")
 """What a configuration must say for a model to be used here."""
-DEEPEST = {"num_hidden_layers": 10_000, "n_layer": 10_000, "num_layers": 10_000}
-"""More layers than any model has: a damaged number would be built layer by layer, for ever."""
-TABLES = re.compile(r"(^|\.)(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$|(^|\.)position_ids$")
-"""Masks and tables that older versions of transformers stored beside the weights; models make their own."""
-SUFFIXES = (".json", ".safetensors", ".jinja", ".model", ".txt")
-"""Of what transformers reads in a model folder; a pipe of that name would be waited for."""
-AGAIN = "Download or copy it again, or give another --model."
 
 
 @dataclass(frozen=True)
@@ -46,9 +34,11 @@ class Source:
     place: str
     """Folder or hub id."""
     gguf: Path | None = None
-    """The GGUF file in that folder, if it is one that is read."""
+    """The GGUF file that is read, if it is one; what lies in the folder then plays no part."""
     hint: str = "Give a folder written by save_pretrained."
     """What helps if nothing can be loaded."""
+    revision: str = ""
+    """The commit on the hub; empty for its newest."""
 
     @property
     def local(self) -> bool:
@@ -76,11 +66,11 @@ def read(
         UserError: not reachable, damaged, of another kind than a causal LM, with code of its own, with tensors that are
             missing, superfluous, misshapen or not finite, or too large for the memory.
     """
-    if source.gguf is None and source.local:
-        _check_folder(Path(source.place))
     try:
         with quiet_loading():
+            check(source.place)
             model, tokenizer, report = _from_files(source, dtype)
+            check_formats(source.place)
             model = model.to(device)
     except Exception as error:  # on damaged files the libraries raise whatever they stumble over
         raise refusal(source, error) from error
@@ -94,6 +84,8 @@ def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Ma
 
     given: dict[str, Any] = {"local_files_only": source.local, "trust_remote_code": False}
     weights: dict[str, Any] = {"use_safetensors": True}
+    if source.revision:
+        given["revision"] = source.revision
     if source.gguf is not None:
         # The whole path: of a bare name, transformers takes a file of that name in the current folder.
         given["gguf_file"] = str(source.gguf.resolve())
@@ -101,8 +93,11 @@ def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Ma
         if hasattr(transformers, "GgufConfig"):
             weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.place, **given)
+    config = transformers.AutoConfig.from_pretrained(source.place, **given)
+    config._attn_implementation = config._experts_implementation = None  # whatever it says: the usual, no kernels
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         source.place,
+        config=config,
         dtype=dtype or "auto",
         ignore_mismatched_sizes=True,  # they are in the report, and refused
         output_loading_info=True,
@@ -119,7 +114,7 @@ def refusal(source: Source, error: Exception) -> UserError:
     if memory.out_of_memory(error):
         memory.released()
         hint = "Take a smaller --model or --dtype bfloat16, or a device with more memory."
-        size = memory.shown(_bytes_of(source) or memory.wanted(error))
+        size = memory.shown(max(_bytes_of(source), memory.wanted(error) or 0))
         return UserError(f"Model {source.name!r} does not fit into memory{size and f': it takes {size}'}.", hint)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
@@ -134,32 +129,6 @@ def _bytes_of(source: Source) -> int:
     with suppress(OSError):
         return sum(file.stat().st_size for file in Path(source.place).glob("*.safetensors")) if source.local else 0
     return 0
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse damaged JSON, code of its own, and adapters: transformers passes over some of it, and asks about some."""
-    if (folder / ADAPTER).is_file():
-        what = f"{folder} holds an adapter of peft ({ADAPTER}), not a model alone."
-        raise UserError(what, "Merge it into its base model (merge_and_unload), save that, and give its folder.")
-    for entry in sorted(folder.iterdir()):
-        if entry.suffix in SUFFIXES and not entry.is_file():
-            raise UserError(f"{entry} is no file.", AGAIN)
-    for name in READ:
-        if not (file := folder / name).exists():
-            continue
-        try:
-            found = json_of(file)
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:120]
-            raise UserError(f"{file} is damaged: {reason}.", AGAIN) from None
-        if not isinstance(found, dict):
-            raise UserError(f"{file} is damaged: it holds a {type(found).__name__}, not an object.", AGAIN)
-        if found.get("auto_map"):
-            what = f"{file} names code that the model brings (auto_map); no such code is run here."
-            raise UserError(what, "If transformers knows the architecture itself, take auto_map out of the file.")
-        for field, most in DEEPEST.items():
-            if isinstance(depth := found.get(field), int) and depth > most:
-                raise UserError(f"{file} is damaged: its {field} is {str(depth)[:12]}.", AGAIN)
 
 
 def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
@@ -200,3 +169,6 @@ def _check_kind(source: Source, model: PreTrainedModel, tokenizer: Any) -> None:
         raise UserError(f"{kind} cannot be used: it has no head.", hint)
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"The tokenizer of model {source.name!r} is not a fast one.", "Give one with tokenizer.json.")
+    number, tokens = Counter(tokenizer.get_vocab().values()).most_common(1)[0]
+    if tokens > 1:
+        raise UserError(f"The tokenizer of model {source.name!r} has {tokens} tokens of the id {number}.", AGAIN)

@@ -101,7 +101,7 @@ class LowRank:
     """A weight delta of one linear layer: y += (x @ a^T) @ b^T."""
 
     a_BRI: Tensor
-    """[B, R, in]; B may be 1."""
+    """[B, R, in]; B may be 1. Several rows: not of the head, nor of an embedding tied to it."""
     b_BOR: Tensor
     """[B, out, R]; B may be 1. Any scale is already inside."""
     dropout: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -115,9 +115,15 @@ class LowRank:
 
 @dataclass(frozen=True)
 class Dense:
-    """A delta of any parameter, added to it: [*shape] for all rows alike, or [1, *shape]."""
+    """A delta of any parameter, added to it."""
 
     delta: Tensor
+    """[B, *shape of the parameter]; B may be 1. Several rows: not of the head, nor of an embedding tied to it."""
+
+    @property
+    def is_one_change(self) -> bool:
+        """Whether it is the same change for all rows."""
+        return len(self.delta) == 1
 
 
 Delta: TypeAlias = LowRank | Dense

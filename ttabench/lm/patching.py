@@ -198,7 +198,7 @@ def _row_tensors(patch: Patch) -> list[Tensor]:
     if patch.prefix is not None:
         tensors += [patch.prefix.keys_LBHPD[0], patch.prefix.next_position_B]
     for delta in patch.deltas.values():
-        tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else []
+        tensors += [delta.a_BRI, delta.b_BOR] if isinstance(delta, LowRank) else [delta.delta]
     return tensors
 
 
@@ -212,7 +212,9 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
         return tensor if tensor.shape[0] == 1 else tensor.index_select(0, index_N.to(tensor.device))
 
     def picked(delta: Delta) -> Delta:
-        return delta if isinstance(delta, Dense) else replace(delta, a_BRI=pick(delta.a_BRI), b_BOR=pick(delta.b_BOR))
+        if isinstance(delta, Dense):
+            return Dense(pick(delta.delta))
+        return replace(delta, a_BRI=pick(delta.a_BRI), b_BOR=pick(delta.b_BOR))
 
     prefix = patch.prefix
     if prefix is not None:

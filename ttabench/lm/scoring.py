@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from ttabench.lm.forcing import Read, teacher_forced
-from ttabench.lm.head import LOGITS_AT_ONCE, logprobs_of
+from ttabench.lm.head import logprobs_and_best, logprobs_of
 from ttabench.lm.lean import packs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -61,7 +61,7 @@ def token_logprobs(lm: LM, patch: Patch, items: Sequence[Item], batch_size: int 
     """Log-probability of every target token (natural log), float32 on the CPU, in the order of the items.
 
     Raises:
-        UserError: an item is longer than the model's positions.
+        UserError: an item is longer than the model's positions, or a value is not finite.
     """
     questions = [(prompt, [target]) for prompt, target in items]
     return [values for ((values, _),) in _in_batches(lm, patch, questions, batch_size)]
@@ -105,9 +105,9 @@ def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: i
     """Log-probability of every token of each option after its prompt, and whether greedy decoding would write it.
 
     Raises:
-        UserError: a prompt with its options is longer than the model's positions.
+        UserError: a prompt with its options is longer than the model's positions, or a value is not finite.
     """
-    found = _in_batches(lm, patch, items, batch_size, _with_best)
+    found = _in_batches(lm, patch, items, batch_size, logprobs_and_best)
     return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in found]
 
 
@@ -237,13 +237,3 @@ def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
     depths_BT = pad([row.depths for row in rows], 0, "right")[0].to(lm.device)
     branches_BT = pad([row.branches for row in rows], 0, "right")[0].to(lm.device)
     return window.feed_forks(ids_BT, depths_BT, branches_BT, filled_BT)
-
-
-def _with_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """Log-probabilities of the targets and of the likeliest tokens [N, 2]."""
-    size = max(1, LOGITS_AT_ONCE // lm.vocab_size)
-    found = []
-    for hidden, targets in zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True):
-        logprobs_NV = lm.logits(hidden).float().log_softmax(-1)
-        found.append(torch.stack([logprobs_NV.gather(1, targets[:, None])[:, 0], logprobs_NV.amax(1)], dim=1))
-    return torch.cat(found)

@@ -18,10 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ttabench.core.files import replacing
-from ttabench.core.opening import plain
-
-LONGEST = 1 << 46
-"""Bytes; whatever a disk holds."""
+from ttabench.core.opening import ANY, plain
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -52,13 +49,27 @@ def read(path: Path, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, 
         ValueError: it is no plain file, or damaged; says in a few words how.
     """
     try:
-        with safe_open(plain(path, LONGEST), framework="pt", device=device) as file:
+        with safe_open(plain(path, ANY), framework="pt", device=device) as file:
             metadata = dict(file.metadata() or {})
             return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118  # no mapping
     except SafetensorError as error:
         raise ValueError(str(error)) from None
     except (KeyError, TypeError, IndexError) as error:  # a number format that torch here does not know
         raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def formats(path: Path) -> dict[str, str]:
+    """The number format of every tensor of a file by name, as safetensors calls it: "F32".
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no plain file, or damaged.
+    """
+    try:
+        with safe_open(plain(path, ANY), framework="pt") as file:
+            return {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118  # no mapping
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
 
 
 def unfit(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
+from ttabench.core.bounds import refuse_long
 from ttabench.core.errors import UserError
 from ttabench.lm.chat import Chat, chat_of
 
@@ -98,6 +99,7 @@ class Texts:
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids without special tokens, and where in the text each token begins (in characters)."""
+        refuse_long([text])
         found = self._texts.encode(text, add_special_tokens=False)
         return found.ids, [start for start, _ in found.offsets]
 
@@ -105,6 +107,7 @@ class Texts:
         self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
     ) -> list[list[int]]:
         """`encode` of many texts, in parallel; with `specials` as `encode_template` reads them."""
+        refuse_long(texts)
         own = self._templates if specials else self._texts
         if follows and self._anchors:
             return [ids[:max_tokens] for ids in self._following(own, texts)]

@@ -5,12 +5,16 @@ FOLDER/adapter.json      header(FOLDER).method      "mac"
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.opening import json_of
 from ttabench.core.types import Json
+from ttabench.methods.settings import restored
+from ttabench.methods.spec import MethodSpec
 
 HEADER = "adapter.json"
 
@@ -55,3 +59,22 @@ def header(folder: Path) -> Header:
     if not (typed and step and all(isinstance(each, str) for each in below)):
         raise UserError(f"{path} is damaged.", "Train the method again.")
     return found
+
+
+def settings_in(found: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:
+    """The settings of a checkpoint, with changes.
+
+    Args:
+        found: its header.
+        spec: of its method.
+        changes: settings of another value.
+        folder: for the message.
+
+    Raises:
+        UserError: the method has no such setting, or refuses a value.
+    """
+    try:
+        return replace(restored(spec, found.settings), **changes)
+    except (TypeError, ValueError) as error:
+        what = f"Settings of the checkpoint {folder} (ttabench {found.version}) do not fit: {error}."
+        raise UserError(what, "Train again with this version.") from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -24,8 +24,7 @@ from ttabench.lm import tensors as files_of_tensors
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.checkpoint_header import HEADER, Header, header
-from ttabench.methods.settings import restored
+from ttabench.methods.checkpoint_header import HEADER, Header, header, settings_in
 
 WEIGHTS = "adapter.safetensors"
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -104,19 +103,9 @@ def load(
             f"{folder} was trained on another base model ({theirs}) than {ours}.", f"Use {words}, or train on {ours}."
         )
     tensors = _read(folder / WEIGHTS, found.step)
-    method = cls(lm, _settings(cls, found, settings or {}, folder))
+    method = cls(lm, settings_in(found, cls.spec, settings or {}, folder))
     _fill(dict(method.modules().named_parameters()), tensors, folder)
     return method
-
-
-def _settings(cls: type[BaseMethod[Any]], found: Header, changes: Mapping[str, Json], folder: Path) -> Any:
-    try:
-        return replace(restored(cls.spec, found.settings), **changes)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"Settings of the checkpoint {folder} (ttabench {found.version}) do not fit: {error}.",
-            "Train again with this version.",
-        ) from None
 
 
 def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:

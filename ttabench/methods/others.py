@@ -14,14 +14,15 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import get_args
 
-from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.plugins import Offer, module_at
+from ttabench.core.plugins import Offer, code_at, module_at
 from ttabench.core.types import Growth
 from ttabench.methods.spec import MethodSpec
 
 GROUP = "ttabench.methods"
 """Entry points of other packages."""
+CLASS = re.compile(r"[\w.]+:\w+")
+"""Where the class of a method is."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -38,9 +39,12 @@ def of_package(offer: Offer, own: Collection[str]) -> MethodSpec:
     if spec.name != offer.name:
         hint = f"Uninstall {offer.package}, or let it offer that name."
         raise UserError(f"{told} calls itself {spec.name!r}.", hint)
-    if fault := _fault(spec, own):
+    fault = _fault(spec, own)
+    if not fault and not isinstance(spec.where, type) and not CLASS.fullmatch(str(spec.where)):
+        fault = f"has where={spec.where!r}, which is no package.module:Class"
+    if fault:
         raise UserError(f"{told} {fault}.", f"Mend or uninstall {offer.package}.")
-    return replace(spec, origin=offer.package)
+    return replace(spec, origin=offer.origin)
 
 
 def of_file(path: Path, wanted: str, own: Collection[str]) -> MethodSpec:
@@ -80,7 +84,7 @@ def _specs(path: Path, own: Collection[str]) -> dict[str, MethodSpec]:
             fault = f"shares the name {spec.name} with another class"
         if fault:
             raise UserError(f"{path}: {cls.__name__} {fault}.", "Mend the file.")
-        found[spec.name] = replace(spec, where=cls, origin=digest(path))
+        found[spec.name] = replace(spec, where=cls, origin=code_at(path))
     return found
 
 

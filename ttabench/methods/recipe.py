@@ -25,6 +25,8 @@ class Recipe:
     warmup: int = 0
     """Steps of linear warm-up."""
     schedule: str = "constant"
+    optimizer: str = "adam"
+    """Or `muon`."""
     beta2: float = 0.999
     """Adam's decay of squared gradients."""
     clip: float = 100.0

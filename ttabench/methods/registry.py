@@ -19,7 +19,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 
 from ttabench import methods as here
-from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.errors import LONGEST_NAME, UnknownName, UserError
 from ttabench.core.plugins import offered
 from ttabench.core.types import Json
 from ttabench.cost import ON_PAPER, Cost, Formula, Shape, Workload
@@ -111,7 +111,14 @@ def find(name: str) -> MethodSpec:
         return _in_file(in_file["path"], in_file["name"] or "")
     if name in offered(GROUP):
         return of_package(offered(GROUP)[name], _own())
+    if len(name) <= LONGEST_NAME and Path(f"{name}.py").is_file():
+        raise UserError(f"Unknown method {name!r}.", f"Did you mean the file './{name}.py'?")
     raise UnknownName("method", name, sorted([*methods(), *offered(GROUP), *(f"{each}:..." for each in families())]))
+
+
+def is_file(name: str) -> bool:
+    """Whether the name of a method is that of a file, which is executed when it is looked up."""
+    return FILE.fullmatch(name) is not None
 
 
 def find_installed(name: str) -> MethodSpec:
@@ -120,7 +127,7 @@ def find_installed(name: str) -> MethodSpec:
     Raises:
         UserError: see `find`; a file of Python.
     """
-    if FILE.fullmatch(name):
+    if is_file(name):
         raise UnknownName("method", name[:200], sorted(methods()))
     return find(name)
 
@@ -130,7 +137,7 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
 
     Args:
         name: of the method.
-        origin: the package and version that offered it, or a digest of its file; "" for ttabench's own.
+        origin: of the package that offered it, see `Offer.origin`, or a digest of its file; "" for ttabench's own.
 
     Raises:
         UserError: whatever `find` raises; the method of that name is of another origin.

@@ -6,14 +6,22 @@ settings_of(find("mac"), {"hierarchy": 16}, "nano")      -> MacSettings(..., hie
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.typed import assignments, parse_value, type_name
 from ttabench.core.types import Json
 from ttabench.cost import Formula
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+LARGEST = 2**40
+"""Of whole numbers: no width, rank or count of tokens comes near, and no product of two overflows unseen."""
 
 
 def preset_for(spec: Formula, preset: str, model: str) -> str:
@@ -62,6 +70,7 @@ def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> A
         UserError: the settings refuse a value.
     """
     try:
+        _check_numbers(typed)
         return replace(spec.presets[preset] if preset else spec.Settings(), **typed)
     except (ValueError, TypeError) as error:
         raise UserError(f"Settings of {spec.name}: {error}.", f"See `ttabench list methods {spec.name}`.") from None
@@ -72,9 +81,43 @@ def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
 
     Raises:
         TypeError: a setting that is not known.
-        ValueError: a value that the settings refuse.
+        ValueError: a value of another type, or that the settings refuse.
     """
+    types = _types(spec.Settings)
+    for key, value in stored.items():
+        try:
+            if key in types:
+                types[key].validate_json(json.dumps(value), strict=True)
+        except ValueError:
+            raise ValueError(f"{key} is {json.dumps(value)[:40]}") from None
+    _check_numbers(stored)
     return spec.Settings(**{key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()})
+
+
+def _types(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
+    """What checks the values of every setting of a class; made once."""
+    from pydantic import TypeAdapter
+
+    if settings not in _TYPES:
+        _TYPES[settings] = {key: TypeAdapter(hint) for key, hint in get_type_hints(settings).items()}
+    return _TYPES[settings]
+
+
+_TYPES: dict[type[Any], dict[str, TypeAdapter[Any]]] = {}
+
+
+def _check_numbers(values: Mapping[str, Json]) -> None:
+    """Refuse numbers with which nothing can be computed.
+
+    Raises:
+        ValueError: naming the setting.
+    """
+    for key, value in values.items():
+        for each in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(each, float) and not math.isfinite(each):
+                raise ValueError(f"{key} must be a finite number, got {each}")
+            if isinstance(each, int) and abs(each) > LARGEST:
+                raise ValueError(f"{key} is larger than any model, {str(each)[:24]}")
 
 
 def defaults(spec: Formula) -> dict[str, Json]:

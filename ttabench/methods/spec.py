@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Growth
 from ttabench.cost.formula import Formula
 from ttabench.methods.recipe import Recipe
@@ -44,11 +45,22 @@ class MethodSpec(Formula):
     """Of a method that is not ttabench's own: `package==version`, or a digest of its file; part of a run's identity."""
 
     def load(self) -> type[Any]:
-        """The class, imported now; a subclass of `BaseMethod`."""
+        """The class, imported now; a subclass of `BaseMethod`.
+
+        Raises:
+            UserError: it is of another package, and cannot be imported.
+        """
         if isinstance(self.where, type):
             return self.where
         module, _, attribute = self.where.partition(":")
-        found: type[Any] = getattr(import_module(module), attribute)
+        try:
+            found: type[Any] = getattr(import_module(module), attribute)
+        except (Exception, SystemExit) as error:  # whatever another package does when it is imported
+            if not self.origin:
+                raise
+            told = f"{type(error).__name__}: {error}".splitlines()[0]
+            what = f"{self.where}, the class of method {self.name}, cannot be loaded ({told})."
+            raise UserError(what, f"Mend or uninstall {self.origin}.") from None
         return found
 
 

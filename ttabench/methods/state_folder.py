@@ -29,7 +29,7 @@ from ttabench.methods.state_header import HEADER_FILE, is_whole
 from ttabench.methods.states import TENSORS_FILE, save_state
 
 PEFT = "peft"
-WHOLE = ".whole"
+WHOLE = ".whole.ttabench"
 """Folder of a state that is made and not in its place."""
 MEND = "Give another --out, or move it away."
 

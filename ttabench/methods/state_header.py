@@ -17,6 +17,8 @@ from ttabench.core.types import Json
 
 SCHEMA = 2
 HEADER_FILE = "state.json"
+READ, READ_KEYS = "read", ("file", "digest", "pieces")
+"""Where a header says which files the state has read, and what of each."""
 
 
 def header(folder: Path) -> dict[str, Any]:
@@ -46,9 +48,12 @@ def is_whole(said: Mapping[str, Json]) -> bool:
 
 def _typed(said: Mapping[str, Json]) -> bool:
     """Whether the values of a header are what they are read as."""
-    rows, meta, files = (said.get(key) for key in ("rows", "meta", "files"))
+    rows, meta, files, read = (said.get(key) for key in ("rows", "meta", "files", READ))
     if not isinstance(rows, int) or rows < 1 or not isinstance(meta, dict) or not isinstance(files, dict):
         return False
+    for each in [] if read is None else read if isinstance(read, list) else [read]:
+        if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in READ_KEYS):
+            return False
     of_rows = [value for key, value in meta.items() if key == "tokens_read" or key.startswith("truncated")]
     return isinstance(meta.get("labels", {}), dict) and all(
         isinstance(value, list) and len(value) == rows and all(type(each) in (int, float) for each in value)

@@ -32,8 +32,11 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
     `also` are files below the folder that were written for the state; the header names their digests, too.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or a tensor is not finite.
     """
+    if broken := first_not_finite(state.tensors.items()):
+        what = f"Tensor {broken} of the state is not finite (NaN or infinity)."
+        raise UserError(what, "Check its settings and checkpoint, the weights, or try --dtype float32.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tensors.write(folder / TENSORS_FILE, state.tensors)

@@ -16,15 +16,18 @@ ROOM = 100_000
 
 
 def pieces(lm: LM, tokens: int, piece_tokens: int, reader: int = 0) -> list[Observe]:
-    """Pieces of `piece_tokens` tokens each (joiner included, within a token or two), together `tokens`."""
+    """Pieces of `piece_tokens` tokens each, together `tokens`, BOS not counted.
+
+    A joiner counts with the piece behind it, so the first has none. Tokenizers whose texts are not cut at tokens may
+    give one more or less a piece.
+    """
     texts: list[str] = []
     left, joiner = tokens, len(lm.encode(Observe(text="").joiner))
-    while left > joiner:
-        room = min(piece_tokens, left)
+    while left > 0:
+        room = left if left <= piece_tokens + joiner else piece_tokens  # no piece of a joiner alone
         start = reader * ROOM * ROOM + len(texts) * ROOM
-        texts.append(lm.decode(lm.encode(_sentences(room, start), max(1, room - joiner))))
+        texts.append(lm.decode(lm.encode(_sentences(room, start), max(1, room - joiner if texts else room))))
         left -= room
-    texts = texts or [lm.decode(lm.encode(_sentences(1), 1))]
     return [Observe(text=text, key=f"piece{number}") for number, text in enumerate(texts)]
 
 

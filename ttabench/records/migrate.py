@@ -20,7 +20,7 @@ from typing import Any
 from ttabench.core.errors import UserError
 from ttabench.core.files import moved
 from ttabench.core.locks import locked
-from ttabench.core.opening import json_of
+from ttabench.core.opening import Unreadable, json_of, plain
 from ttabench.core.types import Json
 from ttabench.records.journal import Journal
 
@@ -85,11 +85,11 @@ def outdated(out: Path, kind: Kind) -> list[Path]:
 
 def _is_outdated(file: Path, kind: Kind) -> bool:
     try:
-        with file.open("rb") as handle:
+        with plain(file).open("rb") as handle:
             found = VERSION.search(handle.read(HEAD))
     except FileNotFoundError:
         return True
-    except OSError:
+    except (OSError, Unreadable):
         return False
     return found is not None and int(found[1]) < kind.schema
 

@@ -4,13 +4,15 @@
     results/unseen/samples.parquet    the samples of all runs; `run` is the id, `own_columns` names what that run has
     record(Path("results/unseen/3f0c2a9b71de"))      ->  that text; None where no such run is packed
 
-A run that lies in a folder of its own as well is read from there: it is the newer one. Where samples may not be passed
-on, the second file is missing.
+    results/english/piqa/scores.parquet   the same without a text (see `scores`), where texts may not be passed on
+
+A run that lies in a folder of its own as well is read from there: it is the newer one. Samples with their texts are
+read before those without; a suite may have records alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
@@ -18,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable, plain
+from ttabench.core.opening import Unreadable
+from ttabench.core.parquet import parquet_file
 
 RUNS_FILE = "runs.parquet"
 ALL_SAMPLES_FILE = "samples.parquet"
+SCORES_FILE = "scores.parquet"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +39,7 @@ class Packed:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """The samples of one run in `samples.parquet`."""
+    """The samples of one run in a file of samples."""
 
     columns: list[str]
     """Those that it has."""
@@ -65,11 +69,8 @@ def sample_columns(run: Path) -> list[str] | None:
     Raises:
         UserError: the file is damaged.
     """
-    path, version = _version(run.parent / ALL_SAMPLES_FILE)
-    if not version or record(run) is None:
-        return None
-    found = _spans(path, version).get(run.name)
-    return found.columns if found else None
+    found = _stored(run)
+    return found[1].columns if found else None
 
 
 def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
@@ -78,13 +79,12 @@ def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     Raises:
         UserError: the file is damaged.
     """
-    kept = sample_columns(run)
-    if kept is None:
+    if (found := _stored(run)) is None:
         return None
-    wanted = kept if columns is None else list(columns)
-    file = _version(run.parent / ALL_SAMPLES_FILE)
+    file, span = found
+    wanted = span.columns if columns is None else list(columns)
     table = _samples(*file, tuple(wanted))
-    parts = [table.slice(start, count).select(wanted) for start, count in _spans(*file)[run.name].places]
+    parts = [table.slice(start, count).select(wanted) for start, count in span.places]
     if len(parts) == 1:
         return parts[0]
     import pyarrow as pa
@@ -99,16 +99,46 @@ def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
         UserError: the file is missing or damaged.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(plain(path, 1 << 46)) as file:
+        with parquet_file(path, 1 << 46) as file:
             if missing := set(columns or ()) - set(file.schema_arrow.names):
                 raise pa.ArrowInvalid(f"no column {min(missing)}")
             return file.read(columns=None if columns is None else list(columns))
     except (OSError, Unreadable, pa.ArrowException) as error:
-        what = " ".join(str(error).split())[:160]
-        raise UserError(f"{path} cannot be read ({what}).", "Restore it: runs are packed in it.") from None
+        raise _damaged(path, " ".join(str(error).split())[:160]) from None
+
+
+def _damaged(path: Path, what: str) -> UserError:
+    return UserError(f"{path} cannot be read ({what}).", "Restore it: runs are packed in it.")
+
+
+def _texts(path: Path, columns: Sequence[str]) -> list[list[str]]:
+    """Columns of texts, each as a list.
+
+    Raises:
+        UserError: the file is missing or damaged, or holds there what is no text.
+    """
+    table = read_table(path, columns)
+    try:
+        found = [table[name].to_pylist() for name in columns]
+    except UnicodeDecodeError:
+        raise _damaged(path, "it holds what is no UTF-8") from None
+    for name, values in zip(columns, found, strict=True):
+        if not all(isinstance(value, str) for value in values):
+            raise _damaged(path, f"the column {name} has what is no text")
+    return found
+
+
+def _stored(run: Path) -> tuple[tuple[Path, tuple[int, ...]], Span] | None:
+    """The file that has the samples of a packed run, and where they stand in it."""
+    if record(run) is None:
+        return None
+    for name in (ALL_SAMPLES_FILE, SCORES_FILE):
+        file = _version(run.parent / name)
+        if file[1] and (span := _spans(*file).get(run.name)):
+            return file, span
+    return None
 
 
 def _version(path: Path) -> tuple[Path, tuple[int, ...]]:
@@ -122,20 +152,19 @@ def _version(path: Path) -> tuple[Path, tuple[int, ...]]:
 
 @lru_cache(maxsize=64)
 def _runs(path: Path, _changed: tuple[int, ...]) -> dict[str, Packed]:
-    found = read_table(path, ("id", "record", "created")).to_pylist()
-    return {row["id"]: Packed(record=row["record"], created=row["created"]) for row in found}
+    rows = zip(*_texts(path, ("id", "record", "created")), strict=True)
+    return {name: Packed(record=record, created=created) for name, record, created in rows}
 
 
 @lru_cache(maxsize=64)
 def _spans(path: Path, _changed: tuple[int, ...]) -> dict[str, Span]:
     """Where the samples of each run stand in the file: as a rule in one place."""
-    table = read_table(path, ("run", "own_columns"))
-    names = table["run"].to_pylist()
+    names, columns = _texts(path, ("run", "own_columns"))
     found: dict[str, Span] = {}
     start = 0
     for name, same in groupby(names):
         count = sum(1 for _ in same)
-        own = found.setdefault(name, Span(columns=table["own_columns"][start].as_py().split()))
+        own = found.setdefault(name, Span(columns=columns[start].split()))
         own.places.append((start, count))
         start += count
     return found

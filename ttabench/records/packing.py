@@ -1,6 +1,7 @@
 """Moves the finished runs of a folder into its two files (`packed`), and back into folders.
 
 pack(Path("results/unseen"))                                     ->  162, and as many folders fewer
+pack(Path("results/english/piqa"), scores=True)                  ->  the same, and samples without texts beside them
 unpack(Path("results/unseen"), Path("results/scratch/unseen"))   ->  162 folders with the same run.json, to the byte
 
 The same runs give the same files, to the byte, with one version of pyarrow. Runs that go on are left alone.
@@ -16,10 +17,12 @@ from typing import Any
 from ttabench.core.errors import UserError
 from ttabench.core.files import remove, replacing, unwritable, write_atomically
 from ttabench.core.locks import LOCK_FILE, locked
+from ttabench.core.opening import read_text
 from ttabench.core.types import Json
 from ttabench.records import packed
-from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, read_table
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, SCHEMA, load_record
+from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE, read_table
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, SCHEMA, RunRecord, load_record, text_of
+from ttabench.records.scores import without_texts
 
 LARGEST_PAGE = 1 << 26
 """Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
@@ -27,10 +30,14 @@ LEVEL = 15
 """Of zstd."""
 
 
-def pack(suite: Path) -> int:
+def pack(suite: Path, *, scores: bool = False) -> int:
     """Move every finished run below a folder into its files; returns how many.
 
     A run that is packed already is replaced. Folders are removed once their content has been read back.
+
+    Args:
+        suite: the folder.
+        scores: write samples without their texts, too, into a file that may be passed on.
 
     Raises:
         UserError: a damaged record, one whose folder has another name, or a folder that cannot be written.
@@ -39,9 +46,14 @@ def pack(suite: Path) -> int:
     if not folders:
         return 0
     with locked(suite, lambda: None):
+        _refuse_foreign(suite)
         rows = {name: _row(suite / name) for name in {**packed.runs(suite), **folders}}
         order = sorted(rows, key=lambda name: (rows[name]["created"], name))
-        _write_samples(suite, order)
+        samples = {name: table for name in order if (table := _content(suite / name)[1]) is not None}
+        _write_samples(suite / ALL_SAMPLES_FILE, samples)
+        if scores:
+            named = {name: {row.subtask or "" for row in load_record(suite / name).rows} for name in samples}
+            _write_samples(suite / SCORES_FILE, {name: without_texts(samples[name], named[name]) for name in samples})
         _write(suite / RUNS_FILE, _runs_table([rows[name] for name in order]))
         for folder in folders.values():
             _check(folder)
@@ -52,7 +64,7 @@ def pack(suite: Path) -> int:
 def unpack(suite: Path, out: Path) -> int:
     """Write every packed run of a suite into a folder of its own below `out`; returns how many.
 
-    A folder that holds a finished run is left as it is. Where `out` is the suite, its two files are removed.
+    A folder that holds a finished run is left as it is. Where `out` is the suite, its files are removed.
 
     Raises:
         UserError: `out` cannot be written; an id that is no name of a folder.
@@ -70,9 +82,43 @@ def unpack(suite: Path, out: Path) -> int:
             _write(folder / SAMPLES_FILE, samples)
         write_atomically(folder / RECORD_FILE, run.record)
     if out == suite:
-        remove(suite / RUNS_FILE)
-        remove(suite / ALL_SAMPLES_FILE)
+        for name in (RUNS_FILE, ALL_SAMPLES_FILE, SCORES_FILE):
+            remove(suite / name)
     return len(found)
+
+
+def _refuse_foreign(suite: Path) -> None:
+    """Refuse to replace tables that `pack` did not write: all of ours have these columns."""
+    import pyarrow as pa
+
+    of_samples = ("run", "own_columns")
+    ours = {RUNS_FILE: ("id", "record", "created"), ALL_SAMPLES_FILE: of_samples, SCORES_FILE: of_samples}
+    for name, columns in ours.items():
+        if (suite / name).exists():
+            try:
+                read_table(suite / name, columns)
+            except (UserError, pa.ArrowException):
+                raise UserError(f"{suite / name} holds no packed runs and is not replaced.", "Move it away.") from None
+
+
+def rename(suite: Path, records: Mapping[str, RunRecord]) -> None:
+    """Give packed runs other records, by the ids that they have; samples follow the ids.
+
+    Raises:
+        UserError: the suite cannot be written.
+    """
+    with locked(suite, lambda: None):
+        names = {name: record.id for name, record in records.items()}
+        for path in (suite / ALL_SAMPLES_FILE, suite / SCORES_FILE):
+            if path.exists():
+                table = read_table(path)
+                place = table.column_names.index("run")
+                said = [[names.get(name, name) for name in table["run"].to_pylist()]]
+                _write(path, table.set_column(place, "run", said))
+        rows = {row["id"]: row for row in read_table(suite / RUNS_FILE).to_pylist()}
+        for name, record in records.items():
+            rows[name] |= {"id": record.id, "record": text_of(record)}
+        _write(suite / RUNS_FILE, _runs_table(list(rows.values())))
 
 
 def _row(run: Path) -> dict[str, Json]:
@@ -106,7 +152,7 @@ def _content(run: Path) -> tuple[str | None, Any]:
         return packed.record(run), packed.sample_table(run)
     samples = read_table(run / SAMPLES_FILE) if (run / SAMPLES_FILE).exists() else None
     samples = None if samples is None or not len(samples) else samples
-    return (run / RECORD_FILE).read_text(encoding="utf-8"), samples
+    return read_text(run / RECORD_FILE), samples
 
 
 def _runs_table(rows: Sequence[Mapping[str, Json]]) -> Any:
@@ -117,21 +163,19 @@ def _runs_table(rows: Sequence[Mapping[str, Json]]) -> Any:
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
 
 
-def _write_samples(suite: Path, names: Sequence[str]) -> None:
-    """One table of the samples of these runs, in this order; columns that only some of them have are null elsewhere."""
+def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
+    """One table of the samples of runs, in this order; columns that only some of them have are null elsewhere."""
     import pyarrow as pa
 
     tables = []
-    for name in names:
-        _, table = _content(suite / name)
-        if table is not None:
-            told = {"run": name, "own_columns": " ".join(table.column_names)}
-            whole = [*(pa.array([text] * len(table)) for text in told.values()), *table.columns]
-            tables.append(pa.table(whole, names=[*told, *table.column_names]))
+    for name, table in samples.items():
+        told = {"run": name, "own_columns": " ".join(table.column_names)}
+        whole = [*(pa.array([text] * len(table)) for text in told.values()), *table.columns]
+        tables.append(pa.table(whole, names=[*told, *table.column_names]))
     if tables:
-        _write(suite / ALL_SAMPLES_FILE, pa.concat_tables(tables, promote_options="permissive"))
+        _write(path, pa.concat_tables(tables, promote_options="permissive"))
     else:
-        remove(suite / ALL_SAMPLES_FILE)
+        remove(path)
 
 
 def _write(path: Path, table: Any) -> None:

@@ -5,6 +5,7 @@
     OUT/<run id>/partial.jsonl     finished queries of a run still going on (see store.py)
 
     OUT/runs.parquet, OUT/samples.parquet      the same of all runs of a suite (see packed.py)
+    OUT/runs.parquet, OUT/scores.parquet       the same without a text (see scores.py)
 
 Tables are computed from records and never typed. All figures of a record are in its tidy `rows`, one number a row.
 """
@@ -12,15 +13,13 @@ Tables are computed from records and never typed. All figures of a record are in
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable, write_atomically
-from ttabench.core.opening import Unreadable, json_of, plain
+from ttabench.core.files import write_atomically
+from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.records import packed
 from ttabench.records.shapes import refuse_other_kinds
@@ -30,8 +29,7 @@ SCHEMA = 2
 """2: the id is a hash of what differs from the defaults. Records of all schemas from 1 on are read."""
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
-LONGEST = 1 << 40
-"""Bytes of a file of samples."""
+REMEDY = "Restore it, run again with --force, or remove its folder."
 FORMERLY = {"subtask": ["part"], "source_key": ["about"], "unconditional_logprobs": ["blank"]}
 """Names that columns of samples and fields of rows have in records of earlier versions."""
 
@@ -85,6 +83,8 @@ class RunRecord(BaseModel):
     seeds: dict[str, int]
     n: int
     """Queries answered."""
+    sample_digests: dict[str, str] = Field(default_factory=dict)
+    """Of the samples, by column, see `score_digests`. Records of older versions lack them."""
     rows: tuple[Row, ...]
     cost: dict[str, float | int | None]
     """adapt_seconds (encode_seconds of it to encode the patch all queries share), ask_ms, state_bytes (what is kept
@@ -132,10 +132,15 @@ class RunRecord(BaseModel):
         return str(self.task.get("main_metric") or (self.rows[0].metric if self.rows else ""))
 
 
+def text_of(record: RunRecord) -> str:
+    """What `run.json` holds."""
+    return json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+
 def save_record(record: RunRecord, folder: Path) -> Path:
     """Write `run.json` in the run's folder and return its path."""
     path = folder / RECORD_FILE
-    write_atomically(path, json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n")
+    write_atomically(path, text_of(record))
     return path
 
 
@@ -151,20 +156,21 @@ def load_record(path: Path) -> RunRecord:
         UserError: missing, corrupted, or written by a newer ttabench.
     """
     file = path / RECORD_FILE if path.is_dir() else path
+    if file.name == packed.RUNS_FILE:
+        packed.runs(file.parent)  # says what is wrong with it
     if file.name != RECORD_FILE and file.exists():
         raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
-    remedy = "Run again with --force, or restore it."
     try:
         text = None if file.is_file() else packed.record(path)
         content = json_of(file) if text is None else json.loads(text)
     except FileNotFoundError:
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"The record {file} cannot be read ({_one_line(error)}).", remedy) from None
+        raise UserError(f"The record {file} cannot be read ({_one_line(error)}).", REMEDY) from None
     if not isinstance(content, dict):
-        raise UserError(f"The record {file} is not a JSON object.", remedy)
+        raise UserError(f"The record {file} is not a JSON object.", REMEDY)
     if not isinstance(content.get("schema_version"), int):
-        raise UserError(f"The record {file} is corrupted: it names no schema_version.", remedy)
+        raise UserError(f"The record {file} is corrupted: it names no schema_version.", REMEDY)
     if not 1 <= content["schema_version"] <= SCHEMA:
         raise UserError(
             f"The record {file} has schema version {content['schema_version']}, this ttabench reads 1 to {SCHEMA}.",
@@ -176,56 +182,8 @@ def load_record(path: Path) -> RunRecord:
         first = error.errors()[0]
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         raise UserError(
-            f"The record {file} is corrupted: {': '.join(filter(None, (place, message)))}.", remedy
+            f"The record {file} is corrupted: {': '.join(filter(None, (place, message)))}.", REMEDY
         ) from None
-
-
-def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> None:
-    """Write samples as Parquet, atomically; every sample has the same keys."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with replacing(path) as scratch:
-            pq.write_table(pa.Table.from_pylist([dict(sample) for sample in samples]), scratch, compression="zstd")
-    except OSError as error:
-        raise unwritable(path.parent, error) from None
-
-
-def has_samples(folder: Path) -> bool:
-    """Whether the answers of a run were kept: a packed suite may hold records alone."""
-    return (folder / SAMPLES_FILE).exists() or (is_stored(folder) and packed.sample_columns(folder) is not None)
-
-
-def read_samples(folder: Path, columns: Iterable[str] | None = None) -> dict[str, list[Any]]:
-    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
-
-    Raises:
-        UserError: no samples there, or a file that is not Parquet.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = folder / SAMPLES_FILE
-    kept = None if (folder / RECORD_FILE).exists() else packed.sample_columns(folder)
-    try:
-        own = pq.ParquetFile(plain(path, LONGEST)) if kept is None else None
-        stored = kept if own is None else own.schema_arrow.names
-        assert stored is not None, "samples lie in a folder or are packed"
-        now = {old: name for name, former in FORMERLY.items() if name not in stored for old in former}
-        names = {now.get(name, name): name for name in stored}
-        wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
-        columns = list(wanted.values())
-        table = packed.sample_table(folder, columns) if own is None else own.read(columns=columns)
-        content: dict[str, list[Any]] = {name: table[old].to_pylist() for name, old in wanted.items()}
-    except FileNotFoundError:
-        if packed.record(folder) is not None:
-            what = f"{folder.parent} holds the record of run {folder.name} and not its answers."
-            raise UserError(what, "Run it again with another --out.") from None
-        raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
-    except (OSError, Unreadable, pa.ArrowException) as error:
-        raise UserError(f"{path} cannot be read ({_one_line(error)}).", "Run again with --force.") from None
-    return content
 
 
 def _one_line(error: Exception) -> str:

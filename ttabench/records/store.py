@@ -13,11 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import ClassVar
 
+from ttabench.core.errors import UserError
 from ttabench.core.meter import Spent
 from ttabench.core.types import Episode, Json
 from ttabench.records.folder import ResultFolder
 from ttabench.records.migrate import Kind
 from ttabench.records.partial import seconds, typed
+from ttabench.records.sample_files import write_samples
 from ttabench.records.samples import AskCost, EpisodeCost, Sample
 from ttabench.records.schema import (
     RECORD_FILE,
@@ -27,7 +29,6 @@ from ttabench.records.schema import (
     is_stored,
     load_record,
     save_record,
-    write_samples,
 )
 
 PARTIAL_FILE = "partial.jsonl"
@@ -79,7 +80,13 @@ class RunFolder(ResultFolder[RunRecord]):
         Raises:
             UserError: they cannot be read.
         """
+        samples = self.path / SAMPLES_FILE
+        if samples.is_dir():
+            raise UserError(f"{samples} is a folder.", "Remove it, or give another --out.")
         found, self.left_out = self.journal.read()
+        while found and found[-1].get("left"):  # the rest of a batch alone would have other last digits: all again
+            found.pop()
+            self.left_out += 1
         for line in found:
             try:
                 if line.get("run") != self.path.name:
@@ -176,15 +183,16 @@ class RunFolder(ResultFolder[RunRecord]):
         self.costs.append(cost)
 
     def _write(self, found: Sequence[Mapping[str, Json]]) -> None:
-        found = [*({**line, "seconds": self.spent.lap()} for line in found[:1]), *found[1:]]
-        self.journal.append({"run": self.path.name, **line} for line in found)
+        counted = [{"run": self.path.name, **line, "left": len(found) - at} for at, line in enumerate(found, 1)]
+        self.journal.append([{**line, "seconds": self.spent.lap()} for line in counted[:1]] + counted[1:])
 
-    def finish(self, record: RunRecord) -> Path:
-        """Write the samples, then the record, then drop the partial results; returns the record's path."""
-        write_samples(self.path / SAMPLES_FILE, [sample.flat() for sample in self.samples])
-        path = save_record(record, self.path)
+    def finish(self, record: RunRecord) -> RunRecord:
+        """Write the samples, then the record with their digests, then drop the partial results; returns the record."""
+        digests = write_samples(self.path / SAMPLES_FILE, [sample.flat() for sample in self.samples])
+        record = record.model_copy(update={"sample_digests": digests})
+        save_record(record, self.path)
         self.journal.discard()
-        return path
+        return record
 
 
 def _named(content: Mapping[str, Json]) -> RunRecord:

@@ -12,7 +12,7 @@ from ttabench.records.schema import Row, RunRecord
 from ttabench.report.command import command_of
 from ttabench.report.configuration import NAMED, changes, flat, typed, whole
 from ttabench.report.figures import shown
-from ttabench.report.tables import answering, main_rows, named
+from ttabench.report.tables import answering, main_rows, named, told_already
 
 MOST_SUBTASKS = 8
 """Whose figures are shown without --all."""
@@ -157,7 +157,7 @@ def _lines(
     rows = tuple(
         (("* " if row.metric == record.main_metric else "  ") + named(row), shown(row.metric, row.value, row.stderr),
          _interval(row), f"{row.n:,}")
-        for row in found
+        for row in found if not told_already(row, record)
     )  # fmt: skip
     return rows, tuple(row.model_dump() for row in found)
 

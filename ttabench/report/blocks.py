@@ -2,8 +2,8 @@
 
     blocks_of(runs)     one block a task, source, base model and metric, and of what is read and asked (documents=16)
 
-Runs of one block that differ in their seed only are one `Group`. Labels name what differs within the block alone, and
-a block names what tells it from the others of its task: runs that read or ask other things are never in one block.
+Runs of one block that differ in their seed only are one `Group`. A block names what tells it from the others of its
+task: runs that read or ask other things are never in one block.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from ttabench.report.pairing import Run
 
 STATE_OF = "state of"
 FLOOR, CEILING = "none", "icl"
+"""Methods that a block begins with."""
 NOT_COMPARED = (
     "state_of", "seed", "checkpoint", "state", "device", "source", "method", "task", "model", "preset",
     "base_checkpoint",
 )  # fmt: skip
+TOLD_ELSEWHERE = ("rows", "others", "model", "card", "reader")
+"""Inputs that set no line apart: rows differ from seed to seed (which data they are, `source` says), the base and the
+card tell blocks apart, and earlier versions took other digests of the base, or none of the card."""
+DIGITS = 6
+"""Of a card's digest, where two cards of one name are told apart."""
 READ_ALIKE = {"ratio": "demonstrations", "tokens": "book"}
 """Options, by their reader, that leave the queries as they are, and all that stands before each: which share of the
 demonstrations a method adapts to, and up to which lengths of a text there are figures."""
@@ -37,6 +43,8 @@ class Group:
     metric: str
     varying: Mapping[str, Json]
     """What sets it apart from others of its method, task and model."""
+    material: Mapping[str, Json]
+    """What decides what it read and was asked."""
 
     @property
     def record(self) -> RunRecord:
@@ -91,28 +99,42 @@ def short_source(source: str) -> str:
 
 
 def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[Group]]]:
-    """Blocks in the order of their first run, but those of one task together; floor and ceiling first in each.
+    """Blocks in the order of their first run, but those of one task together; groups in the order of theirs.
 
     Args:
         runs: folders and records.
         metric: the metric compared; that by which each task is known where it is empty.
     """
+    cards = _cards(runs)
     groups: dict[str, list[Run]] = {}
     for folder, record in runs:
-        groups.setdefault(_group_key(record), []).append((folder, record))
+        groups.setdefault(repr((_group_key(record), cards[record.id])), []).append((folder, record))
     found: dict[str, dict[str, list[Group]]] = {}
     for own in groups.values():
         first = own[0][1]
-        group = Group(runs=tuple(own), metric=metric or first.main_metric, varying=varying(first))
+        material = {**_material(first), **({"card": cards[first.id]} if cards[first.id] else {})}
+        group = Group(runs=tuple(own), metric=metric or first.main_metric, varying=varying(first), material=material)
         base = (first.model.get("fingerprint") or first.base, first.model.get("tokenizer"))
         task = repr((first.config.get("task"), first.source, base, group.metric))
-        found.setdefault(task, {}).setdefault(repr(sorted(_material(first).items())), []).append(group)
+        found.setdefault(task, {}).setdefault(repr(sorted(material.items())), []).append(group)
     return [block for alike in found.values() for block in _siblings(list(alike.values()))]
+
+
+def _cards(runs: Sequence[Run]) -> dict[str, str]:
+    """Digest of the card by run; of a run that names none, that of the others of its task where they have one."""
+    named = {record.id: str(record.config.get("inputs", {}).get("card", ""))[:DIGITS] for _, record in runs}
+    known: dict[str, set[str]] = {}
+    for _, record in runs:
+        known.setdefault(str(record.config.get("task")), set()).update(filter(None, [named[record.id]]))
+    return {
+        record.id: named[record.id] or (min(own) if len(own := known[str(record.config.get("task"))]) == 1 else "")
+        for _, record in runs
+    }
 
 
 def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
     """Blocks of one task, source and model, by the options that differ among them, ascending."""
-    materials = [_material(block[0].record) for block in blocks]
+    materials = [block[0].material for block in blocks]
     keys = [key for key in dict.fromkeys(key for each in materials for key in each)
             if len({repr(each.get(key)) for each in materials}) > 1]  # fmt: skip
     placed = []
@@ -121,25 +143,13 @@ def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
         options = {key: material[key] for key in keys if material.get(key) is not None}
         place = Place(task=str(first.config.get("task")), source=first.source, model=first.base,
                       metric=block[0].metric, options=options)  # fmt: skip
-        placed.append((place, floor_first(block)))
+        placed.append((place, block))
     return sorted(placed, key=lambda each: [_ascending(each[0].options.get(key)) for key in keys])
 
 
 def _ascending(value: Json) -> tuple[bool, float, str]:
     number = isinstance(value, int | float)
     return not number, float(value) if number else 0.0, "" if number else str(value)
-
-
-def floor_first(block: Sequence[Group]) -> list[Group]:
-    """The floor and the ceiling, where there is one of each, then all others in the order given."""
-    ends = [group for name in (FLOOR, CEILING) if (group := the_only(block, name)) is not None]
-    return [*ends, *(group for group in block if group not in ends)]
-
-
-def the_only(block: Sequence[Group], method: str) -> Group | None:
-    """The group of that method, where it is the only one: of several none is the floor or the ceiling."""
-    found = [group for group in block if group.method == method]
-    return found[0] if len(found) == 1 else None
 
 
 def _material(record: RunRecord) -> dict[str, Json]:
@@ -157,8 +167,7 @@ def varying(record: RunRecord) -> dict[str, Json]:
         if key in NOT_COMPARED:
             continue
         if isinstance(value, dict):
-            # the digest of the rows differs from seed to seed; which data they are, `source` says
-            named = {f"{inner} file": item for inner, item in value.items() if inner not in ("rows", "others")}
+            named = {f"{inner} file": item for inner, item in value.items() if inner not in TOLD_ELSEWHERE}
             for inner, item in (named if key == "inputs" else value).items():
                 # a method and a task may have settings of one name
                 flat[f"{key} {inner}" if inner in flat else inner] = item
@@ -170,37 +179,3 @@ def varying(record: RunRecord) -> dict[str, Json]:
 def _group_key(record: RunRecord) -> str:
     named = [str(record.config.get(key)) for key in ("method", "task", "model")]
     return repr([*named, record.source, sorted((key, repr(value)) for key, value in varying(record).items())])
-
-
-def _differing(key: str, value: Json, group: Group, block: Sequence[Group]) -> str:
-    """One of these settings as it is told: a checkpoint by its folder where that tells it from the others."""
-    if key == STATE_OF:
-        return f"{key}: {value}"
-    if key == "checkpoint file":
-        others = {_checkpoint(other) for other in block if other.varying.get(key) != value}
-        if _checkpoint(group) and _checkpoint(group) not in others:
-            return f"checkpoint={_checkpoint(group)}"
-    return f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
-
-
-def _checkpoint(group: Group) -> str:
-    """The last part of its name, or of its path."""
-    name = str(group.record.config.get("checkpoint") or "")
-    return name.rstrip("/").rpartition("/")[2].removeprefix("shipped:")
-
-
-def labels_of(block: Sequence[Group]) -> list[str]:
-    """Method names, with the settings in which groups of one method differ in the block; made unique if need be."""
-    labels = []
-    for group in block:
-        alike = [other.varying for other in block if other.method == group.method]
-        differing = [
-            _differing(key, value, group, block)
-            for key, value in sorted(group.varying.items())
-            if value is not None and any(other.get(key) != value for other in alike)
-        ]
-        labels.append(" ".join([group.method, *differing]))
-    return [
-        f"{label} #{group.record.id[:6]}" if labels.count(label) > 1 else label
-        for label, group in zip(labels, block, strict=True)
-    ]

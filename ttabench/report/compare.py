@@ -1,27 +1,32 @@
 """Compare runs: quality beside cost, and whether the differences could be chance.
 
-Runs stand in blocks (`blocks`), those that differ in their seed only are pooled, and pairs within a block get the
-difference over the queries both answered (`pairing`, `differences`). Which pairs are shown is chosen, and p values are
-adjusted for all that could be.
+Runs stand in blocks (`blocks`), those that differ in their seed only are pooled, those that were asked less are set
+aside (`setting_aside`), and pairs within a block get the difference over the queries both answered (`pairing`,
+`differences`), over several blocks the mean of these. Which pairs are shown is chosen (`choosing`), and p values are
+adjusted for all tests of their family that could be.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.types import Json
-from ttabench.records.schema import Row, RunRecord, has_samples, load_record
-from ttabench.report.blocks import Group, Place, blocks_of, labels_of
-from ttabench.report.differences import Difference, Unpaired, chosen, difference, unpaired
-from ttabench.report.entries import COSTS, Entry
-from ttabench.report.headline import Rivals, rivals_of
-from ttabench.report.pairing import Run, Values, answered, steps_of
-from ttabench.report.pooling import mean, over_runs, pooled
-from ttabench.stats.testing import holm
+from ttabench.report.answers import Answers, answers_of, joined
+from ttabench.report.blocks import CEILING, FLOOR, Group, Place, blocks_of
+from ttabench.report.choosing import Family, family_of, shown, tested
+from ttabench.report.differences import Difference, Unpaired, between, difference, unpaired
+from ttabench.report.entries import Entry
+from ttabench.report.entry_of import entry_of
+from ttabench.report.families import adjusted_by_family, counted, means
+from ttabench.report.labels import Natural, labels_of, natural
+from ttabench.report.loading import loaded, refuse_all_damaged
+from ttabench.report.pairing import Run, Values
+from ttabench.report.pooling import over_runs, pooled
+from ttabench.report.setting_aside import Aside, limit_of, within_limit
+from ttabench.report.standings import Standing, standing_of
 
 __all__ = ["Block", "Comparison", "Difference", "Entry", "Unpaired", "compare", "over_runs", "pooled"]
 
@@ -33,23 +38,44 @@ class Block:
     place: Place
     groups: tuple[Group, ...]
     entries: tuple[Entry, ...]
-    """One for each group, floor and ceiling first."""
+    """One for each group, floor and ceiling first, those of one method together."""
     values: tuple[Values, ...]
     """What the queries of each group add to the metric."""
+    limited: tuple[Aside, ...] = ()
+    """What was asked less than these."""
     differences: tuple[Difference, ...] = ()
-    """Of the pairs chosen."""
+    """Of the pairs that are shown."""
+    further: tuple[Difference, ...] = ()
+    """Of pairs that are not shown, and that sentences rest on."""
     unpaired: tuple[Unpaired, ...] = ()
     """Every pair without a common query."""
+
+    @property
+    def tested(self) -> tuple[Difference, ...]:
+        """Of all pairs that were tested."""
+        return (*self.differences, *self.further)
+
+    def between(self, left: str, right: str) -> Difference | None:
+        """The difference of two labels, turned as they are named; None where it was not tested."""
+        return between(self.tested, left, right)
+
+    def named(self, label: str) -> Entry | None:
+        """The entry of that label."""
+        return next((entry for entry in self.entries if entry.label == label), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Blocks, one below the other, and which two labels the first line speaks of."""
+    """Blocks, one below the other, who leads, and what was tested over several of them."""
 
     blocks: tuple[Block, ...]
-    rivals: Rivals | None = None
+    standing: Standing | None = None
+    overall: tuple[Difference, ...] = ()
+    """Means of differences over the blocks that count for the standing, where these are several; of states over all."""
     without_metric: tuple[str, ...] = ()
     """Ids of runs that were left out, for they lack the metric."""
+    damaged: tuple[str, ...] = ()
+    """A line for every run that was left out, for its record or its samples are damaged."""
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -58,13 +84,23 @@ class Comparison:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """Of all blocks."""
+        """Those of all blocks that are shown."""
         return tuple(each for block in self.blocks for each in block.differences)
 
     @property
     def unpaired(self) -> tuple[Unpaired, ...]:
         """Of all blocks."""
         return tuple(each for block in self.blocks for each in block.unpaired)
+
+    @property
+    def aside(self) -> tuple[Aside, ...]:
+        """All that is set aside: asked less, then cut or with nothing evicted."""
+        limited = [each for block in self.blocks for each in block.limited]
+        marked = [
+            Aside(block=block.place.brief, label=entry.label, kind=entry.aside, reason=entry.reason, runs=entry.runs)
+            for block in self.blocks for entry in block.entries if entry.aside
+        ]  # fmt: skip
+        return (*limited, *marked)
 
 
 def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = False) -> Comparison:
@@ -73,16 +109,23 @@ def compare(folders: Sequence[Path], metric: str = "", *, all_pairs: bool = Fals
     Args:
         folders: run folders, see `finding.find_runs`.
         metric: which metric; each task's own main metric by default.
-        all_pairs: every pair of a block has its difference, and not only those of `differences.chosen`.
+        all_pairs: every pair of a block has its difference, and not only those of `choosing.shown`.
 
     Raises:
-        UserError: no runs, a corrupted record, or a metric that no run has.
+        UserError: no runs, none but damaged ones, or a metric that no run has.
     """
-    return compared([(folder, load_record(folder)) for folder in folders], metric, all_pairs=all_pairs)
+    stored = loaded(folders)
+    return compared(stored.runs, metric, all_pairs=all_pairs, damaged=stored.damaged)
 
 
-def compared(runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False) -> Comparison:
-    """The same of records that are loaded already; a run that lies in two folders counts once."""
+def compared(
+    runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False, damaged: Sequence[str] = ()
+) -> Comparison:
+    """The same of records that are loaded already; a run that lies in two folders counts once.
+
+    Args:
+        damaged: a line for every run that is not among them because it is damaged.
+    """
     if not runs:
         raise UserError("There are no runs to compare.", "Run `ttabench eval` first, or give paths or ids.")
     runs = list({run[1].id: run for run in reversed(runs)}.values())[::-1]
@@ -91,87 +134,67 @@ def compared(runs: Sequence[Run], metric: str = "", *, all_pairs: bool = False) 
         record = runs[0][1]
         known = sorted({row.metric for row in record.rows})
         raise UnknownName(f"metric of run {record.id}", metric or record.main_metric, known)
-    blocks = [_block(place, groups) for place, groups in blocks_of(kept, metric)]
-    rivals = rivals_of([block.entries for block in blocks])
-    paired = [_with_pairs(block, rivals, all_pairs=all_pairs) for block in blocks]
-    left_out = tuple(record.id for _, record in runs if record.value(metric or record.main_metric) is None)
-    return Comparison(blocks=tuple(_adjusted(paired)), rivals=rivals, without_metric=left_out)
-
-
-def _block(place: Place, groups: Sequence[Group]) -> Block:
-    values = [answered(group.runs, group.metric) if _has_answers(group) else {} for group in groups]
-    entries = [
-        _entry(place, label, group, own) for label, group, own in zip(labels_of(groups), groups, values, strict=True)
+    answers, wrong = answers_of(kept, metric)
+    kept = [run for run in kept if run[1].id in answers]
+    refuse_all_damaged(len(kept), wrong)
+    placed = blocks_of(kept, metric)
+    labels = labels_of([groups for _, groups in placed])
+    order = _order([group for _, groups in placed for group in groups])
+    blocks = [
+        _block(place, sorted(zip(groups, own, strict=True), key=order), answers)
+        for (place, groups), own in zip(placed, labels, strict=True)
     ]
-    return Block(place=place, groups=tuple(groups), entries=tuple(entries), values=tuple(values))
+    standing = standing_of([block.entries for block in blocks])
+    blocks = list(_adjusted([_with_pairs(block, standing, all_pairs=all_pairs) for block in blocks]))
+    left_out = tuple(record.id for _, record in runs if record.value(metric or record.main_metric) is None)
+    return Comparison(blocks=tuple(blocks), standing=standing, overall=_several(blocks, standing),
+                      without_metric=left_out, damaged=(*damaged, *wrong))  # fmt: skip
 
 
-def _has_answers(group: Group) -> bool:
-    return all(has_samples(folder) for folder, _ in group.runs)
+def _block(place: Place, labelled: Sequence[tuple[Group, str]], answers: Mapping[str, Answers | None]) -> Block:
+    within = within_limit([group for group, _ in labelled])
+    limited = [
+        Aside(block=place.brief, label=label, kind="limit", reason=limit_of(group),
+              runs=tuple(record.id for _, record in group.runs))
+        for group, label in labelled if group not in within
+    ]  # fmt: skip
+    kept = [(group, label) for group, label in labelled if group in within]
+    by_group = [joined([answers[record.id] for _, record in group.runs]) for group, _ in kept]
+    entries = [entry_of(place, label, group, own) for (group, label), own in zip(kept, by_group, strict=True)]
+    return Block(place=place, groups=tuple(group for group, _ in kept), entries=tuple(entries),
+                 values=tuple(own.values for own in by_group), limited=tuple(limited))  # fmt: skip
 
 
-def _with_pairs(block: Block, rivals: Rivals | None, *, all_pairs: bool) -> Block:
-    pairs = chosen(block.entries, rivals, every=all_pairs)
-    sides = list(zip(block.entries, block.values, strict=True))
-    found = [difference(sides[left], sides[right]) for left, right in pairs]
-    return replace(
-        block, differences=tuple(each for each in found if each), unpaired=tuple(unpaired(block.groups, sides))
-    )
+def _order(groups: Sequence[Group]) -> Callable[[tuple[Group, str]], tuple[int, Natural]]:
+    """Floor and ceiling first, then methods as they come, the lines of one method by their labels."""
+    methods = list(dict.fromkeys([FLOOR, CEILING, *(group.method for group in groups)]))
+    return lambda placed: (methods.index(placed[0].method), natural(placed[1]))
+
+
+def _with_pairs(block: Block, standing: Standing | None, *, all_pairs: bool) -> Block:
+    entries, sides = block.entries, list(zip(block.entries, block.values, strict=True))
+    seen = shown(entries, standing, every=all_pairs)
+    more = [pair for pair in tested(entries, standing) if pair not in seen and pair[::-1] not in seen]
+    found = [
+        [replace(each, family=family_of(entries, pair)) for pair in pairs
+         if (each := difference(sides[pair[0]], sides[pair[1]])) is not None]
+        for pairs in (seen, more)
+    ]  # fmt: skip
+    return replace(block, differences=tuple(found[0]), further=tuple(found[1]),
+                   unpaired=tuple(unpaired(block.groups, sides)))  # fmt: skip
 
 
 def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
-    """The same with Holm's p over all pairs of all blocks: those that are shown are chosen by what was found."""
-    found = [each.p for block in blocks for each in block.differences]
-    adjusted = iter(holm(found, family_of(blocks)))
+    """The same with Holm's p, by family over all blocks: those that are tested are chosen by what was found."""
+    counts = sum((counted(block.entries, block.unpaired) for block in blocks), Counter[Family]())
+    adjusted = iter(adjusted_by_family([each for block in blocks for each in block.tested], counts))
     for block in blocks:
-        yield replace(block, differences=tuple(replace(each, p_holm=next(adjusted)) for each in block.differences))
+        seen, more = (tuple(next(adjusted) for _ in own) for own in (block.differences, block.further))
+        yield replace(block, differences=seen, further=more)
 
 
-def family_of(blocks: Sequence[Block]) -> int:
-    """How many pairs could be shown: all pairs of each block that have a common query."""
-    return sum(math.comb(len(block.entries), 2) - len(block.unpaired) for block in blocks)
-
-
-def _entry(place: Place, label: str, group: Group, answered: Values) -> Entry:
-    records = [record for _, record in group.runs]
-    rows = [row for record in records if (row := record.value(group.metric)) is not None]
-    value, stderr, n = over_runs(rows, list(answered.values()), draws=group.record.unit == "draw")
-    return Entry(
-        label=label,
-        method=rows[0].method,
-        task=rows[0].task,
-        source=rows[0].source,
-        model=rows[0].model,
-        block=place.name,
-        seeds=tuple(sorted({row.seed for row in rows})),
-        metric=group.metric,
-        value=value,
-        stderr=stderr,
-        n=n,
-        costs={cost: mean([record.cost.get(cost) for record in records]) for cost in COSTS},
-        runs=tuple(record.id for record in records),
-        steps=_by_step(group, answered),
-        state_of=records[0].state_of,
-        lengths=bool(records[0].task.get("lengths")),
-        machine=_machine(records[0]),
-    )
-
-
-def _machine(record: RunRecord) -> str:
-    found: Mapping[str, Json] = record.hardware
-    return repr([record.model.get("device"), found.get("gpu"), found.get("cpu"), found.get("threads")])
-
-
-def _by_step(group: Group, answered: Values) -> dict[int, tuple[float, float | None, int]]:
-    rows: dict[int, list[Row]] = {}
-    for row in (row for _, record in group.runs for row in record.rows):
-        if row.metric == group.metric and row.step is not None and row.subtask is None:
-            rows.setdefault(row.step, []).append(row)
-    if not rows:
-        return {}
-    at, lengths = steps_of(group.runs) if answered else {}, bool(group.record.task.get("lengths"))
-    own = [(at[query[:3]], value) for query, value in answered.items()]
-    return {
-        step: over_runs(rows[step], [value for mine, value in own if mine == step or (lengths and mine < step)])
-        for step in sorted(rows)
-    }
+def _several(blocks: Sequence[Block], standing: Standing | None) -> tuple[Difference, ...]:
+    """Means over blocks, where several count for the standing."""
+    places = standing.blocks if standing else range(len(blocks))
+    counting = [blocks[place].tested for place in places] if len(places) > 1 else []
+    return tuple(means(counting, [block.tested for block in blocks], standing.order if standing else ()))

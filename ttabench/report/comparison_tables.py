@@ -10,20 +10,27 @@ from dataclasses import replace
 
 from ttabench.core.emphasis import Bold
 from ttabench.core.render import Cell, Table, number, size
-from ttabench.report.compare import Block, Comparison
+from ttabench.report.blocks import told
+from ttabench.report.compare import Block, Comparison, Difference
 from ttabench.report.difference_tables import differences_table, legend, not_paired
-from ttabench.report.entries import Entry, best_of, candidates, ceiling_of, floor_of
+from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, running
 from ttabench.report.figures import plain, shown
-from ttabench.report.pareto import front
+from ttabench.report.labels import natural
+from ttabench.report.pareto import front, timed
 from ttabench.report.shares import share
 
+GLOSSARY = {
+    "front": "Front: no other line is at least as good in value, state and ask ms, and better in one of them.",
+    "#of gap": "Of gap: the way from none (0 %) to icl (100 %).",
+}
+"""What headings mean."""
 MOST_COLUMNS = 9
 """Of the table of all blocks; wider ones say no more than the blocks do."""
 
 
-def comparison_tables(found: Comparison) -> list[Table]:
-    """The tables in the order in which they are read."""
-    tables = [overview(found.blocks)] if len(found.blocks) > 1 else []
+def comparison_tables(found: Comparison, *, summary: bool = False) -> list[Table]:
+    """The tables in the order in which they are read; the first alone for a summary."""
+    tables = [overview(found.blocks, alone=summary)] if len(found.blocks) > 1 else []
     for block in found.blocks:
         tables.append(entries_table(block))
         if any(entry.steps for entry in block.entries):
@@ -31,6 +38,8 @@ def comparison_tables(found: Comparison) -> list[Table]:
         if block.differences:
             tables.append(differences_table(block))
     kept = [table for table in tables if table is not None]
+    if summary:
+        return kept[:1]
     caption = "\n".join(part for part in (kept[-1].caption, legend(found)) if part)
     return [*kept[:-1], _captioned(kept[-1], caption)]
 
@@ -39,47 +48,64 @@ def _captioned(table: Table, caption: str) -> Table:
     return replace(table, caption=caption)
 
 
-def overview(blocks: Sequence[Block]) -> Table | None:
+def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
     """The values alone, a line a method and a column a block, or the other way round where that is narrower.
 
-    Where both are too many, a line a block with its floor, its ceiling and the best of the others.
+    Where both are too many, or a screen is too narrow, a line a block with its floor, its ceiling and the best of the
+    others. None of a single line, whose blocks are as short, unless the table stands alone.
     """
-    labels = list(dict.fromkeys(entry.label for block in blocks for entry in block.entries))
+    labels = _labels(blocks)
     cells = {
         (entry.label, place): (Bold if _is_best(entry, block) else str)(plain(entry.metric, entry.value))
         for place, block in enumerate(blocks) for entry in block.entries
     }  # fmt: skip
-    names = _headings(blocks)
-    if len(labels) == 1:
+    title, names = _headings(blocks)
+    if len(labels) == 1 and not alone:
         return None
+    least = _leaders(blocks, title, names)
     if min(len(labels), len(blocks)) >= MOST_COLUMNS:
-        return _leaders(blocks, names)
+        return least
     if len(blocks) <= len(labels):
         rows = [(label, *(cells.get((label, place), "") for place in range(len(blocks)))) for label in labels]
-        return Table(title="All blocks", columns=("method", *(f"#{name}" for name in names)), rows=tuple(rows))
-    rows = [(name, *(cells.get((label, place), "") for label in labels)) for place, name in enumerate(names)]
-    return Table(title="All blocks", columns=("", *(f"#{label}" for label in labels)), rows=tuple(rows))
+        columns = ("method", *(f"#{name}" for name in names))
+    else:
+        rows = [(name, *(cells.get((label, place), "") for label in labels)) for place, name in enumerate(names)]
+        columns = ("", *(f"#{label}" for label in labels))
+    return Table(title=title, columns=columns, rows=tuple(rows), names=columns[:1], narrower=least)
 
 
-def _leaders(blocks: Sequence[Block], names: Sequence[str]) -> Table:
+def _labels(blocks: Sequence[Block]) -> list[str]:
+    """All of them, each once; those of one method together."""
+    entries = [entry for block in blocks for entry in block.entries]
+    methods = list(dict.fromkeys(entry.method for entry in entries))
+    ordered = sorted(entries, key=lambda entry: (methods.index(entry.method), natural(entry.label)))
+    return list(dict.fromkeys(entry.label for entry in ordered))
+
+
+def _leaders(blocks: Sequence[Block], title: str, names: Sequence[str]) -> Table:
     rows = []
     for name, block in zip(names, blocks, strict=True):
         ends = [end(block.entries) for end in (floor_of, ceiling_of)]
-        best = max(candidates(block.entries), key=lambda entry: entry.worth, default=None)
-        told = [plain(entry.metric, entry.value) if entry else "" for entry in (*ends, best)]
-        rows.append((name, *told, best.label if best else "", str(len(block.entries))))
-    return Table(title="All blocks", columns=("", "#none", "#icl", "#best", "of", "#lines"), rows=tuple(rows))
+        best = max(running(block.entries), key=lambda entry: entry.worth, default=None)
+        values = [plain(entry.metric, entry.value) if entry else "" for entry in (*ends, best)]
+        rows.append((name, *values, best.label if best else "", str(len(block.entries))))
+    columns = ("", "#none", "#icl", "#best", "of", "#lines")
+    return Table(title=title, columns=columns, rows=tuple(rows), spare=("#lines",))
 
 
-def _headings(blocks: Sequence[Block]) -> list[str]:
-    """As short as they tell the blocks apart."""
+def _headings(blocks: Sequence[Block]) -> tuple[str, list[str]]:
+    """A title, and names of the blocks: as short as they tell them apart."""
     places = [block.place for block in blocks]
-    one_task = len({place.task for place in places}) == 1
+    keys = {key for place in places for key in place.options}
+    one_task = len({(place.task, place.metric) for place in places}) == 1
+    values = [told(value) for place in places for value in place.options.values()]
+    if one_task and len(keys) == 1 and len(set(values)) == len(places):
+        return f"{places[0].task}: {places[0].metric} by {keys.pop()}", values
     options = [place.brief.removeprefix(place.task).strip() for place in places]
     for names in (options if one_task else [], [place.brief for place in places]):
         if names and all(names) and len(set(names)) == len(names):
-            return names
-    return [place.name for place in places]
+            return "All blocks", names
+    return "All blocks", [place.name for place in places]
 
 
 def _is_best(entry: Entry, block: Block) -> bool:
@@ -104,7 +130,7 @@ def _alike(block: Block, name: str) -> bool:
 def entries_table(block: Block) -> Table:
     """Quality beside cost; what all entries share stands in the title."""
     best, members = best_of(block.entries), front(block.entries)
-    columns: dict[str, list[str]] = {"method": [entry.label for entry in block.entries]}
+    columns: dict[str, list[str]] = {"method": [entry.marked for entry in block.entries]}
     columns[f"#{block.place.metric} ± stderr"] = [
         (Bold if any(entry is each for each in best) else str)(shown(entry.metric, entry.value, entry.stderr))
         for entry in block.entries
@@ -117,22 +143,35 @@ def entries_table(block: Block) -> Table:
     if any(each is not None for each in shares):
         columns["#of gap"] = ["" if each is None else f"{100 * each:.0f} %" for each in shares]
     columns["#state"] = [size(entry.costs["state_bytes"]) for entry in block.entries]
-    columns["#ask ms"] = [number(entry.costs["ask_ms"], 1) for entry in block.entries]
-    columns["#adapt s"] = [number(entry.costs["adapt_seconds"], 2) for entry in block.entries]
+    columns["#ask ms"] = [_time(entry, "ask_ms", 1) for entry in block.entries]
+    columns["#adapt s"] = [_time(entry, "adapt_seconds", 2) for entry in block.entries]
     if len(block.entries) > 1:
         columns["front"] = ["yes" if any(entry is each for each in members) else "" for entry in block.entries]
     rows = tuple(zip(*columns.values(), strict=True))
     return Table(
         title=title_of(block), columns=tuple(columns), rows=rows, caption=_remarks(block), names=("method",),
-        spare=("#adapt s", "front", "#ask ms"),
+        spare=("#adapt s", "front", "#ask ms"), glossary=GLOSSARY,
     )  # fmt: skip
+
+
+def _time(entry: Entry, cost: str, digits: int) -> str:
+    """With a mark where other programs computed meanwhile."""
+    return ("~" if entry.busy else "") + number(entry.costs[cost], digits)
 
 
 def _remarks(block: Block) -> str:
     """What is to be known of these entries."""
     machines = {entry.machine for entry in block.entries}
-    timed = f"ask ms and adapt s are of {len(machines)} different machines." if len(machines) > 1 else ""
-    return "\n".join(part for part in (not_paired(block), timed) if part)
+    told = [not_paired(block)]
+    if len(machines) > 1:
+        told.append(f"ask ms and adapt s are of {len(machines)} different machines.")
+    if busy := [entry.load for entry in block.entries if entry.busy and entry.load is not None]:
+        low, high = (f"{load:.1f}" for load in (min(busy), max(busy)))
+        others = low if low == high else f"{low} to {high}"
+        told.append(f"~ other programs took {others} processors while it ran: its ms and s are too large.")
+    if len(block.entries) > 1 and not timed(block.entries):
+        told.append("Front: of value and state alone here, without ask ms.")
+    return "\n".join(filter(None, told))
 
 
 def steps_table(block: Block) -> Table:
@@ -149,7 +188,7 @@ def steps_table(block: Block) -> Table:
 
 
 def comparison_data(found: Comparison) -> list[Table]:
-    """The tables `runs`, `steps`, `differences` and `unpaired`, each with exact figures."""
+    """The tables `runs`, `steps`, `differences`, `overall`, `set_aside` and `unpaired`, with exact figures."""
     runs: list[Mapping[str, Cell]] = []
     for block in found.blocks:
         best, members = best_of(block.entries), front(block.entries)
@@ -160,17 +199,31 @@ def comparison_data(found: Comparison) -> list[Table]:
             }  # fmt: skip
             runs.append({**_data(entry), **marks})
     tables = {"runs": runs, "steps": _steps_data(found.entries)}
-    tables["differences"] = [
-        {"block": each.block, "left": each.left, "right": each.right, "task": each.task, "metric": each.metric,
-         "value": each.value, "ci_low": each.ci_low, "ci_high": each.ci_high, "p": each.p, "p_holm": each.p_holm,
-         "test": each.test, "detectable": each.detectable, "better": each.better, "worse": each.worse, "n": each.n,
-         "units": each.units}
-        for each in found.differences
-    ]  # fmt: skip
+    tables["differences"] = [_difference(each) for each in found.differences]
+    tables["overall"] = [{**_difference(each), "blocks": each.blocks} for each in found.overall]
+    tables["set_aside"] = [
+        {
+            "block": each.block,
+            "label": each.label,
+            "kind": each.kind,
+            "reason": each.reason,
+            "runs": " ".join(each.runs),
+        }
+        for each in found.aside
+    ]
     tables["unpaired"] = [
         {"block": each.block, "left": each.left, "right": each.right, "reason": each.reason} for each in found.unpaired
     ]
     return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]
+
+
+def _difference(each: Difference) -> dict[str, Cell]:
+    return {
+        "block": each.block, "left": each.left, "right": each.right, "task": each.task, "metric": each.metric,
+        "value": each.value, "ci_low": each.ci_low, "ci_high": each.ci_high, "p": each.p, "p_holm": each.p_holm,
+        "family": each.family, "tests": each.tests, "test": each.test, "stderr": each.stderr,
+        "detectable": each.detectable, "better": each.better, "worse": each.worse, "n": each.n, "units": each.units,
+    }  # fmt: skip
 
 
 def _data(entry: Entry) -> dict[str, Cell]:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from ttabench.core.emphasis import Bold
 from ttabench.core.render import Table
 from ttabench.report.cautions import lone
-from ttabench.report.compare import Block, Comparison, family_of
+from ttabench.report.compare import Block, Comparison
 from ttabench.report.differences import Difference
-from ttabench.report.figures import plain, probability
-from ttabench.report.shares import share
+from ttabench.report.figures import plain, probability, together
+from ttabench.report.phrases import ACROSS
+from ttabench.stats.estimate import SIGN
+from ttabench.stats.varying import Varying
 
+GLOSSARY = {
+    "#Holm": "Holm: p adjusted for all tests of its family, shown or not (against none; against icl; icl against none; "
+    "states of one method; all others); bold below 0.05.",
+    "#detectable": "Detectable: a true difference of this size is found 4 times in 5 (80 % power).",
+    "#better / worse": "Better / worse: queries on which left is better, and worse.",
+}
+"""What headings mean."""
 MOST_NAMED = 6
 """Pairs of a block that are named where they have no difference; more are counted."""
 
@@ -22,8 +31,8 @@ def differences_table(block: Block) -> Table:
         "#difference [95 %]": [(Bold if each.beyond_chance else str)(_interval(each)) for each in found],
         "#p": [probability(each.p) for each in found],
         "#Holm": [probability(each.p_holm) for each in found],
-        "#finds": [plain(each.metric, each.detectable) for each in found],
-        "#flips": ["-" if each.better is None else f"+{each.better} −{each.worse}" for each in found],
+        "#detectable": [plain(each.metric, each.detectable) for each in found],
+        "#better / worse": ["-" if each.better is None else f"{each.better:,} / {each.worse:,}" for each in found],
     }
     word = block.groups[0].record.unit
     alike = len({(each.n, each.units) for each in found}) == 1
@@ -40,20 +49,22 @@ def differences_table(block: Block) -> Table:
     )
     return Table(
         title=title, columns=tuple(columns), rows=tuple(zip(*columns.values(), strict=True)), caption=caption,
-        spare=("#finds", "#flips", "#p"),
+        spare=("#detectable", "#better / worse", "#p"), glossary=GLOSSARY,
     )  # fmt: skip
 
 
-def _counts(each: Difference, word: str) -> str:
+def _counts(each: Difference, unit: Varying) -> str:
+    """`300 common queries of 3 draws and 100 questions`."""
     queries = f"{each.n:,} common {'query' if each.n == 1 else 'queries'}"
-    return queries if each.units == each.n or word == "query" else f"{queries} of {each.units:,} {word}s"
+    of = [] if each.units == each.n or unit == "query" else [f"{each.units:,} {unit}{'s' * (each.units > 1)}"]
+    of += [f"{each.across:,} {ACROSS[unit]}"] if each.across else []
+    return f"{queries} of {' and '.join(of)}" if of else queries
 
 
 def _interval(each: Difference) -> str:
-    value = plain(each.metric, each.value)
-    if each.ci_low is None or each.ci_high is None:
-        return value
-    return f"{value} [{plain(each.metric, each.ci_low)}, {plain(each.metric, each.ci_high)}]"
+    ends = [] if each.ci_low is None or each.ci_high is None else [each.ci_low, each.ci_high]
+    value, *shown = together(each.metric, each.value, *ends)
+    return f"{value} [{', '.join(shown)}]" if shown else value
 
 
 def not_paired(block: Block) -> str:
@@ -65,27 +76,17 @@ def not_paired(block: Block) -> str:
     told = []
     for reason, names in reasons.items():
         some = f"{len(names)} of {pairs} pairs" if len(names) > MOST_NAMED else "; ".join(names)
-        told.append(f"No difference ({reason}): {'any pair' if len(names) == pairs > 1 else some}.")
+        told.append(f"Not tested ({reason}): {'every pair' if len(names) == pairs > 1 else some}.")
     return "\n".join(told)
 
 
 def legend(found: Comparison) -> str:
-    """How the tables are read: only what stands in them."""
+    """How the tables are read, beside what their headings mean: only what stands in them."""
     told = []
-    blocks = found.blocks
-    if any(len(block.entries) > 1 for block in blocks):
-        told.append("Front: no other entry is better in value, state and ask ms at once.")
-    if any(share(block, entry) is not None for block in blocks for entry in block.entries):
-        told.append("Of gap: the way from none to icl.")
-    if any(each.p is not None for each in found.differences):
-        pairs = f"all {family:,} pairs, shown or not" if (family := family_of(blocks)) > 1 else "the one pair"
-        told.append(
-            f"Holm: p adjusted for {pairs}; bold below 0.05.\n"
-            "Finds: the smallest true difference that is found 4 times in 5.\n"
-            "Flips: queries that left answers better, and worse."
-        )
     if any("McNemar" in each.test for each in found.differences):
         told.append("McNemar: p is exact, intervals are Bonett and Price's; near 0.05 they may disagree.")
+    if any(each.test == SIGN for each in found.differences):
+        told.append("Sign test: all that varies differs alike, so there is no interval.")
     if any(entry.state_of == "other" for entry in found.entries):
         told.append("Own state − another's is memory of the context; another's − none is what any such context gives.")
     return "\n".join(told)

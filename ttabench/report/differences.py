@@ -1,23 +1,26 @@
-"""Which pairs of a block are compared, their differences, and why others cannot be paired."""
+"""The difference of two lines, in a block or over several, and why two lines of a block cannot be paired."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
+from itertools import count as count_up
 from typing import Any
 
 from ttabench.report.blocks import Group
-from ttabench.report.entries import Entry, ceiling_of, floor_of, higher_is_better
+from ttabench.report.choosing import Family
+from ttabench.report.entries import Entry, higher_is_better
 from ttabench.report.figures import scale
-from ttabench.report.headline import Rivals, leading
 from ttabench.report.pairing import Values, kind_of
+from ttabench.report.standings import can_be_averaged
 from ttabench.stats.aggregation import Unit, paired_difference
-from ttabench.stats.estimate import Observed
-from ttabench.stats.testing import LEVEL, detectable
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import SIGN
+from ttabench.stats.stratified import Part, stratified
+from ttabench.stats.testing import LEVEL, detectable, needed, unanimous
 
-FEW = 4
-"""Entries of a block of which every pair is shown."""
 Side = tuple[Entry, Values]
 
 
@@ -35,28 +38,70 @@ class Difference:
     ci_high: float | None
     p: float | None
     p_holm: float | None = None
-    """The same, adjusted for all pairs of the comparison, shown or not."""
+    """The same, adjusted for all tests of its family, shown or not."""
+    family: Family = "others"
+    """See `choosing`."""
+    tests: int = 1
+    """How many tests its family has."""
     n: int
     """Queries."""
     units: int
     """What varies among them: documents, draws of a sub-task, books; see `stats.estimate`."""
     test: str = ""
     """What p is of, see `stats.estimate.TESTS`; empty where there is none."""
+    stderr: float | None = None
+    freedom: float | None = None
+    """Degrees of freedom of the test; None where it has none."""
     detectable: float | None = None
     """The smallest true difference that such a test finds four times in five."""
     better: int | None = None
     """Queries on which left is better; of right and wrong answers, those that became right."""
     worse: int | None = None
+    across: int = 0
+    """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
+    shares: tuple[float, float] = (1.0, 0.0)
+    """How much of the variance units show by themselves, and what else varies."""
+    blocks: int = 1
+    """Over how many blocks it is the mean."""
 
     @property
     def beyond_chance(self) -> bool:
-        """Whether it stays below 5 % once it is adjusted for all pairs."""
+        """Whether it stays below 5 % once it is adjusted for its family."""
         return self.p_holm is not None and self.p_holm < LEVEL
 
     @property
     def gain(self) -> float:
         """The value, so that more is better for left."""
         return self.value if higher_is_better(self.metric) else -self.value
+
+    @property
+    def outcome(self) -> int | None:
+        """1 where left is better beyond chance, -1 where right is, 0 where neither is; None where no test was made."""
+        if self.p_holm is None:
+            return None
+        return (1 if self.gain > 0 else -1) if self.beyond_chance else 0
+
+    def turned(self) -> Difference:
+        """Right less left."""
+        low, high = (None if end is None else -end for end in (self.ci_high, self.ci_low))
+        return replace(self, left=self.right, right=self.left, value=-self.value, ci_low=low, ci_high=high,
+                       better=self.worse, worse=self.better)  # fmt: skip
+
+    @property
+    def more_across(self) -> bool:
+        """Whether what else varies makes the larger part of the error."""
+        return self.shares[1] > self.shares[0]
+
+    @property
+    def needed(self) -> int | None:
+        """Of what makes the larger part of the error: how many would find a true difference of this size four times in
+        five; None for any number."""
+        if self.test == SIGN:
+            return next(count for count in count_up(self.units) if unanimous(count) < LEVEL / self.tests)
+        if not self.stderr or not self.value:
+            return None
+        count, fixed = (self.across if self.more_across else self.units), max(0.0, 1 - max(self.shares))
+        return needed(self.value, self.stderr, self.freedom, count, level=LEVEL / self.tests, fixed=fixed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,32 +112,6 @@ class Unpaired:
     left: str
     right: str
     reason: str
-
-
-def chosen(entries: Sequence[Entry], rivals: Rivals | None, *, every: bool) -> list[tuple[int, int]]:
-    """Places of the pairs that are shown, left and right: all of at most four entries, or of any number if `every`.
-
-    Of more: each against the ceiling (the floor where there is none), the best against each, and those that the first
-    line is about against each other and the floor. The floor stands right, then the ceiling; the best of many stands
-    left; else the order is that given.
-    """
-    place = {id(entry): index for index, entry in enumerate(entries)}
-    ends = [place[id(end)] for end in (floor_of(entries), ceiling_of(entries)) if end is not None]
-    if every or len(entries) <= FEW:
-        best: list[int] = []
-        found = list(combinations(range(len(entries)), 2))
-    else:
-        named = [index for index, entry in enumerate(entries) if rivals and entry.label in rivals.labels]
-        best = sorted(place[id(entry)] for entry in leading(entries))
-        best = [index for index in named if index in best][:1] or best[:1]
-        anchors = [*ends[-1:], *best] or [0]
-        found = [(anchor, other) for anchor in anchors for other in range(len(entries)) if other != anchor]
-        found += combinations(sorted({*named, *ends}), 2)
-
-    def rank(index: int) -> tuple[int, int]:
-        return (1 + ends[::-1].index(index) if index in ends else -(index in best)), index
-
-    return list(dict.fromkeys((min(pair, key=rank), max(pair, key=rank)) for pair in found))
 
 
 def difference(left: Side, right: Side) -> Difference | None:
@@ -109,12 +128,43 @@ def difference(left: Side, right: Side) -> Difference | None:
     return Difference(
         left=ours.label, right=theirs.label, task=ours.task, block=ours.block, metric=ours.metric, value=found.value,
         ci_low=found.ci_low, ci_high=found.ci_high, p=found.p, n=len(shared), units=found.units, test=found.test,
-        detectable=_detectable(ours.metric, found.stderr, found.freedom),
-        better=better, worse=worse,
+        detectable=_detectable(ours.metric, found.stderr, found.freedom), stderr=found.stderr, freedom=found.freedom,
+        across=found.across, shares=found.shares, better=better, worse=worse,
     )  # fmt: skip
 
 
-def _detectable(metric: str, stderr: float | None, freedom: int | None) -> float | None:
+def between(found: Iterable[Difference], left: str, right: str) -> Difference | None:
+    """The difference of two labels, turned as they are named; None where it is not there."""
+    for each in found:
+        if {each.left, each.right} == {left, right}:
+            return each if each.left == left else each.turned()
+    return None
+
+
+def overall(found: Sequence[Difference]) -> Difference | None:
+    """The mean of the differences of two lines over blocks; see `stats.stratified`.
+
+    A block whose difference shows no error counts with none where all that varies agrees, and not at all where there is
+    a single unit.
+    """
+    known = [each for each in found if each.stderr is not None or each.units > 1]
+    if not known or not can_be_averaged([each.metric for each in known]):
+        return None
+    first = known[0]
+    parts = [Part(each.task, each.value, each.stderr or 0.0, each.freedom, each.units, each.across, each.shares)
+             for each in known]  # fmt: skip
+    told = stratified(parts, 1.0 if scale(first.metric) == 100 else math.inf)
+    flips = [(each.better, each.worse) for each in known if each.better is not None and each.worse is not None]
+    return replace(
+        first, task="", block="", value=told.value, ci_low=told.ci_low, ci_high=told.ci_high, p=told.p, p_holm=None,
+        n=sum(each.n for each in known), units=told.units, test=told.test, stderr=told.stderr, freedom=told.freedom,
+        detectable=_detectable(first.metric, told.stderr, told.freedom), across=told.across, shares=told.shares,
+        blocks=len(known),
+        better=sum(up for up, _ in flips) if flips else None, worse=sum(down for _, down in flips) if flips else None,
+    )  # fmt: skip
+
+
+def _detectable(metric: str, stderr: float | None, freedom: float | None) -> float | None:
     """None where it is more than two figures of a share can differ."""
     if stderr is None:
         return None

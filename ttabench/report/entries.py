@@ -1,4 +1,7 @@
-"""One line of a comparison, and what a block knows of its lines: floor, ceiling, the best, the share of the gap."""
+"""One line of a comparison, and what a block knows of its lines: floor, ceiling, candidates, the best.
+
+Lines that are set aside (`setting_aside`) are neither ceiling nor candidate.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ttabench.report.blocks import CEILING, FLOOR
+from ttabench.report.setting_aside import MARKS, Kind
 from ttabench.stats.metrics import METRICS
 
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
+BUSY = 0.5
+"""Processors taken by others from which on milliseconds are not those of a calm machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +40,28 @@ class Entry:
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
     state_of: str = "own"
     """Whose state answered, see `swapping`."""
+    configured: str = ""
+    """What its method was told, whoever's state answered."""
     lengths: bool = False
     """Whether the steps are lengths of a text in tokens, each of them with all that stands before it."""
     machine: str = ""
     """What its latencies were measured on."""
+    load: float | None = None
+    """Processors that other programs took while it ran, by its machine's load average; None where it is not known."""
+    aside: Kind = ""
+    """Why it is set aside; empty where it is not."""
+    reason: str = ""
+    """The same in words: "read 36 % of the context"."""
+
+    @property
+    def marked(self) -> str:
+        """Its label as tables have it: with why it is set aside."""
+        return self.label + MARKS[self.aside]
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs computed while it ran, so that its milliseconds are too many."""
+        return self.load is not None and self.load >= BUSY
 
     @property
     def worth(self) -> float:
@@ -56,24 +80,30 @@ def floor_of(entries: Sequence[Entry]) -> Entry | None:
 
 
 def ceiling_of(entries: Sequence[Entry]) -> Entry | None:
-    """The entry of `icl`, where there is one."""
+    """The entry of `icl`, where there is one that read the whole context."""
     return _only(entries, CEILING)
 
 
 def _only(entries: Sequence[Entry], method: str) -> Entry | None:
-    found = [entry for entry in entries if entry.method == method]
+    found = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
     return found[0] if len(found) == 1 else None
 
 
 def candidates(entries: Sequence[Entry]) -> list[Entry]:
-    """All but the floor and the ceiling: what a benchmark is to tell apart."""
+    """What a benchmark is to tell apart: all but the floor, the ceiling, and what is set aside."""
     ends = (floor_of(entries), ceiling_of(entries))
-    return [entry for entry in entries if all(entry is not end for end in ends)]
+    return [entry for entry in entries if not entry.aside and all(entry is not end for end in ends)]
+
+
+def running(entries: Sequence[Entry]) -> list[Entry]:
+    """Candidates that answered under their own state; lines of `none` or `icl` only where there are no others."""
+    own = [entry for entry in candidates(entries) if entry.state_of == "own"]
+    return [entry for entry in own if entry.method not in (FLOOR, CEILING)] or own
 
 
 def best_of(entries: Sequence[Entry]) -> list[Entry]:
-    """The best of at least two candidates; all that are equally good."""
-    found = candidates(entries)
+    """The best of at least two that are running; all that are equally good."""
+    found = running(entries)
     most = max((entry.worth for entry in found), default=None)
     return [entry for entry in found if entry.worth == most] if len(found) > 1 else []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ttabench.core.render import number, plus_minus
 from ttabench.stats.metrics import METRICS
 
@@ -23,7 +25,14 @@ def shown(metric: str, value: float, stderr: float | None) -> str:
 
 def plain(metric: str, value: float | None) -> str:
     """A figure, or a difference of two, without an error."""
-    return "-" if value is None else number(value * scale(metric), digits(metric))
+    return number(None if value is None else value * scale(metric), digits(metric))
+
+
+def together(metric: str, *values: float) -> list[str]:
+    """A difference and the ends of its interval: with more digits where all of them would be shown as zero."""
+    largest = max(abs(value) for value in values) * scale(metric)
+    needed = 1 - math.floor(math.log10(largest)) if 0 < largest < 0.5 * 10 ** -digits(metric) else 0
+    return [number(value * scale(metric), max(digits(metric), needed)) for value in values]
 
 
 def probability(p: float | None) -> str:

@@ -20,6 +20,10 @@ DIGITS = 6
 """Of an id of an earlier version, at least, for a run to be found by it."""
 
 
+class NoRuns(UserError):
+    """A run was named, and the folder it would lie in holds none."""
+
+
 def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     """Folders of runs, from paths, globs, or (beginnings of) ids in `out`; all of `out` for no names.
 
@@ -70,9 +74,17 @@ def _formerly(folder: Path) -> str:
         return ""
 
 
+def packed_in(folder: Path) -> dict[Path, str]:
+    """When the packed runs of a folder were made; a damaged file of them stands for all: reading it says so."""
+    try:
+        return {folder / name: run.created for name, run in runs(folder).items()}
+    except UserError:
+        return {folder / RUNS_FILE: ""}
+
+
 def runs_in(folder: Path) -> list[Path]:
-    """The runs directly below a folder, in folders and packed, the oldest record first."""
-    packed = {folder / name: run.created for name, run in runs(folder).items()}
+    """The runs directly below a folder, in folders and packed, the oldest record first; see `packed_in`."""
+    packed = packed_in(folder)
     made = packed | {file.parent: _created(file) for file in folder.glob(f"*/{RECORD_FILE}")}
     return sorted(made, key=lambda run: (made[run], run))
 
@@ -99,7 +111,9 @@ def _matching(pattern: str) -> list[Path]:
     below = path.relative_to(path.anchor) if path.anchor else path
     matches = {match.parent if match.is_file() else match for match in base.glob(str(below))}
     suites = [file.parent for file in base.glob(str(below.parent / RUNS_FILE))]
-    packed = {suite / name for suite in suites for name in runs(suite) if fnmatch(name, path.name)}
+    packed = {
+        run for suite in suites for run in packed_in(suite) if run.name == RUNS_FILE or fnmatch(run.name, path.name)
+    }
     return sorted({match for match in matches if (match / RECORD_FILE).exists()} | packed)
 
 
@@ -117,20 +131,30 @@ def at_path(name: str) -> list[Path] | None:
         UserError: no pattern of paths.
     """
     path = Path(name)
-    if path.name in (RUNS_FILE, ALL_SAMPLES_FILE) and (packed := runs(path.parent)):
-        return [path.parent / run for run in packed]
+    if path.name in (RUNS_FILE, ALL_SAMPLES_FILE) and (packed := packed_in(path.parent)):
+        return list(packed)
     if path.is_file():
         return [path.parent if path.name == RECORD_FILE else path]
-    if is_stored(path):
-        return [path]
     if path.is_dir():
-        return runs_below(path)
+        return [path] if _is_run(path) else runs_below(path)
+    if _is_run(path):
+        return [path]
+    if len(path.parts) > 1 and path.parent / RUNS_FILE in packed_in(path.parent):
+        return [path.parent / RUNS_FILE]
     if any(mark in name for mark in "*?["):
         try:
             return _matching(name) or None
         except (ValueError, NotImplementedError) as error:
             raise UserError(f"{name!r} is no pattern of paths ({error}).", "Write it like 'results/*'.") from None
     return None
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a record is stored there; what a damaged file would say of it is nothing."""
+    try:
+        return is_stored(path)
+    except UserError:
+        return False
 
 
 def runs_below(folder: Path, levels: int = 2) -> list[Path]:
@@ -146,19 +170,18 @@ def by_id(name: str, out: Path) -> Path:
     """The run whose id begins like this.
 
     Raises:
-        UserError: none does, or several do.
+        UserError: none does, or several do; what is packed there is damaged.
     """
-    ids = [folder.name for folder in runs_in(out)]
+    ids = [folder.name for folder in runs_in(out) if folder.name != RUNS_FILE]
     matching = [run for run in ids if run.startswith(name)]
     if len(matching) > 1 and name not in matching:
         raise UserError(f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id.")
-    if not matching:
-        matching = [
-            folder.name for folder in runs_in(out) if len(name) >= DIGITS and _formerly(folder).startswith(name)
-        ]
+    if not matching and len(name) >= DIGITS:
+        matching = [run for run in ids if _formerly(out / run).startswith(name)]
     if matching:
         return out / (name if name in matching else matching[0])
     refuse_profiles([out], name)
+    runs(out)  # a damaged file may hold it
     if not ids:
-        raise UserError(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
+        raise NoRuns(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
     raise UnknownName(f"run in {out}", name, ids)

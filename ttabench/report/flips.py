@@ -59,11 +59,9 @@ def _table(block: Block, each: Difference, data: list[dict[str, Cell]], every: b
     count = "1 query" if len(data) == 1 else f"{len(data):,} queries"
     title = f"{block.place.brief}: {each.left} − {each.right}: {count} changed"
     columns = ("query", "question", "right answer", each.left, each.right, f"#{each.metric}")
-    caption = (
-        f"The {MOST} largest changes each way; all with --format csv, json or parquet."
-        if len(shown) < len(data)
-        else ""
-    )
+    most = f"The {MOST} largest changes each way; all with --format csv, json or parquet."
+    told = [most] * (len(shown) < len(data)) + ["Texts are not kept."] * (not any(row["prompt"] for row in data))
+    caption = " ".join(told)
     return Table(title=title, columns=columns, rows=rows, data=tuple(data), caption=caption)
 
 

@@ -227,16 +227,18 @@ def models_table() -> Table:
 
 
 def _runs_table(wanted: Wanted) -> Table:
-    from ttabench.records.schema import load_record
     from ttabench.report.finding import runs_below
+    from ttabench.report.loading import loaded
     from ttabench.report.tables import runs_table
 
     if not wanted.out.is_dir():
         raise UserError(f"There are no runs in {wanted.out}.", "Run `ttabench eval`, or name the folder with --out.")
+    stored = loaded(runs_below(wanted.out))
+    for line in stored.damaged:
+        render.remark(f"Left out: {line}")
     kept = [
         (record, folder)
-        for folder in runs_below(wanted.out)
-        for record in [load_record(folder)]
+        for folder, record in stored.runs
         if wanted.method in ("", record.config.get("method")) and wanted.task in ("", record.config.get("task"))
     ]
     if not kept and (wanted.method or wanted.task):

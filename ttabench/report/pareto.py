@@ -1,4 +1,7 @@
-"""The Pareto front: entries that no other one beats in quality, bytes of state and latency at once."""
+"""The Pareto front: entries that no other one beats in quality, bytes of state and latency at once.
+
+Latencies count where all were measured on one machine, and on a calm one; else quality and bytes do alone.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,24 @@ AXES = ("state_bytes", "ask_ms")
 
 def front(entries: Sequence[Entry]) -> list[Entry]:
     """The members, in the order given. An entry without one of the costs is none, and beats none."""
-    points = [(entry, point) for entry in entries if (point := _point(entry)) is not None]
+    axes = AXES if timed(entries) else AXES[:1]
+    points = [(entry, point) for entry in entries if (point := _point(entry, axes)) is not None]
     return [entry for entry, point in points if not any(_beats(other, point) for _, other in points)]
 
 
-def _point(entry: Entry) -> tuple[float, ...] | None:
+def timed(entries: Sequence[Entry]) -> bool:
+    """Whether their milliseconds can be compared: of one machine, on which nothing else computed."""
+    return len({entry.machine for entry in entries}) == 1 and not any(entry.busy for entry in entries)
+
+
+def _point(entry: Entry, axes: Sequence[str]) -> tuple[float, ...] | None:
     """More is better."""
-    state, latency = (entry.costs.get(axis) for axis in AXES)
-    return None if state is None or latency is None else (entry.worth, -state, -float(f"{latency:.2g}"))
+    costs = [entry.costs.get(axis) for axis in axes]
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return None
+    return (entry.worth, *(-float(f"{cost:.2g}") if axis == "ask_ms" else -cost
+                           for axis, cost in zip(axes, known, strict=True)))  # fmt: skip
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

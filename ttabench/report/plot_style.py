@@ -1,4 +1,4 @@
-"""How pictures of comparisons look: a colour and a marker a label, bytes as people read them, a place for 0 bytes.
+"""How pictures of comparisons look: a colour and a marker a method, bytes as people read them, a place for 0 bytes.
 
 places([0, 65536, 2621440])        where each stands on the axis: 0 left of a gap, the others by their logarithm
 """
@@ -23,20 +23,22 @@ ENDS = {"none": ("#000000", "x"), "icl": ("#000000", "s")}
 TICK = 2
 """Powers of two between ticks, at least."""
 MOST_TICKS = 6
+EDGE = 3
+"""Per cent beyond 0 and 100 that a mark needs."""
 
 
-def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker by label, a pair of its own each for a hundred labels; floor and ceiling are black."""
+def styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Colour and marker by method, a pair of its own each for a hundred of them; floor and ceiling are black."""
     found: dict[str, dict[str, Any]] = {}
     others = 0
-    for label in dict.fromkeys(labels):
-        if label in ENDS:
-            colour, marker = ENDS[label]
+    for method in dict.fromkeys(methods):
+        if method in ENDS:
+            colour, marker = ENDS[method]
         else:
             turn = others // len(COLOURS)
             colour, marker = COLOURS[others % len(COLOURS)], MARKERS[(others + turn) % len(MARKERS)]
             others += 1
-        found[label] = {"color": colour, "marker": marker}
+        found[method] = {"color": colour, "marker": marker}
     return found
 
 
@@ -69,3 +71,9 @@ def plain_numbers(axes: Axes, lone: bool) -> None:
         low, high = axes.get_ylim()
         middle, half = (low + high) / 2, max(high - low, abs(low + high) / 10, 1e-9)
         axes.set_ylim(middle - half, middle + half)
+
+
+def shares_axis(axes: Axes) -> None:
+    """Upwards no more than shares can be, 0 to 100, with room for marks at the ends."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, -EDGE), min(high, 100 + EDGE))

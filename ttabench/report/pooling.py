@@ -26,9 +26,9 @@ def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False
 
 
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:
-    """(mean, standard error, n) over all queries of several runs, which are independent; see `aggregation.pooled`."""
+    """(mean, standard error, n) over all queries of several runs, from their own; see `aggregation.pooled`."""
     figures = [(row.value, row.stderr, row.weight or row.n) for row in rows]
-    value, stderr = aggregation.pooled(figures, _ratio_of(rows[0].metric), draws=draws)
+    value, stderr = aggregation.pooled(figures, _ratio_of(rows[0].metric), draws=draws, fresh=rows[0].source == "mini")
     return value, stderr, sum(row.n for row in rows)
 
 

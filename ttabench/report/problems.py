@@ -1,7 +1,8 @@
 """What `ttabench compare --strict` does not accept: comparisons that are not what they look like.
 
-A pair of a block without a common query; a seed that an entry lacks and another of its block has; other rows under one
-seed, source and options (another version of the data); two bases of one name; runs without the metric.
+A run that is set aside, for it was asked otherwise or evicted nothing; a pair of a block without a common query; a
+seed that an entry lacks and another of its block has; other rows under one seed, source and options (another version of
+the data); two bases of one name; runs without the metric; damaged runs.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ def problems(found: Comparison) -> list[str]:
         for each in block.unpaired:
             told.append(f"{block.place.brief}: {each.left} and {each.right} are not paired: {each.reason}")
         told += [*_seeds(block), *_rows(block)]
+    told += [f"{each.block}: {each.label} is set aside: {each.reason}" for each in found.aside if each.kind != "cut"]
     if found.without_metric:
         told.append(f"without the metric: {', '.join(found.without_metric)}")
+    if damaged := len(found.damaged):
+        told.append("1 run or file of runs is damaged" if damaged == 1 else f"{damaged} runs or files are damaged")
     return told
 
 

@@ -1,19 +1,17 @@
 """What the documentation says of methods, tasks and models that the package knows itself, as parts of pages.
 
-    write(Path("build/reference"))      methods.md, tasks.md, models.md, methods/mac.md, ...
+    parts()["methods/mac.md"]      beside methods.md, tasks.md, models.md
 
-`docs/assemble.py` writes them, and the pages of the documentation take them in where a line says
-`--8<-- "methods/mac.md"`.
+`docs/assemble.py` puts them into the pages, between `<!-- part methods/mac -->` and `<!-- /part -->`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from ttabench import cost
-from ttabench.core.files import write_atomically
 from ttabench.core.render import Table, as_markdown, count, size
 from ttabench.cost import Workload
 from ttabench.methods import registry
@@ -23,6 +21,7 @@ from ttabench.report.listing import methods_table, models_table, settings_table,
 
 MODEL, LENGTHS, PIECE = "llama-3-8b", {"1k": 1024, "64k": 65536}, 256
 """What costs on paper are shown for: bfloat16, pieces of so many tokens, 32 asked and 128 written."""
+PACKAGE = Path(__file__).resolve().parents[1]
 STREAM = "stream"
 """The preset that `profile` takes where a method has it."""
 
@@ -108,20 +107,12 @@ def _costs(spec: MethodSpec) -> Table | None:
 
 
 def _linked(table: Table) -> Table:
-    """Methods with links to their pages, which lie below the page that takes the list in."""
-    rows = [(f"[`{name}`](methods/{name.partition(':')[0]}.md)", *cells) for name, *cells in table.rows]
+    """Methods with links to their pages, seen from docs/; each lies beside the code of its method."""
+    places = {page.stem: page.relative_to(PACKAGE.parent).as_posix() for page in PACKAGE.glob("methods/*/*.md")}
+    rows = [(f"[`{name}`](../{places[name.partition(':')[0]]})", *cells) for name, *cells in table.rows]
     return replace(table, rows=tuple(rows))
 
 
 def _bare(table: Table) -> str:
     """A list of names without its title: the page has one."""
     return as_markdown(table).split("\n", 2)[2]
-
-
-def write(folder: Path) -> Iterator[Path]:
-    """Write all parts below a folder."""
-    for name, text in parts().items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
-        yield path

@@ -13,8 +13,10 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
+from ttabench.records.sample_files import read_samples
 from ttabench.records.samples import COLUMNS
-from ttabench.records.schema import RunRecord, read_samples
+from ttabench.records.schema import RunRecord
+from ttabench.records.scores import digest_of, name_of
 from ttabench.stats.metrics import METRICS
 
 SAID = ("prompt", "prediction", "answers", "key", "episode", "subtask")
@@ -64,7 +66,7 @@ def samples_of(folder: Path, record: RunRecord) -> list[Sample]:
     Raises:
         UserError: its samples were not kept, or cannot be read.
     """
-    columns = read_samples(folder)
+    columns = read_samples(folder, record=record)
     assert "key" in columns, f"samples of {record.id} without keys"
     rows = (dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True))
     return [Sample(number=number, cells=cells) for number, cells in enumerate(rows, 1)]
@@ -109,18 +111,18 @@ def beside(samples: Sequence[Sample], others: Sequence[Sample], metrics: Sequenc
     both = [(each, theirs[_asked(each.cells)]) for each in samples if _asked(each.cells) in theirs]
     if not both:
         raise UserError("The two runs share no query: they have other tasks, options or seeds.", "Name another run.")
-    told = ("prediction", *metrics)
     return [
         Sample(number=each.number, cells=each.cells, other=dict(other))
         for each, other in both
-        if any(each.cells.get(name) != other.get(name, each.cells.get(name)) for name in told)
+        if digest_of(each.cells["prediction"]) != digest_of(other["prediction"])
+        or any(each.cells.get(name) != other.get(name, each.cells.get(name)) for name in metrics)
         or (each.cells.get("mode") == "score" and each.cells["logprobs"] != other["logprobs"])
     ]
 
 
 def _asked(cells: Mapping[str, Any]) -> tuple[Any, ...]:
-    told = (cells.get(name) for name in ("episode", "key", "prompt", "step", "position"))
-    return (*told, tuple(cells.get("answers") or ()))
+    names = (name_of(cells["episode"]), name_of(cells["key"]), cells.get("step"), cells.get("position"))
+    return (*names, digest_of(cells["prompt"]), *map(digest_of, cells.get("answers") or ()))
 
 
 def page_of(samples: Sequence[Sample], wanted: Samples) -> tuple[list[Sample], int, int]:

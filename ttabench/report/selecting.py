@@ -14,8 +14,10 @@ from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
+from ttabench.records.packed import RUNS_FILE
 from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
-from ttabench.report.finding import at_path, by_id, refuse_profiles, runs_in
+from ttabench.report.finding import NoRuns, at_path, by_id, refuse_profiles, runs_in
+from ttabench.report.loading import loaded
 from ttabench.report.pairing import Run
 
 
@@ -35,6 +37,8 @@ class Selected:
 
     runs: tuple[Run, ...]
     skipped: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    """See `Loaded`."""
 
 
 def names_in(texts: Sequence[str]) -> tuple[str, ...]:
@@ -46,7 +50,7 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Selected:
     """The runs that are meant, in the order of the names; see above.
 
     Raises:
-        UserError: a name that is nothing of this, nothing but names without runs, a damaged record.
+        UserError: a name that is nothing of this, nothing but names without runs, nothing but damaged records.
         UnknownName: a task, method or model that no run has.
     """
     found: dict[Path, None] = {}
@@ -63,25 +67,35 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Selected:
             ids.append(name)
     if skipped and not (found or methods or ids):
         _refuse(skipped)
-    pool = [(folder, load_record(folder)) for folder in (found or (runs_in(out) if methods or not names else ()))]
-    chosen = [run for run in pool if not methods or _is_of(run[1], methods)]
-    _check(methods, pool, "method", lambda record: str(record.config.get("method")))
+    pool = loaded(found or (runs_in(out) if methods or not names else ()))
+    chosen = [run for run in pool.runs if not methods or _is_of(run[1], methods)]
+    _check(methods, pool.runs, "method", lambda record: str(record.config.get("method")))
     placed = {folder for folder, _ in chosen}
-    named = [folder for name in ids if (folder := _by_id(name, out)) not in placed]
-    runs = [*chosen, *((folder, load_record(folder)) for folder in named)]
-    return Selected(runs=tuple(_wanted(runs, wanted)), skipped=tuple(skipped))
+    named = [folder for name in ids if (folder := _by_id(name, out, list(found))) not in placed]
+    more = loaded(named)
+    runs = _wanted([*chosen, *more.runs], wanted)
+    return Selected(runs=tuple(runs), skipped=tuple(skipped), damaged=(*pool.damaged, *more.damaged))
 
 
-def _by_id(name: str, out: Path) -> Path:
+def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
+    """The run of that id, among the folders that were named or in `out`."""
+    if len(matching := [folder for folder in folders if folder.name.startswith(name)]) == 1:
+        return matching[0]
     try:
         return by_id(name, out)
-    except UnknownName:
-        known = [*(folder.name for folder in runs_in(out)), *registry.methods(), *registry.families()]
-        raise UnknownName(f"run in {out}, or method,", name, known) from None
+    except (UnknownName, NoRuns) as error:
+        if isinstance(error, NoRuns) and not folders:
+            raise
+        if "/" in name:
+            raise UserError(f"There is no file or folder {name}.", "Check the path.") from None
+        ids = {folder.name for folder in (*folders, *runs_in(out))}
+        known = [*ids, *registry.methods(), *registry.families()]
+        where = "among these runs" if folders else f"in {out}"
+        raise UnknownName(f"run {where}, or method,", name, known) from None
 
 
 def _is_no_record(at: Sequence[Path]) -> bool:
-    return len(at) == 1 and at[0].is_file() and at[0].name != RECORD_FILE
+    return len(at) == 1 and at[0].is_file() and at[0].name not in (RECORD_FILE, RUNS_FILE)
 
 
 def _is_method(name: str) -> bool:

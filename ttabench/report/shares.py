@@ -1,13 +1,16 @@
-"""The share of the gap from floor to ceiling that a method closes, where there is a gap."""
+"""The share of the way from floor to ceiling that a method recovers, where there is one."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
 
 from ttabench.report.compare import Block
 from ttabench.report.entries import Entry, ceiling_of, floor_of, share_of_gap
 from ttabench.stats.testing import LEVEL
 
 BEYOND = 2.0
-"""Where an entry goes so many times as far, `icl` is no ceiling: its window holds a part of what was read."""
+"""Where a line goes so many times as far, `icl` is no ceiling, whatever it read: its base may not read so far."""
 
 
 def share(block: Block, entry: Entry) -> float | None:
@@ -18,8 +21,22 @@ def share(block: Block, entry: Entry) -> float | None:
     floor, ceiling = floor_of(block.entries), ceiling_of(block.entries)
     if floor is None or ceiling is None or entry is floor or entry is ceiling:
         return None
-    room = next((each for each in block.differences if {each.left, each.right} == {floor.label, ceiling.label}), None)
+    room = block.between(ceiling.label, floor.label)
     if room is None or room.p is None or room.p >= LEVEL:
         return None
-    others = [found for each in block.entries if (found := share_of_gap(each, floor, ceiling)) is not None]
+    others = [part for each in block.entries if (part := share_of_gap(each, floor, ceiling)) is not None]
     return share_of_gap(entry, floor, ceiling) if max(others, default=0.0) <= BEYOND else None
+
+
+def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:
+    """(share of the way, blocks it is over) of a line: the mean of its gains over the mean of the gaps.
+
+    All blocks count in which floor, ceiling and the line were asked alike, those in which it lost, too.
+    """
+    gains, gaps = [], []
+    for block in blocks:
+        floor, ceiling, entry = floor_of(block.entries), ceiling_of(block.entries), block.named(label)
+        if floor and ceiling and entry and share_of_gap(entry, floor, ceiling) is not None:
+            gains.append(entry.worth - floor.worth)
+            gaps.append(ceiling.worth - floor.worth)
+    return (fmean(gains) / fmean(gaps) if gaps and fmean(gaps) > 0 else None), len(gaps)

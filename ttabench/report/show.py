@@ -18,10 +18,13 @@ from ttabench.core import render
 from ttabench.core.errors import UserError
 from ttabench.core.render import Table
 from ttabench.core.types import Json
-from ttabench.records.schema import RunRecord, has_samples, load_record
+from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.records.schema import RunRecord
+from ttabench.records.scores import TEXTS, holds_digests, is_digest, kept_text
 from ttabench.report.about import about_tables, as_json
 from ttabench.report.figures import shown
 from ttabench.report.finding import find_runs, refuse_profiles
+from ttabench.report.loading import load_run
 from ttabench.report.samples import Sample, beside, matching, metrics_of, page_of, samples_of
 from ttabench.report.samples import Samples as Samples
 from ttabench.stats.metrics import METRICS
@@ -47,27 +50,28 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
     """
     chosen = render.known_format(form)
     folder = one_run(name, out)
-    record = load_record(folder)
+    record = load_run(folder)
     kept = has_samples(folder)
     if not kept and (wanted.typed or chosen == "csv"):
         raise UserError(_none_kept(folder), "Run it again with another --out.")
     other = one_run(wanted.differs, out) if wanted.differs else None
     samples = _wanted(folder, record, wanted, other) if kept else []
+    note = _missing(folder) if kept else _none_kept(folder)
     if chosen == "json":
         part = page_of(samples, wanted)[0] if wanted.page else samples
         about: dict[str, Json] = {"run": as_json(record, folder), "samples": [each.flat() for each in part]}
-        render.print_json(about | ({} if kept else {"note": _none_kept(folder)}))
+        render.print_json(about | ({"note": note} if note else {}))
     elif chosen == "csv":
         part = page_of(samples, wanted)[0] if wanted.page else samples
         render.show([_flat(part)], chosen)
     else:
         tables = [] if wanted.typed else about_tables(record, everything=everything)
         if kept:
-            others = load_record(other) if other is not None else None
+            others = load_run(other) if other is not None else None
             tables += _page(samples, wanted, (record, others), everything=everything)
         render.show(tables, chosen)
-        if not kept:
-            render.print_line(_none_kept(folder))
+        if note:
+            render.print_line(note)
 
 
 def one_run(name: str, out: Path) -> Path:
@@ -88,11 +92,17 @@ def _none_kept(folder: Path) -> str:
     return f"{folder.parent} holds the record of run {folder.name} and not its samples."
 
 
+def _missing(folder: Path) -> str:
+    """What is not kept of the samples of a run; empty where all is."""
+    hidden = holds_digests(read_samples(folder, TEXTS))
+    return f"{folder.parent} holds the scores of run {folder.name} and not its texts." if hidden else ""
+
+
 def _wanted(folder: Path, record: RunRecord, wanted: Samples, other: Path | None) -> list[Sample]:
     found = samples_of(folder, record)
     metrics = metrics_of(found, record)
     if other is not None:
-        found = beside(found, samples_of(other, load_record(other)), metrics)
+        found = beside(found, samples_of(other, load_run(other)), metrics)
     return matching(found, wanted, metrics)
 
 
@@ -166,7 +176,7 @@ def _asked(each: Sample, longest: int) -> tuple[str, str, str]:
     return (
         f"{each.number}: {cells['key']} ({place})",
         ", ".join(filter(None, [step, read])),
-        _cut(cells["prompt"], longest),
+        _cut(kept_text(cells["prompt"]), longest),
     )
 
 
@@ -178,13 +188,13 @@ def _cut(text: object, longest: int) -> str:
 
 def _prediction(cells: Mapping[str, Any], longest: int) -> str:
     text = str(cells.get("prediction", ""))
-    if cells.get("mode") == "score":
+    if cells.get("mode") == "score" or is_digest(text):
         return ""
     return (text if len(text) <= longest else f"{text[:longest]} ...") or "(nothing)"
 
 
 def _gold(each: Sample) -> str:
-    return " | ".join(map(str, each.cells.get("answers") or ()))
+    return " | ".join(filter(None, (kept_text(str(answer)) for answer in each.cells.get("answers") or ())))
 
 
 def _likelihood(cells: Mapping[str, Any]) -> str:

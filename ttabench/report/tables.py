@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.render import Cell, Table, count, number, size
 from ttabench.core.types import Json
 from ttabench.cost import Cost
-from ttabench.records.schema import Row, RunRecord, has_samples
+from ttabench.records.sample_files import has_samples
+from ttabench.records.schema import Row, RunRecord
 from ttabench.report import configuration
 from ttabench.report.figures import shown
+from ttabench.report.labels import STATES
 from ttabench.report.pairing import answered
 from ttabench.report.pooling import over_runs
 
@@ -29,7 +32,7 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     for record, _ in runs:
         for position, row in enumerate(main_rows(record)):
             data.append({**row.model_dump(), **record.cost})
-            if row.metric == record.main_metric:
+            if row.metric == record.main_metric and not told_already(row, record):
                 costs = _costs(record) if position == 0 else ("",) * len(COST_COLUMNS)
                 rows.append((str(row.seed), named(row), shown(row.metric, row.value, row.stderr), str(row.n), *costs))
     others = [row.metric for row in main_rows(first) if row.metric != first.main_metric]
@@ -61,14 +64,19 @@ def _over(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str
 
 def answering(record: RunRecord) -> str:
     """The method, with whose state answered where that is not the text's own."""
-    apart = f", state of: {record.state_of}" if record.state_of != "own" else ""
-    return f"{record.config.get('method', '')}{apart}"
+    return f"{record.config.get('method', '')}{STATES[record.state_of]}"
 
 
 def named(row: Row) -> str:
     """A metric, with the step or sub-task it is of."""
     step = f" @{row.step}" if row.step is not None else ""
     return row.metric + step + (f", {row.subtask}" if row.subtask else "")
+
+
+def told_already(row: Row, record: RunRecord) -> bool:
+    """Whether it is the mean over sub-tasks, and that is the figure over all queries."""
+    whole = record.value(row.metric)
+    return row.subtask == "mean" and row.step is None and whole is not None and isclose(row.value, whole.value)
 
 
 def main_rows(record: RunRecord) -> list[Row]:
@@ -111,11 +119,13 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
             "created": record.created, "path": str(path),
         })  # fmt: skip
     columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
+    caption = "One in full: ttabench show RUN"
+    short = tuple((row[0], " ".join(filter(None, [*row[1:4], f"seed {row[6]}"])), row[8]) for row in rows)
     found = Table(
-        title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True,
-        caption="One in full: ttabench show RUN",
+        title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True, caption=caption,
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
+        narrower=Table(title="runs", columns=("run", "what", "#result"), rows=short, names=("run",), caption=caption),
     )  # fmt: skip
     return found if any(row[2] for row in rows) else found.without("settings")
 

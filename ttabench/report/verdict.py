@@ -1,220 +1,203 @@
-"""The first line of a comparison: who leads, and what of it is beyond chance; by rules, from the tests alone.
+"""The first lines of a comparison: who leads and by how much, what is not settled, and what does not count; by rules.
 
-    streamadapter beats snapkv on 5 of 6 tasks at about a quarter of the bytes; no difference beyond chance on piqa
+    mac (65.6) is 65.6 points [43.5, 80.0] above none (0.0), p <0.001; 21.9 points [-0.6, 41.8] below icl (87.5) ...
+    It recovers 75 % of the way from none to icl, and keeps 1/40 of the bytes of icl.
 
-"Beats", "above" and "below" are said where Holm's p over all pairs is below 5 %, and nowhere else. Whom the line
-is about is chosen by values (`headline`). Bytes are those of states, by their geometric mean over the blocks.
+Whom they are about is chosen by values (`standings`); what is said of differences rests on the tests (`families`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
 
-from ttabench.core.render import size
-from ttabench.report import figures
-from ttabench.report.cautions import lone
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.entries import Entry, ceiling_of, floor_of
-from ttabench.report.headline import running
-from ttabench.report.shares import share
+from ttabench.report.entries import ceiling_of, floor_of
+from ttabench.report.field import Field
+from ttabench.report.phrases import MANY, kept_bytes, listed, percent
+from ttabench.report.remainder import aside_sentences, cautions, left_out
+from ttabench.report.shares import BEYOND, recovered
+from ttabench.report.standings import Standing
+from ttabench.report.state_sentences import state_sentences
+from ttabench.stats.testing import LEVEL
 
-FRACTIONS = {2: "half", 3: "a third of", 4: "a quarter of", 5: "a fifth of", 10: "a tenth of"}
-MANY = 3
-"""So many blocks are named; of more they are counted."""
+COUNTED = ((1, "better"), (-1, "worse"), (0, "not settled"), (None, "not tested"))
+"""Outcomes of a test, as they are counted over blocks."""
 
 
 def verdict(found: Comparison) -> str:
-    """One line in plain words, without a full stop."""
-    weak = [block for block in found.blocks if block.differences and lone(block)]
-    unit = weak[0].groups[0].record.unit if weak else ""
-    caution = f"; with one {unit} only on {_where(weak)}, errors are too small" if weak else ""
-    return _said(found) + caution
+    """All sentences in one line."""
+    return " ".join(sentences(found))
 
 
-def _said(found: Comparison) -> str:
-    if found.rivals is None:
-        return _of_ends(found.blocks)
-    leader, second = found.rivals.leader, found.rivals.second
-    own = [block for block in found.blocks if named(block, leader)]
-    where = f"On {own[0].place.brief}: " if len(own) == 1 < len(found.blocks) else ""
-    if swapped := [block for block in own if _another(block, leader)]:
-        return where + _of_states(swapped, leader)
+def sentences(found: Comparison) -> list[str]:
+    """The first lines: each a sentence or more, with their full stops."""
+    if len(found.blocks) > 1 and all(len(block.entries) == 1 for block in found.blocks):
+        return [_apart(found), *aside_sentences(found)]
+    states = list(state_sentences(found))
+    standing = found.standing
+    if standing is None:
+        first = states or [_of_ends(Field(found, found.blocks))]
+    else:
+        field = Field(found, [found.blocks[place] for place in standing.blocks])
+        first = [*_lead(field, standing), *_against_ends(field, standing)]
+        # of one method under several states that is the question
+        first = [*states, *first] if len(standing.order) == 1 else [*first, *states]
+    return [*first, *cautions(found), *aside_sentences(found), *left_out(found)]
+
+
+def _apart(found: Comparison) -> str:
+    """Of blocks with one line each."""
+    field = Field(found, found.blocks)
+    own = [f"{block.entries[0].label} on {block.place.brief}" for block in found.blocks]
+    names = f" ({listed(own)})" if len(own) <= MANY else ""
+    return f"Nothing to compare: each of {len(own)} {field.noun} has one line{names}."
+
+
+def _lead(field: Field, standing: Standing) -> list[str]:
+    """The leader and the second, and the leader against all others."""
+    leader, second = standing.leader, standing.second
     if not second:
-        return where + _of_one_method(own, leader)
-    return where + _of_one_block(own[0], leader) if len(own) == 1 else _of_rivals(own, leader, second)
-
-
-def outcome(block: Block, left: str, right: str) -> int | None:
-    """1 where left is better beyond chance, -1 where right is, 0 where neither is; None where no test was made."""
-    for each in block.differences:
-        if {each.left, each.right} == {left, right} and each.p_holm is not None:
-            sign = 1 if (each.gain > 0) == (each.left == left) else -1
-            return sign if each.beyond_chance else 0
-    return None
-
-
-def named(block: Block, label: str) -> Entry | None:
-    """The entry of that label."""
-    return next((entry for entry in block.entries if entry.label == label), None)
-
-
-def _noun(blocks: Sequence[Block]) -> str:
-    noun = "task" if len({block.place.task for block in blocks}) == len(blocks) else "block"
-    return noun if len(blocks) == 1 else f"{noun}s"
-
-
-def _where(blocks: Sequence[Block]) -> str:
-    return ", ".join(block.place.brief for block in blocks) if len(blocks) <= MANY else f"{len(blocks)} {_noun(blocks)}"
-
-
-def _another(block: Block, leader: str) -> Entry | None:
-    """The entry of the same method under another context's state, where that method is all that was running."""
-    own = named(block, leader)
-    alone = own is not None and all(entry.method == own.method for entry in running(block.entries))
-    others = (entry for entry in block.entries if own and entry.method == own.method and entry.state_of == "other")
-    return next(others, None) if alone else None
-
-
-def _of_states(blocks: Sequence[Block], leader: str) -> str:
-    """A method under its own state and under another context's."""
-    found = [outcome(block, leader, other.label) for block in blocks if (other := _another(block, leader))]
-    entry = named(blocks[0], leader)
-    assert entry is not None, "blocks that were chosen have it"
-    if all(how is None for how in found):
-        return f"{entry.method}: no test of its own state against another's could be made"
-    where = "" if len(found) == 1 else f" on {found.count(1)} of {len(found)} {_noun(blocks)}"
-    if 1 in found:
-        return (
-            f"The own state of {entry.method} is better than another context's{where}: memory, and not practice alone"
-        )
-    return f"The own state of {entry.method} is not better than another context's beyond chance: no memory is shown"
-
-
-def _of_rivals(blocks: Sequence[Block], leader: str, second: str) -> str:
-    """Two methods over several blocks."""
-    both = [block for block in blocks if named(block, second)]
-    won, level, lost, untested = (
-        [block for block in both if outcome(block, leader, second) == how] for how in (1, 0, -1, None)
-    )
-    if len(untested) == len(both):
-        why = "no test could be made"
-        return f"{leader} has the best mean rank over {len(both)} {_noun(both)}, then {second}; {why}"
-    if won:
-        told = [f"{leader} beats {second} on {len(won)} of {len(both)} {_noun(both)}{_bytes(both, leader, second)}"]
-    else:
-        told = [f"{leader} and {second} lead{_bytes(both, leader, second, leader)}"]
-    if lost:
-        told.append(f"{second} beats {leader} on {_where(lost)}")
-    if level:
-        where = f"any of {len(both)} {_noun(both)}" if len(level) == len(both) > 1 else _where(level)
-        told.append(f"no difference between them beyond chance on {where}")
-    if untested:
-        told.append(f"not paired on {_where(untested)}")
-    return "; ".join([*told, *_between(both, leader)])
-
-
-def _of_one_block(block: Block, leader: str) -> str:
-    """All methods of one block."""
-    others = [entry.label for entry in running(block.entries) if entry.label != leader]
-    best = named(block, leader)
-    assert best is not None, "the leader of one block stands in it"
-    found = {label: outcome(block, leader, label) for label in others}
-    told = f"{leader} has the best {best.metric}, {figures.plain(best.metric, best.value)}"
-    if all(how is None for how in found.values()):
-        return f"{told}, of {len(others) + 1} methods; no test could be made"
-    behind, rest = ([label for label in others if (found[label] == 1) == ahead] for ahead in (True, False))
-    if len(others) == 1:
-        how = f"and beats {others[0]}" if behind else f"but no difference from {others[0]} is beyond chance"
-        told += f", {how}{_bytes([block], leader, others[0])}"
-    elif behind:
-        told += f", and beats {', '.join(behind) if len(behind) <= MANY else f'{len(behind)} of {len(others)} others'}"
-        told += f"; no difference from {_listed(rest)} is beyond chance" if rest else ""
-    else:
-        told += f"; no difference from the {len(others)} others is beyond chance"
-    return "; ".join([told, *_between([block], leader)])
-
-
-def _listed(labels: Sequence[str]) -> str:
-    return ", ".join(labels) if len(labels) <= MANY else f"the other {len(labels)}"
-
-
-def _of_one_method(blocks: Sequence[Block], leader: str) -> str:
-    """A method between floor and ceiling."""
-    if told := _between(blocks, leader):
-        tops = {top.label for block in blocks if (top := ceiling_of(block.entries))}
-        kept = _bytes(blocks, leader, min(tops)) if len(tops) == 1 else ""
-        return "; ".join([*told, *([f"it keeps{kept.removeprefix(' at')} of {min(tops)}"] if kept else [])])
-    if any(len(block.entries) > 1 for block in blocks):
-        return f"{leader}: no test could be made"
-    return f"{leader}: nothing to compare it with"
-
-
-def _between(blocks: Sequence[Block], label: str) -> list[str]:
-    """Where a method stands between floor and ceiling: in how many blocks above, below, and how much of the gap."""
-    told = []
-    for end, sign, word in ((floor_of, 1, "above the floor"), (ceiling_of, -1, "below the ceiling")):
-        tested = [outcome(block, label, other.label) for block in blocks if (other := end(block.entries))]
-        if any(how is not None for how in tested):
-            told.append(_count(word, tested.count(sign), sum(how is not None for how in tested), _noun(blocks)))
-    if not told:
         return []
-    above = [block for block in blocks if (low := floor_of(block.entries)) and outcome(block, label, low.label) == 1]
-    shares = [part for block in above if (entry := named(block, label)) and (part := share(block, entry)) is not None]
-    there = "there " if len(shares) < len(blocks) else ""
-    closed = [f"{there}it closes {_range(shares)} % of the gap"] if shares else []
-    return [f"{label} is {' and '.join(told)}", *closed]
+    if standing.averaged:
+        unit = " on average" if len(field.blocks) > 1 else f" {field.metric}"
+        best = field.shown(leader)
+        leads = (
+            f"has the best {'mean' if len(field.blocks) > 1 else field.metric}, {best}"
+            if math.isclose(field.gap(leader, second), 0.0, abs_tol=1e-12)
+            else f"leads with {best}{unit}"
+        )
+        first = f"{leader} {leads}, {field.apart(leader, second)}"
+    else:
+        first = f"{leader} has the best mean rank, then {second}"
+    at = kept_bytes(field.both(leader, second), second)
+    told = [
+        f"{_where(field, standing)}{first}",
+        f"It keeps {at}" if at else "",
+        _one_by_one(field, leader, second),
+        _against(field, leader, [label for label in standing.order if label not in (leader, second)]),
+    ]
+    return [f"{'. '.join(filter(None, told))}."]
 
 
-def _count(word: str, hits: int, tested: int, noun: str) -> str:
-    if tested == 1:
-        return word if hits else f"not {word} beyond chance"
-    return f"{word} on {hits} of {tested} {noun}"
-
-
-def _range(shares: Sequence[float]) -> str:
-    low, high = (f"{100 * end(shares):.0f}" for end in (min, max))
-    return low if low == high else f"{low} to {high}"
-
-
-def _bytes(blocks: Sequence[Block], one: str, other: str, subject: str = "") -> str:
-    """` at about a quarter of the bytes`, or `, one at ...` where the subject has to be said; empty where equal."""
-    sides = [(named(block, one), named(block, other)) for block in blocks]
-    kept = [(a.costs.get("state_bytes"), b.costs.get("state_bytes")) for a, b in sides if a and b]
-    pairs = [(a, b) for a, b in kept if a is not None and b is not None]
-    begin = f", {subject}" if subject else ""
-    if all(a == b for a, b in pairs):
+def _where(field: Field, standing: Standing) -> str:
+    """Which blocks count, where not all of them do or they are several."""
+    if len(field.found.blocks) == 1:
         return ""
-    if any(a == 0 or b == 0 for a, b in pairs):
-        ours, theirs = (fmean(side) for side in zip(*pairs, strict=True))
-        return f"{begin} at {size(ours)} of state against {size(theirs)}"
-    return f"{begin} at {_times(math.exp(fmean(math.log(a / b) for a, b in pairs)))} bytes"
+    if len(field.blocks) == 1:
+        return f"On {field.blocks[0].place.brief}, "
+    if not standing.second:
+        return f"Over {len(field.blocks)} {field.noun}, "
+    count, left = len(standing.order), len(standing.left_out)
+    lines = f"{count} of {count + left} lines" if left else f"all {count} lines" if count > 2 else "both lines"
+    return f"On the {len(field.blocks)} {field.noun} that {lines} share, "
 
 
-def _times(ratio: float) -> str:
-    inverse = 1 / ratio
-    if 0.95 < ratio < 1.05:
-        return "about as many"
-    if 2 / 3 < ratio < 1.5:
-        return f"{100 * ratio:.0f} % of the"
-    if ratio > 1:
-        return f"{ratio:.{0 if ratio >= 10 else 1}f} times the"
-    words = FRACTIONS.get(round(inverse))
-    return f"about {words} the" if words else f"1/{inverse:.0f} of the"
+def _one_by_one(field: Field, leader: str, other: str) -> str:
+    """In how many of several blocks it is better, worse, not settled, and not tested; empty where nowhere tested."""
+    outcomes = field.outcomes(leader, other)
+    if len(field.blocks) == 1 or all(how is None for _, how in outcomes):
+        return ""
+    counts = [(word, [block for block, how in outcomes if how == value]) for value, word in COUNTED]
+    kept = [(word, blocks) for word, blocks in counts if blocks or word != "not tested"]
+    told = [f"{word} {f'than {other} ' if word == 'better' else ''}on {_some(blocks, len(outcomes))}"
+            for word, blocks in kept]  # fmt: skip
+    noun = field.noun.removesuffix("s")
+    return f"{noun.capitalize()} by {noun} it is {', '.join(told)}"
 
 
-def _of_ends(blocks: Sequence[Block]) -> str:
-    """Floor and ceiling alone, or runs of one configuration."""
-    ends = [(block, floor, ceiling) for block in blocks
-            if (floor := floor_of(block.entries)) and (ceiling := ceiling_of(block.entries))]  # fmt: skip
-    found = [outcome(block, ceiling.label, floor.label) for block, floor, ceiling in ends]
+def _some(blocks: Sequence[Block], all_of_them: int) -> str:
+    """A count, with names where they are few."""
+    if not 0 < len(blocks) <= MANY or len(blocks) == all_of_them:
+        return str(len(blocks))
+    return f"{len(blocks)} ({', '.join(block.place.brief for block in blocks)})"
+
+
+def _sorted(field: Field, pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
+    """Pairs by what their test says of left, see `COUNTED`."""
+    found: dict[str, list[tuple[str, str]]] = {word: [] for _, word in COUNTED}
+    for pair in pairs:
+        each = field.pair(*pair)
+        found[dict(COUNTED)[each.outcome if each else None]].append(pair)
+    return found
+
+
+def _against(field: Field, leader: str, others: Sequence[str]) -> str:
+    """The leader against all but the second."""
+    found = _sorted(field, [(leader, label) for label in others])
+    words = {"better": "better than", "worse": "worse than", "not settled": "not settled against",
+             "not tested": "not tested against"}  # fmt: skip
+    told = [f"{words[word]} {listed([right for _, right in pairs])}" for word, pairs in found.items() if pairs]
+    return f"It is {'; '.join(told)}" if len(found["not tested"]) < len(others) else ""
+
+
+def _others(field: Field, standing: Standing, floor: str) -> str:
+    """What the other lines are against the floor."""
+    found = _sorted(field, [(label, floor) for label in standing.order[1:] if floor and field.both(label, floor)])
+    if not any(found[word] for word in found if word != "not tested"):
+        return ""
+    told = [
+        f"{word} {'than' if word in ('better', 'worse') else 'against'} {floor}: "
+        + listed([left for left, _ in pairs], "lines")
+        for word, pairs in found.items() if pairs
+    ]  # fmt: skip
+    return f"Of the others, {'; '.join(told)}"
+
+
+def _against_ends(field: Field, standing: Standing) -> list[str]:
+    """The leader against floor and ceiling, and how much of the way between them it goes."""
+    leader, several = standing.leader, len(field.blocks) > 1
+    floor, ceiling = field.end(floor_of), field.end(ceiling_of)
+    ends = [end for end in (floor, ceiling) if end and field.both(leader, end)]
     if not ends:
-        return "One configuration a block: nothing to compare" if len(blocks) > 1 else "Nothing to compare"
-    if all(how is None for how in found):
-        return "No method between none and icl; no test could be made"
-    gaps = [block for (block, *_), how in zip(ends, found, strict=True) if how == 1]
-    where = "" if len(ends) == 1 else f" on {len(gaps)} of {len(ends)} {_noun([each[0] for each in ends])}"
-    if len(ends) == 1 and not gaps:
-        return "No gap for a method to close: icl is not above none beyond chance"
-    return f"A gap for a method to close: icl is above none beyond chance{where}"
+        alone = not standing.second and len(field.blocks[0].entries) == 1
+        return [f"{leader}: nothing to compare it with."] if alone else []
+    counts = list(filter(None, (_one_by_one(field, leader, end) for end in ends)))
+    if not standing.averaged:
+        return [". ".join([counts[0].replace("it is", f"{leader} is"), *counts[1:]]) + "."] if counts else []
+    where = "" if standing.second else _where(field, standing)
+    told = "; ".join(field.apart(leader, end) for end in ends)
+    head = f"{where}{leader} ({field.shown(leader)}{' on average' if several else ''}) is {told}"
+    others = _others(field, standing, floor)
+    more = filter(None, [*counts, others])
+    # where others were spoken of last, "it" could be one of them
+    return [f"{'. '.join([head, *more])}.", *_recovery(field, leader, (floor, ceiling), leader if others else "It")]
+
+
+def _recovery(field: Field, leader: str, ends: tuple[str, str], subject: str) -> list[str]:
+    """The share of the way from floor to ceiling, over all blocks that have both, lost ones too.
+
+    Args:
+        field: the blocks.
+        leader: its label.
+        ends: floor and ceiling; empty where there is none.
+        subject: how the leader is called.
+    """
+    floor, ceiling = ends
+    if not floor or not ceiling or not field.both(ceiling, floor):
+        return []
+    part, blocks = recovered(field.blocks, leader)
+    room, gain = field.pair(ceiling, floor), field.pair(leader, floor)
+    at = kept_bytes(field.both(leader, ceiling), ceiling)
+    if room is None or room.p is None:
+        return []
+    if room.p >= LEVEL or room.gain < 0:
+        return [f"There is no gap to recover: {ceiling} ({field.shown(ceiling)}) is {field.apart(ceiling, floor)}."]
+    if part is not None and part > BEYOND:
+        return [f"{ceiling} is no ceiling here: {leader} goes more than twice as far from {floor}."]
+    if part is None or gain is None or not gain.beyond_chance:  # no share where they were not asked alike
+        return [f"{subject} keeps {at}."] if at else []
+    where = "" if blocks == len(field.blocks) else f" on {blocks} of {len(field.blocks)} {field.noun}"
+    kept = f", and keeps {at}" if at else ""
+    return [f"{subject} recovers {percent(part)} of the way from {floor} to {ceiling}{where}{kept}."]
+
+
+def _of_ends(field: Field) -> str:
+    """Floor and ceiling alone, or runs of one configuration."""
+    floor, ceiling = field.end(floor_of), field.end(ceiling_of)
+    if not floor or not ceiling or not field.both(ceiling, floor):
+        return "Nothing to compare."
+    each, mean = field.pair(ceiling, floor), " on average" if len(field.blocks) > 1 else ""
+    head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
+    gap = " There is a gap for a method to recover." if each and each.beyond_chance and each.gain > 0 else ""
+    return f"{head} {field.apart(ceiling, floor)}.{gap}"

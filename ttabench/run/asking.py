@@ -24,6 +24,10 @@ from ttabench.readers.card_prompt import Manner
 from ttabench.readers.cards import Card, load_card
 from ttabench.run.resolve import RunRequest, named
 
+ASKING = ("qa_stream", "sessions")
+"""Readers whose tasks ask questions in words of their own."""
+_SCORED = {"book": "a book", "dialogue": "a dialogue"}
+"""What readers read that ask for no answer: they score given texts."""
 TRAINED_WITH = "asked"
 """Where a checkpoint's record of its training says how it was asked."""
 
@@ -45,7 +49,7 @@ class Asked:
             UserError: the task asks no questions about what was read.
         """
         options = {**self.card.protocol, **self.options}
-        if self.card.reader != "qa_stream" or "prompt" not in options:
+        if self.card.reader not in ASKING or "prompt" not in options:
             raise UserError(f"The task {self.card.name} asks no questions of its own.", "Leave --task out.")
         examples = int(str(options.get("examples", 0)))
         return self.card.prompt.asked(question, str(options["prompt"]), examples)
@@ -72,8 +76,11 @@ def manner(request: RunRequest) -> Asked:
         UserError: the task asks nothing in turns, or an option cannot be read.
     """
     card, typed = load_card(request.task), assignments(request.task_options, "--task-set")
-    if request.chat_template and card.reader == "book":
-        raise UserError(f"{card.name} reads a book: it asks nothing in turns.", "Leave --chat-template out.")
+    scored = _SCORED.get(card.reader, "")
+    if card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions":
+        scored = "a conversation, whose turns are scored"
+    if request.chat_template and scored:
+        raise UserError(f"{card.name} reads {scored}: it asks nothing in turns.", "Leave --chat-template out.")
     usual = _trained(request, card) or _of_card(request, card)
     chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
     words = {} if usual is None or "prompt" in typed else usual.options()

@@ -6,7 +6,8 @@ Two commands with one identity are the same run: the second returns what the fir
 what differs from the defaults of the method, of the task's reader and of the request, so that a new setting with a
 default leaves every id as it was; the record keeps all of them. Where the results go and how they are shown (`--out`,
 `--json`, `--quiet`) is no part of a run, and neither is the device; the number format is. Files are identified by what
-they hold, not by where they lie: `inputs` carries their digests. A preset is its settings.
+they hold, not by where they lie: `inputs` carries their digests, that of the task's card (`readers.content`) and those
+of code that is not ttabench's. A preset is its settings.
 """
 
 from __future__ import annotations
@@ -34,6 +35,20 @@ UNHASHED = ("checkpoint", "state", "device", "base_checkpoint", "preset")
 """Fields of the record that the identity leaves out: digests in `inputs` stand for paths, settings for the preset."""
 
 
+def check_loading(device: str, dtype: str, bos: str) -> None:
+    """Whether these words say how a model is loaded; whether the device is there is seen when it is.
+
+    Raises:
+        UnknownName: one of them is no such word.
+    """
+    if device.partition(":")[0] not in DEVICES:
+        raise UnknownName("device", device, list(DEVICES))
+    if dtype not in DTYPES:
+        raise UnknownName("dtype", dtype, list(DTYPES))
+    if bos not in BOS:
+        raise UnknownName("way to begin a text (--bos)", bos, list(BOS))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that decides what a run computes.
@@ -41,7 +56,8 @@ class RunConfig:
     Attributes:
         settings: all settings of the method, JSON values.
         task_options: all settings of the task's protocol, and arguments of its generator.
-        inputs: digests of what is read ("rows" of the task, "checkpoint", "state", "model"), see `digest`.
+        inputs: digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and
+            of code that others wrote ("method", "reader").
         limit: at most that many queries are asked; None asks all.
         batch_size: queries at once; 0 for as many as fit.
         ask_only: read none of the task's context, ask from the given state.
@@ -85,15 +101,9 @@ class RunConfig:
             raise UserError(f"--batch-size {self.batch_size} holds no query.", "Give 1 or more, or auto.")
         if not 0 <= self.seed < SEEDS:
             raise UserError(f"Seed {self.seed} is out of range.", f"Give a number from 0 to {SEEDS - 1}.")
-        # whether it is there is seen when the model is loaded, which a stored run is not
-        if self.device.partition(":")[0] not in DEVICES:
-            raise UnknownName("device", self.device, list(DEVICES))
-        if self.dtype not in DTYPES:
-            raise UnknownName("dtype", self.dtype, list(DTYPES))
+        check_loading(self.device, self.dtype, self.bos)
         if self.state_of not in STATES_OF:
             raise UnknownName("state to answer under", self.state_of, list(STATES_OF))
-        if self.bos not in BOS:
-            raise UnknownName("way to begin a text (--bos)", self.bos, list(BOS))
 
     @property
     def base(self) -> str:

@@ -16,6 +16,7 @@ from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.records.folder import Obtained, obtained
 from ttabench.run.plan import Plan
 from ttabench.run.resolve import RunRequest, named
+from ttabench.run.room import refuse_by_tokens, refuse_on_paper
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -86,10 +87,11 @@ def execute(
             loaded, or the context does not fit the model.
     """
     from ttabench.records.store import RunFolder
-    from ttabench.run.former import where_stored
 
     told = watching or Watching()
-    where = where_stored(out, plan.config, force=force)
+    where = out / plan.config.identity()
+    if force or not RunFolder.is_stored(where):
+        refuse_on_paper(plan)
 
     def work(folder: RunFolder) -> RunRecord:
         return _run(plan, models, folder, told)
@@ -122,6 +124,7 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
     seed_everything(plan.config.seed)
     lm = models.get(plan.request, chat_template=plan.config.chat_template)
     method, state = plan.resolved.build(lm), plan.request.state
+    refuse_by_tokens(plan, lm)
     context = RunContext(
         lm=lm,
         method=method,
@@ -139,6 +142,4 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
         watching.notify(f"Note: {note}.")
     if note := folder.settle():
         watching.notify(f"Note: {note}.")
-    record = make_record(plan, lm, method, folder)
-    folder.finish(record)
-    return record
+    return folder.finish(make_record(plan, lm, method, folder))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ttabench.core.types import Json, Observe, Score
 from ttabench.lm.chat import has_template
 from ttabench.lm.familiar import unfamiliar
+from ttabench.records.remarks import evicted_nothing
 from ttabench.records.samples import EpisodeCost, Sample
 
 if TYPE_CHECKING:
@@ -98,9 +99,7 @@ def eviction_notes(method: BaseMethod[Any], read: Sequence[int | None]) -> list[
     whole = [count for count in counts if method.evicts_nothing(count)]
     if not whole:
         return []
-    where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
-    what = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
-    return [f"{what}, so this measures full context (icl), not {method.name}"]
+    return [evicted_nothing(method.name, len(whole), len(counts), max(whole))]
 
 
 def count_notes(samples: Sequence[Sample]) -> list[str]:

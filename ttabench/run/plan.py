@@ -7,16 +7,19 @@ plan.config.identity()                                  # the run's id
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.methods.settings import defaults
+from ttabench.methods.settings import defaults, describe_settings
 from ttabench.methods.spec import MethodSpec
-from ttabench.readers import Task, load
+from ttabench.readers import Task, load, origin
 from ttabench.readers.cards import Card
+from ttabench.readers.content import content_digest
 from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.run.asking import manner
 from ttabench.run.config import STATES_OF, RunConfig
@@ -92,7 +95,7 @@ def make_plan(request: RunRequest, seed: int) -> Plan:
         bos=request.bos,
         base_checkpoint=request.base_checkpoint,
         chat_template=asked.chat,
-        inputs=_inputs(request, resolved, record),
+        inputs=_inputs(request, resolved, task.card, record),
         defaults=defaults_of(resolved.spec, task.card, source),
     )
     card = task.card
@@ -105,9 +108,11 @@ def defaults_of(spec: MethodSpec, card: Card, source: str) -> dict[str, dict[str
     return {"settings": defaults(spec), "task_options": task_defaults(card, source)}
 
 
-def _inputs(request: RunRequest, resolved: ResolvedMethod, record: Mapping[str, Json]) -> dict[str, str]:
+def _inputs(request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json]) -> dict[str, str]:
     """Digests of what a run reads, by name."""
     found = {
+        "card": content_digest(card),
+        "reader": origin(card.reader),
         "rows": str(record["digest"]),
         "model": _model_digest(request),
         "method": resolved.spec.origin,
@@ -116,7 +121,21 @@ def _inputs(request: RunRequest, resolved: ResolvedMethod, record: Mapping[str, 
         "state": digest(request.state) if request.state is not None else "",
         "others": str(record["others"]["digest"]) if "others" in record else "",
     }
+    found |= {f"setting {key}": digest(Path(place)) for key, place in _places(resolved).items()}
     return {name: value for name, value in found.items() if value}
+
+
+def _places(resolved: ResolvedMethod) -> dict[str, str]:
+    """Settings of the method that name a file or folder which is there, say the T5 of `mac`."""
+    texts = [key for key, kind, _ in describe_settings(resolved.spec) if "str" in kind.split(" or ")]
+    named = {key: str(value) for key in texts if (value := resolved.settings.get(key))}
+    return {key: place for key, place in named.items() if _is_there(place)}
+
+
+def _is_there(place: str) -> bool:
+    with suppress(OSError):  # a text that is too long for a name
+        return Path(place).exists()
+    return False
 
 
 def _check_model(request: RunRequest, source: str) -> None:

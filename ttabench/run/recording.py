@@ -15,10 +15,11 @@ from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
 from ttabench.run.notes import labels, lengths_of, notes_after, notes_before, truncated
 from ttabench.stats.aggregation import estimated
-from ttabench.stats.estimate import Estimate, interval_of_mean, single
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import Estimate, interval_of_mean
 from ttabench.stats.metrics import metric
 from ttabench.stats.texts import Written
-from ttabench.stats.varying import Varying, cluster
+from ttabench.stats.varying import Draw, Origin, origin
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -105,22 +106,34 @@ def _mean(rows: Sequence[Row]) -> Row:
     )
 
 
-def _figure(name: str, unit: Varying, seed: int, samples: Sequence[Sample]) -> Estimate | None:
+def _figure(name: str, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
     """A metric of a run's queries; None where it is no number."""
     kind = metric(name)
-    own = [(cluster(unit, seed, sample.episode, sample.key, sample.ask.source_key), sample) for sample in samples]
+    own = [(_origin(draw, sample), sample) for sample in samples]
     if kind.ratio is not None:
-        return estimated(kind.ratio, [sample.unit()._replace(text=text) for text, sample in own])
+        units = [each.unit()._replace(text=text, across=a, question=q) for (text, a, q), each in own]
+        return estimated(kind.ratio, units)
     if kind.corpus is not None:
-        return estimated(
-            kind.corpus, [Written(text, s.answer.prediction, s.ask.answers[0], s.ask.subtask) for text, s in own]
-        )
-    return estimated(None, [single(text, sample.metrics[name], sample.ask.subtask) for text, sample in own])
+        written = [
+            Written(
+                text, s.answer.prediction, s.ask.answers[0], s.ask.subtask, across, question, s.ask.mode == "choose"
+            )
+            for (text, across, question), s in own
+        ]
+        return estimated(kind.corpus, written)
+    return estimated(None, [Observed(text, (s.metrics[name], 1.0), s.ask.subtask, *more) for (text, *more), s in own])
+
+
+def _origin(draw: Draw, sample: Sample) -> Origin:
+    """Samples keep no stretch of a book that was scored: there every query is another."""
+    question = repr((sample.ask.prompt, sample.ask.answers)) if sample.ask.answers else ""
+    return origin(draw, sample.episode, sample.key, sample.ask.source_key, question)
 
 
 def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:
     """The row of a metric; none where it is no number."""
-    found = _figure(name, plan.task.card.unit, plan.config.seed, samples)
+    draw = Draw(plan.task.card.unit, plan.config.seed, fresh=plan.task.source == "mini")
+    found = _figure(name, draw, samples)
     if found is None:
         return []
     read = [sample.context_tokens for sample in samples if sample.context_tokens is not None]

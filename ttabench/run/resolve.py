@@ -17,11 +17,11 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.methods import registry
-from ttabench.methods.checkpoint_header import header
+from ttabench.methods.checkpoint_header import header, settings_in
 from ttabench.methods.settings import plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers.formats import readable
-from ttabench.run.config import standing_name
+from ttabench.run.config import check_loading, standing_name
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -72,6 +72,7 @@ class RunRequest:
     the task has words for it."""
 
     def __post_init__(self) -> None:
+        check_loading(self.device, self.dtype, self.bos)
         if readable(Path(self.task)):
             if self.source:
                 raise UserError(f"--task {self.task} is the data already.", "Leave --source out, or name a card.")
@@ -79,7 +80,7 @@ class RunRequest:
             object.__setattr__(self, "task", OWN_QUESTIONS)
         if self.model in STANDING:
             if self.base_checkpoint:
-                raise UserError(f"{self.model} stands on a checkpoint already.", "Leave --base-checkpoint out.")
+                raise UserError(f"{self.model} has a checkpoint under it already.", "Leave --base-checkpoint out.")
             object.__setattr__(self, "base_checkpoint", STANDING[self.model][1])
             object.__setattr__(self, "model", STANDING[self.model][0])
 
@@ -138,7 +139,8 @@ class ResolvedMethod:
         """What figures of this method would hide."""
         if not self.spec.trainable or self.checkpoint is not None:
             return []
-        return [f"{self.spec.name} has no checkpoint here: its modules are untrained, so its figures do not measure it"]
+        name = self.spec.name
+        return [f"{name} has no checkpoint here: its modules are untrained, so the result says nothing about {name}"]
 
     def belongs(self, lm: LM) -> dict[str, Json]:
         """What a state made by this method on this base model belongs to, see `methods/states`."""
@@ -186,6 +188,7 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
     found = header(path)
     if found.method != spec.name:
         raise UserError(f"{path} is a checkpoint of {found.method}.", f"Use --method {found.method}.")
+    settings_in(found, spec, changes, path)
     return ResolvedMethod(
         spec=spec,
         preset="",

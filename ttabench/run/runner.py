@@ -21,6 +21,7 @@ from ttabench.core.meter import Meter
 from ttabench.core.progress import Counts, Tick
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.batching import BatchSize, alike, in_batches
+from ttabench.lm.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.base import BaseMethod
@@ -118,20 +119,32 @@ class _EpisodeRun:
         """What asking has cost, by the group that shared a patch; of a run that goes on, what was counted before."""
 
     def run(self) -> None:
-        """Read and ask, in the order of the steps, and store what it cost."""
+        """Read and ask, in the order of the steps, and store what it cost.
+
+        Raises:
+            UserError: the context or a query does not fit the model, or logits are not finite; answers are kept.
+        """
         self._check_reads_on()
+        try:
+            self._take_steps()
+        except NotFinite as error:
+            kept = "What was answered before is kept; the same command continues."
+            raise UserError(f"{self.episode.key}: {error.what}", f"{error.hint} {kept}") from None
+        self.sink.end_episode(self._cost())
+
+    def _take_steps(self) -> None:
         for asking, steps in groupby(self.episode.steps, lambda step: isinstance(step, Ask)):
             if asking:
                 self._ask([step for step in steps if isinstance(step, Ask)])
             elif not self.context.ask_only:
                 self._read([step for step in steps if isinstance(step, Observe)])
-        self.sink.end_episode(self._cost())
 
     def _check_reads_on(self) -> None:
         method, reads = self.context.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
         if method.reads == "once" and not self.context.ask_only and sum(reading for reading, _ in reads) > 1:
             what = f"{method.name} compresses one text, once, but this task reads on after a question."
-            raise UserError(what, "Ask after the last piece only (metaicl: --task-set steps=16), or use snapkv.")
+            hint = "Ask at one place only (metaicl, lamp, dailydialog: --task-set steps=12), or use snapkv."
+            raise UserError(what, hint)
 
     def _read(self, pieces: list[Observe]) -> None:
         self.session.read(pieces)

@@ -6,32 +6,39 @@
                                                record and configuration; every file says the step
 
 A save is written under another name and renamed when it is whole; older ones go afterwards. What `--checkpoint` reads
-is written after that, and again when the training goes on, so a kill in between leaves nothing wrong for long.
+is written after that, and again when the training goes on, so a kill in between leaves nothing wrong for long. A list
+says that these names are ours (`core/owned`): what else has one of them is never replaced, and what else lies in the
+folders stays.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ttabench.core import files, locks
 from ttabench.core.errors import UserError
 from ttabench.core.opening import json_of
+from ttabench.core.owned import LIST_FILE, claim, refuse_foreign
 from ttabench.core.types import Json
 from ttabench.lm import tensors as files_of_tensors
-from ttabench.lm.finite import first_not_finite
+from ttabench.methods.checkpoint_header import HEADER, header
+from ttabench.methods.checkpoints import WEIGHTS
 
 SAVES, CURVE = "training", "curve.jsonl"
 TENSORS, STATE = "state.safetensors", "training.json"
-MOMENTS = ("exp_avg", "exp_avg_sq")
-"""Of Adam, for every parameter; and its step."""
+NAMES = (HEADER, WEIGHTS, CURVE, SAVES)
+"""What a training writes in its folder."""
+STEP = re.compile(r"step-\d{8,}")
+"""Folder of a save."""
 AGAIN = "Give the same as before, another --out, or --force to start anew."
 
 
@@ -39,16 +46,28 @@ def check(out: Path, *, resume: bool) -> None:
     """Whether a training can write in a folder, which is made if it does not exist, and go on from what is there.
 
     Raises:
-        UserError: it cannot be written; or `resume`, and it holds a checkpoint without a save to go on from.
+        UserError: it cannot be written, unless `resume` and it may be finished; something that is not ours is in the
+            way; or `resume`, and it holds a checkpoint without a save to go on from.
     """
+    if (out / "state.json").exists():
+        raise UserError(f"{out} holds a state that `ttabench adapt` wrote.", "Give another --out.")
+    refuse_foreign(out, NAMES, "train", _known(out))
+    if resume and (out / HEADER).exists() and not saved(out):
+        raise UserError(f"{out} holds a checkpoint without a save to go on from.", "Start anew with --force.")
     try:
         files.probe(out)
     except OSError as error:
-        raise unwritable(out, error) from None
-    if (out / "state.json").exists():
-        raise UserError(f"{out} holds a state that `ttabench adapt` wrote.", "Give another --out.")
-    if resume and (out / "adapter.json").exists() and not saved(out):
-        raise UserError(f"{out} holds a checkpoint without a save to go on from.", "Start anew with --force.")
+        if not (resume and (out / HEADER).exists()):
+            raise unwritable(out, error) from None
+
+
+def _known(out: Path) -> tuple[str, ...]:
+    """Names that are ours where a version that kept no list has trained: its header says so."""
+    try:
+        header(out)
+    except UserError:
+        return ()
+    return () if os.path.lexists(out / LIST_FILE) else NAMES
 
 
 @contextmanager
@@ -68,6 +87,7 @@ def locked(out: Path, room: int) -> Iterator[None]:
 
     check(out, resume=False)
     with locks.locked(out, busy):
+        claim(out, NAMES, "train", _known(out))
         free = shutil.disk_usage(out).free
         if free < room:
             what = f"{out} has room for {free / 2**20:,.0f} MiB; saves of this training take {room / 2**20:,.0f} MiB."
@@ -97,10 +117,11 @@ def write(out: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[st
     Raises:
         UserError: the disk is full or cannot be written; the save before this one stays.
     """
-    folder = out / SAVES / f"step-{step:08d}"
+    folder = out / SAVES / _name(step)
     if folder in saved(out):
         return  # a training has one state after a step
     try:
+        _remove(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with files.replacing_folder(folder) as scratch:
             files_of_tensors.write(scratch / TENSORS, tensors, {"step": str(step)})
@@ -108,6 +129,20 @@ def write(out: Path, step: int, tensors: Mapping[str, Tensor], state: Mapping[st
         tidy(out)
     except (OSError, UserError) as error:
         raise unsaved(out, step, error) from None
+
+
+def finished(out: Path) -> int | None:
+    """The step of a save whose checkpoint is there, too; None where a kill came between them, or there is none."""
+    try:
+        step = header(out).step
+    except UserError:
+        return None
+    same = step is not None and (out / WEIGHTS).exists() and [path.name for path in saved(out)] == [_name(step)]
+    return step if same else None
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def unsaved(out: Path, step: int, error: Exception) -> UserError:
@@ -137,32 +172,6 @@ def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     return tensors, state
 
 
-def grouped(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a save, by what they are ("parameter", "moment", "carried") and their own names.
-
-    Args:
-        tensors: as `read` gives them.
-        parameters: of the method, by name.
-
-    Raises:
-        ValueError: tensors are missing, superfluous, misshapen or not finite; names the first.
-    """
-    groups: dict[str, dict[str, Tensor]] = {"parameter": {}, "moment": {}, "carried": {}}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition(".")
-        groups[kind][rest] = tensor
-    moved = {name.partition(".")[0] for name in groups["moment"]}  # what no loss depends on has no moments
-    wanted = {f"{index}.{moment}": tensor for index, tensor in enumerate(parameters.values()) for moment in MOMENTS}
-    wanted |= {f"{index}.step": torch.zeros(()) for index in range(len(parameters))}
-    wanted = {name: tensor for name, tensor in wanted.items() if name.partition(".")[0] in moved}
-    fault = files_of_tensors.unfit(groups["parameter"], parameters) or files_of_tensors.unfit(groups["moment"], wanted)
-    if fault is None and (broken := first_not_finite(sorted(tensors.items()))):
-        fault = f"{broken} holds values that are not finite"
-    if fault is not None:
-        raise ValueError(fault)
-    return groups
-
-
 def damaged(out: Path, error: Exception) -> UserError:
     """The user error for a save that cannot be gone on from."""
     named = isinstance(error, KeyError | TypeError | AttributeError)
@@ -186,18 +195,38 @@ def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
 
 def tidy(out: Path) -> None:
     """Remove what a kill may have left beside the newest save: older ones, and one that was not whole."""
-    for path in saved(out)[:-1]:
-        files.remove(path)
+    newest = saved(out)[-1:]
+    for path in (out / SAVES).glob("step-*"):
+        if path not in newest:
+            _remove(path)
     for folder in (out, out / SAVES):
         files.sweep(folder)
 
 
 def discard(out: Path) -> None:
     """Forget a training: all of its saves, its curve and its checkpoint."""
-    for path in (out / "adapter.json", out / "adapter.safetensors", out / CURVE, out / SAVES):
+    for path in (out / HEADER, out / WEIGHTS, out / CURVE):
         files.remove(path)
+    for path in (out / SAVES).glob("step-*"):
+        _remove(path)
+    _remove_empty(out / SAVES)
 
 
 def saved(out: Path) -> list[Path]:
     """Folders of whole saves, oldest first."""
-    return sorted(path for path in (out / SAVES).glob("step-*") if path.is_dir())
+    return sorted(
+        path for path in (out / SAVES).glob("step-*") if STEP.fullmatch(path.name) and (path / STATE).exists()
+    )
+
+
+def _remove(save: Path) -> None:
+    """Remove the files of a save, and its folder where nothing else lies in it."""
+    if STEP.fullmatch(save.name) and save.is_dir() and not save.is_symlink():
+        for name in (STATE, TENSORS):
+            files.remove(save / name)
+        _remove_empty(save)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

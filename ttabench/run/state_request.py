@@ -3,18 +3,25 @@
     save_state(folder, state, {**resolved.belongs(lm), MADE: made_with(request, chat=False)})
     request_of(header(folder), folder).method                "mac"
 
-Names stand as they were typed; paths of models, checkpoints, methods and cards are made absolute.
+Names stand as they were typed; paths of models, checkpoints, methods and cards are made absolute. A method in a file is
+the exception: a state names it for people, and only a file that the user names is executed.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
+from types import MappingProxyType
+
+from pydantic import TypeAdapter
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
+from ttabench.methods.registry import is_file
 from ttabench.run.resolve import NO_CHECKPOINT, SHIPPED, RunRequest
 
 MADE = "made_with"
@@ -24,6 +31,7 @@ FIELDS = (
     "chat_template",
 )  # fmt: skip
 """Of a request: what decides which method reads, on which model, in which words."""
+NOTHING: Mapping[str, Json] = MappingProxyType({})
 ANEW = "Read anew with --context FILE, or leave it out."
 
 
@@ -43,27 +51,30 @@ def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
     }
 
 
-def request_of(header: Mapping[str, Json], folder: Path) -> RunRequest:
+def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Json] = NOTHING) -> RunRequest:
     """The request that a state was made for; of a state that does not say, its method and model by name.
 
+    Args:
+        header: of the state.
+        folder: where it is.
+        typed: fields of a request that the user gave beside it; they must say the same.
+
     Raises:
-        UserError: what it says is no request.
+        UserError: what the header says is no request, or another one than was typed; its method is in a file, which
+            was not typed.
     """
     said = header.get(MADE) or {"method": header.get("method"), "model": header.get("model"), "task": "streamingqa"}
     try:
         kept = {name: said[name] for name in FIELDS if name in said}
-        texts = [str(each) for each in kept.get("settings", ())]
-        return RunRequest(**{**kept, "settings": tuple(texts)})
+        request = TypeAdapter(RunRequest).validate_json(json.dumps(kept), strict=True)
     except (TypeError, ValueError, AttributeError):
         raise UserError(f"The state in {folder} does not say how it was made.", "Make it anew.") from None
-
-
-def with_state(request: RunRequest, folder: Path, typed: Mapping[str, Json]) -> RunRequest:
-    """The request of a state; what was typed beside it must say the same.
-
-    Raises:
-        UserError: it says something else.
-    """
+    method = str(typed.get("method", ""))
+    if is_file(request.method):
+        if not is_file(method):
+            what = f"The state in {folder} names the file {request.method} as its method; only what you name is run."
+            raise UserError(what, f"Add --method {quote(request.method)}, if that file is yours.")
+        request = replace(request, method=method)  # whether it is the same one, its digest tells (`origin`)
     for name, value in typed.items():
         if name in ("device", "dtype"):
             request = replace(request, **{name: value})

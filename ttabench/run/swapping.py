@@ -1,4 +1,4 @@
-"""Whose state answers: the text's own, one made of another text, or an empty one. Is a gain memory, or practice?
+"""Whose state answers: the text's own, one made of another text, or none. Does it hold this text, or only the format?
 
     own      Observe(a1), Ask(qa)                  state of a1 answers qa
     other    Observe(a1), Ask(qa) beside b1        state of b1 answers qa: what any such context gives

@@ -4,35 +4,33 @@
     batches = lessons([(task.training(seed=0, documents=16), 2)], steps=2000)
     record = train(mac, batches, TrainConfig(steps=2000, lr=1e-3, out=Path("runs/mac")))
 
-Adam (AdamW where weights decay), gradients clipped by norm (the recipe of arXiv 2403.04317; a cosine is an option).
+Adam (AdamW where weights decay), gradients clipped by norm (the recipe of arXiv 2403.04317); a cosine and Muon are
+options.
 Training that was stopped goes on with `resume=True` and ends where it would have ended: every step draws its randomness
 from its own seed, the stream of episodes is advanced to where it stood, and what a method carries is saved (`saves`).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.core.types import Episode, Json
+from ttabench.core.types import Episode
 from ttabench.lm.model import LM
 from ttabench.lm.tokens import gold_ids, piece_ids, prompt_ids
-from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
+from ttabench.methods.spec import MethodSpec
 from ttabench.methods.trainable import Trainable
-from ttabench.records.partial import typed
-from ttabench.run import saves
+from ttabench.run import saves, stored_training
+from ttabench.run.muon import Muon
 from ttabench.run.training_config import Curve, TrainConfig, TrainRecord, lessons, rate
 
 __all__ = ["OnStep", "TrainConfig", "TrainRecord", "lessons", "rate", "train"]
@@ -67,7 +65,9 @@ def train(
             is in use, or holds another training.
     """
     if not isinstance(method, Trainable):
-        raise _untrainable(method)
+        raise _untrainable(method.name)
+    if (record := stored_training.finished(method, config)) is not None:
+        return record
     size = sum(parameter.numel() for parameter in _parameters(method))
     with saves.locked(config.out, 4 * ROOM * size) if config.out else nullcontext():
         return _Training(method, config).run(batches, on_step, validation)
@@ -82,9 +82,7 @@ class _Training:
     def __init__(self, method: Trainable[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
         self.devices = [method.lm.device] if method.lm.device.type == "cuda" else []
-        self.optimiser = torch.optim.AdamW(
-            _parameters(method), lr=config.lr, betas=(0.9, config.beta2), weight_decay=config.decay
-        )
+        self.optimiser = _optimiser(method, config)
         self.record, self.whole = TrainRecord(), True
         if config.out is not None:
             self._begin(config.out)
@@ -95,13 +93,10 @@ class _Training:
             saves.discard(out)
             return
         saves.check(out, resume=True)
-        if (found := saves.read(out)) is not None:
-            try:
-                self._go_on(out, *found)
-            except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-                raise saves.damaged(out, error) from error
+        if (record := stored_training.taken_up(out, self.method, self.config, self.optimiser)) is not None:
+            self.record = record
             saves.tidy(out)
-            self._publish(out)
+            stored_training.publish(out, self.method, record, self.config)
 
     def run(
         self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Sequence[Episode]
@@ -174,70 +169,36 @@ class _Training:
         self.curve.add(self.record.steps, {"validation": figures})
 
     def _save(self) -> None:
-        """What goes on from here, if that is wanted, then the checkpoint."""
-        out, step = self.config.out, self.record.steps
-        if out is None:
-            return
-        if self.config.save_every:
-            tensors = {f"parameter.{name}": each.data for name, each in self.method.modules().named_parameters()}
-            for index, moments in self.optimiser.state_dict()["state"].items():
-                tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
-            tensors |= {f"carried.{name}": value for name, value in self.method.carried().items()}
-            saves.write(out, step, tensors, {"record": asdict(self.record), "belongs": self._belongs()})
-        self._publish(out)
+        if self.config.out is not None:
+            stored_training.keep(self.config.out, self.method, self.optimiser, self.record, self.config)
 
-    def _publish(self, out: Path) -> None:
-        config = self.config
-        checkpoints.save(
-            self.method,
-            out,
-            self.record.summary(config),
-            config.dtype,
-            step=self.record.steps,
-            stands_on=config.stands_on,
-        )
 
-    def _belongs(self) -> dict[str, dict[str, Json]]:
-        """What must be the same in a training that goes on, as JSON gives it back."""
-        method, config = self.method, self.config
-        base = {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)}
-        found = {
-            "settings": asdict(method.settings),
-            "recipe": config.recipe(),
-            "data": dict(config.data),
-            "base": base,
-        }
-        same: dict[str, dict[str, Json]] = json.loads(json.dumps({"method": {"method": method.name}, **found}))
-        return same
-
-    def _go_on(self, out: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Parameters, optimiser, record and what is carried, as `_save` left them."""
-        saves.refuse_others(out, state["belongs"], self._belongs())
-        parameters = dict(self.method.modules().named_parameters())
-        groups = saves.grouped(tensors, parameters)
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                parameter.copy_(groups["parameter"][name])
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in groups["moment"].items():
-            index, _, kind = name.partition(".")
-            moments.setdefault(int(index), {})[kind] = tensor
-        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
-        self.method.carry(groups["carried"])
-        self.record = typed(TrainRecord, state["record"])
-        if not self.record.steps == len(self.record.losses) == state["step"]:
-            raise ValueError("its record is of other steps")
+def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optimizer:
+    parameters, betas = _parameters(method), (0.9, config.beta2)
+    if config.optimizer == "muon":
+        return Muon(method.modules(), lr=config.lr, betas=betas, weight_decay=config.decay)
+    return torch.optim.AdamW(parameters, lr=config.lr, betas=betas, weight_decay=config.decay)
 
 
 def _parameters(method: Trainable[Any]) -> list[torch.nn.Parameter]:
     parameters = list(method.modules().parameters())
     if not parameters:
-        raise _untrainable(method)
+        raise _untrainable(method.name)
     return parameters
 
 
-def _untrainable(method: BaseMethod[Any]) -> UserError:
-    return UserError(f"Method {method.name} has no parameters to train.", "Choose a trainable method.")
+def refuse_untrainable(spec: MethodSpec) -> None:
+    """Say so where a method is no `Trainable`, before a model is loaded or a folder made.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not issubclass(spec.load(), Trainable):
+        raise _untrainable(spec.name)
+
+
+def _untrainable(name: str) -> UserError:
+    return UserError(f"Method {name} has no parameters to train.", "Choose a trainable method.")
 
 
 def _draw(stream: Iterator[Sequence[Episode]], step: int) -> Sequence[Episode]:

@@ -27,6 +27,8 @@ class TrainConfig:
     warmup: int = 0
     """Steps of linear warm-up."""
     schedule: Literal["constant", "cosine"] = "constant"
+    optimizer: Literal["adam", "muon"] = "adam"
+    """Adam for all parameters, or Muon for matrices and Adam for the others, see `muon`."""
     beta2: float = 0.999
     """Adam's decay of squared gradients."""
     clip: float = 100.0
@@ -58,18 +60,18 @@ class TrainConfig:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         if min(self.accumulate, self.validate_every + 1, self.save_every + 1) < 1:
             raise ValueError("accumulate must be at least 1, validate_every and save_every at least 0")
-        if self.lr <= 0 or self.clip <= 0:
+        if not (0 < self.lr < math.inf and self.clip > 0):
             raise ValueError(f"lr and clip must be positive, got {self.lr} and {self.clip}")
         if not 0 <= self.beta2 < 1:
             raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
-        if self.decay < 0:
+        if not 0 <= self.decay < math.inf:
             raise ValueError(f"decay must be at least 0, got {self.decay}")
         if self.resume and self.out is None:
             raise ValueError("resume needs out")
 
     def recipe(self) -> dict[str, Json]:
         """What a training that goes on must have in common with the one that was stopped."""
-        names = ["lr", "warmup", "schedule", "beta2", "clip", "decay", "accumulate", "seed", "fresh"]
+        names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "accumulate", "seed", "fresh"]
         names += ["steps"] if self.schedule == "cosine" else []
         return {name: getattr(self, name) for name in names}
 
@@ -89,7 +91,7 @@ class TrainRecord:
     """Queries asked."""
     losses: list[float] = field(default_factory=list)
     """Loss of every step."""
-    validation: list[dict[str, float]] = field(default_factory=list)
+    validation: list[dict[str, int | float]] = field(default_factory=list)
     """Figures of every validation, with its `step`."""
 
     def note(self, batch: Sequence[Episode], tokens: int, loss: float, seconds: float) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from ttabench.stats.estimate import Apart, Estimate, Observed, difference, estimate, single
+from ttabench.stats.clusters import Observed
+from ttabench.stats.estimate import Apart, Estimate, difference, estimate, single
 from ttabench.stats.figures import LARGEST_LOG, MEAN, PERPLEXITY, Figure
 
 Pair = tuple[float, float]
@@ -31,6 +32,10 @@ class Unit(NamedTuple):
     tokens: int
     words: int
     """Words that begin in it."""
+    across: str = ""
+    """See `Observed`."""
+    question: str = ""
+    """See `Observed`."""
 
 
 def aggregate(values: Sequence[float]) -> Estimate:
@@ -73,7 +78,10 @@ class Ratio:
         if not all(math.isfinite(part) for pair in pairs for part in pair):
             return None
         if not self.mean_over_texts:
-            return [Observed(unit.text, pair) for unit, pair in zip(units, pairs, strict=True)]
+            return [
+                Observed(unit.text, pair, across=unit.across, question=unit.question)
+                for unit, pair in zip(units, pairs, strict=True)
+            ]
         sums: dict[str, list[Pair]] = {}
         for unit, pair in zip(units, pairs, strict=True):
             sums.setdefault(unit.text, []).append(pair)
@@ -104,6 +112,7 @@ RATIOS: dict[str, Ratio] = {
     "ppl": Ratio(terms=lambda unit: (unit.nll, unit.tokens)),
     "ppl_unit_mean": Ratio(terms=_unit_mean, exponential=False),
     "ppl_book_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), mean_over_texts=True),
+    "ppl_dialogue_mean": Ratio(terms=lambda unit: (unit.nll, unit.tokens), mean_over_texts=True),
     "ppl_word": Ratio(terms=lambda unit: (unit.nll, unit.words)),
     "answer_nll": Ratio(terms=lambda unit: (unit.nll, unit.tokens), exponential=False),
     "answer_nll_sum": Ratio(terms=lambda unit: (unit.nll, 1.0), exponential=False),
@@ -149,18 +158,25 @@ def paired_difference(kind: Kind | None, sides: Sequence[Sequence[Any]]) -> Apar
 
 
 def pooled(
-    figures: Sequence[tuple[float, float | None, float]], ratio: Ratio | None, *, draws: bool = False
+    figures: Sequence[tuple[float, float | None, float]],
+    ratio: Ratio | None,
+    *,
+    draws: bool = False,
+    fresh: bool = True,
 ) -> tuple[float, float | None]:
-    """One figure from those of independent runs.
+    """One figure from those of runs that differ in their seed, where what their queries add is not kept.
 
-    The value is that of all their queries aggregated at once. The error is that of a mean of independent figures with
-    fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are exponentials:
-    how far the runs lie apart does not enter it. Where a run is one draw, that is all that tells the error.
+    The value is that of all their queries aggregated at once. The error of runs that are independent is that of a mean
+    with fixed weights, sqrt(sum (weight x error)^2) / sum of weights, taken of logarithms where figures are
+    exponentials: how far the runs lie apart does not enter it. Where a run is one draw, that is all that tells the
+    error, unless draws agree by luck. Runs that ask the same have the error of draws and, on top, the mean of their
+    own: too wide, for part of it is in both (`crossing` knows better).
 
     Args:
         figures: (value, standard error, weight) of each run.
         ratio: what kind of figure; None is a plain mean.
         draws: each run is one draw of what varies.
+        fresh: each run has rows of its own; else it may ask what the others ask.
 
     Returns:
         (value, standard error); no error where a run shows none.
@@ -168,13 +184,16 @@ def pooled(
     kind = ratio or Ratio(terms=lambda unit: (unit.nll, unit.tokens), exponential=False)
     total = sum(weight for _, _, weight in figures)
     value = kind.finish(sum(kind.unfinish(each) * weight for each, _, weight in figures) / total)
-    if draws and len(figures) > 1:
+    own = [None if error is None else weight * error / kind.slope(each) / total for each, error, weight in figures]
+    known = [error for error in own if error is not None]
+    if len(figures) > 1 and (draws or not fresh):
         drawn = [
             Observed(str(i), (kind.unfinish(each) * weight, weight)) for i, (each, _, weight) in enumerate(figures)
         ]
         told = estimate(drawn, kind.figure)
-        return value, told.stderr if told else None
-    if any(error is None for _, error, _ in figures):
-        return value, None
-    spread = math.sqrt(sum((weight * (error or 0.0) / kind.slope(each)) ** 2 for each, error, weight in figures))
-    return value, kind.slope(value) * spread / total
+        drawing = told.stderr if told else None
+        if not fresh and drawing is not None and len(known) == len(own):
+            return value, math.hypot(drawing, kind.slope(value) * sum(known))
+        if drawing:
+            return value, drawing
+    return value, kind.slope(value) * math.hypot(*known) if len(known) == len(own) else None

@@ -5,49 +5,35 @@
 
 A figure is a function of summed terms (figures.py): a mean, a ratio, a perplexity, macro-F1. What varies are clusters:
 queries about one document, or asked after one draw of demonstrations, resemble each other, and another document or draw
-is what the next reader meets. With e_c the sum of the pulls of cluster c (of a ratio r: (a_c - r b_c) / sum b), in
-strata s of G_s clusters each, var = sum_s G_s/(G_s - 1) sum_c (e_c - mean_s e)^2: the delta method (Cochran 1977,
-sections 5A and 6.4; Liang and Zeger 1986). Intervals take Student's t with sum_s (G_s - 1) degrees of freedom.
-
-Where every stratum has one cluster only, observations stand for themselves, and the error is too small: nothing tells
-how another cluster would differ. A single cluster of its stratum counts by how far it is from the whole figure.
+is what the next reader meets. Where the same questions are asked under several draws, both vary. With the pulls of
+queries (of a ratio r: (a_c - r b_c) / sum b) the error is that of their sum: the delta method; see `clusters` and
+`crossing`. Intervals take Student's t.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from operator import sub
-from typing import NamedTuple
 
+from ttabench.stats.clusters import Observed, Spread, spread
 from ttabench.stats.figures import LARGEST_LOG, MEAN, Figure
-from ttabench.stats.testing import mcnemar
+from ttabench.stats.testing import mcnemar, unanimous
 
 NORMAL_95 = 1.959963984540054
-MCNEMAR, STUDENT = "McNemar's exact test", "Student's t"
-TESTS = (MCNEMAR, STUDENT)
-"""What a p value is of: the exact test over single queries, or Student's t over what varies."""
+MCNEMAR, STUDENT, SIGN = "McNemar's exact test", "Student's t", "sign test"
+TESTS = (MCNEMAR, STUDENT, SIGN)
+"""What a p value is of: the exact test over single queries; Student's t over what varies; where all that varies differs
+alike, the exact test that as many coins fall alike."""
 ROUNDING = 1e-12
 """Errors below this share of a figure are those of floats."""
 
 
-class Observed(NamedTuple):
-    """What one query, or one scored stretch of text, adds to a figure."""
-
-    cluster: str
-    """Which document, draw or book it is of."""
-    terms: tuple[float, ...]
-    """As many as the figure sums."""
-    stratum: str = ""
-    """Clusters of different strata differ by more than chance: sub-tasks."""
-
-
-def single(cluster: str, value: float, stratum: str = "") -> Observed:
-    """A value of which the figure is the mean."""
-    return Observed(cluster, (value, 1.0), stratum)
+def single(cluster: str, value: float, stratum: str = "", *, across: str = "", question: str = "") -> Observed:
+    """A value of which the figure is the mean; see `Observed`."""
+    return Observed(cluster, (value, 1.0), stratum, across, question)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +44,7 @@ class Estimate:
     n: int
     """Observations."""
     units: int
-    """Clusters, or observations where every stratum has one cluster."""
+    """Clusters, or questions where every stratum has one cluster."""
     stderr: float | None
     ci_low: float | None
     ci_high: float | None
@@ -76,10 +62,14 @@ class Apart:
     ci_high: float | None = None
     p: float | None = None
     stderr: float | None = None
-    freedom: int | None = None
+    freedom: float | None = None
     """Degrees of freedom of the test; None where it has none."""
     test: str = ""
     """What p is of: one of `TESTS`; empty where there is none."""
+    across: int = 0
+    """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
+    shares: tuple[float, float] = (1.0, 0.0)
+    """How much of the variance clusters show by themselves, and what else varies."""
 
 
 def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool = False) -> Estimate | None:
@@ -97,19 +87,18 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool
         return None
     value, weight = math.exp(inner) if figure.exponential else inner, figure.weight(sums, len(observed))
     pull = figure.pull(sums)
-    found = _spread(_clustered(observed, [pull(each.terms) for each in observed]))
+    found = spread(observed, [pull(each.terms) for each in observed], _weights(observed, figure))
     if found is None:
         return Estimate(mean=value, n=len(observed), units=1, stderr=None, ci_low=None, ci_high=None, weight=weight)
-    spread, freedom, units = found
     if share:
-        low, high = _share(inner, spread, (units, len(observed)), freedom)
+        low, high = _share(inner, found, len(observed))
     else:
-        half = student(freedom) * spread
+        half = student(found.freedom) * found.error
         low, high = max(figure.least, inner - half), min(figure.most, inner + half)
     ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if figure.exponential else (low, high)
     slope = value if figure.exponential else 1.0
-    return Estimate(mean=value, n=len(observed), units=units, stderr=slope * spread, ci_low=ends[0], ci_high=ends[1],
-                    weight=weight)  # fmt: skip
+    return Estimate(mean=value, n=len(observed), units=found.units, stderr=slope * found.error, ci_low=ends[0],
+                    ci_high=ends[1], weight=weight)  # fmt: skip
 
 
 def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figure = MEAN) -> Apart | None:
@@ -123,19 +112,21 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
     if plain:  # exact where values are
         value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
     pulls = map(sub, _pulls(left, ours, one, figure), _pulls(right, theirs, other, figure))
-    spread = _spread(_clustered(left, list(pulls)))
-    if spread is None:
+    found = spread(left, list(pulls), _weights(left, figure))
+    if found is None:
         return Apart(value=value, units=1)
-    error, freedom, units = spread
     shares = plain and {each.terms[0] for each in (*left, *right)} <= {0, 1}
-    if shares and units == len(left):
+    if shares and found.independent:
         return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
-    if error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how another would differ
-        return Apart(value=value, units=units, p=1.0 if abs(value) <= ROUNDING else None)
-    most = 1.0 if shares else figure.most - figure.least
-    low, high = (max(-most, min(most, value + sign * student(freedom) * error)) for sign in (-1, 1))
-    p = _two_sided(value / error, freedom)
-    return Apart(value=value, units=units, ci_low=low, ci_high=high, p=p, stderr=error, freedom=freedom, test=STUDENT)
+    if found.error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how far another would differ
+        alike = min(found.units, found.across or found.units)
+        none = abs(value) <= ROUNDING
+        return Apart(value=value, units=found.units, p=1.0 if none else unanimous(alike), test="" if none else SIGN)
+    most, half = 1.0 if shares else figure.most - figure.least, student(found.freedom) * found.error
+    low, high = (max(-most, min(most, value + end)) for end in (-half, half))
+    p = _two_sided(value / found.error, found.freedom)
+    return Apart(value=value, units=found.units, ci_low=low, ci_high=high, p=p, stderr=found.error,
+                 freedom=found.freedom, test=STUDENT, across=found.across, shares=found.shares)  # fmt: skip
 
 
 def _of_shares(value: float, signs: Sequence[int]) -> Apart:
@@ -170,56 +161,33 @@ def _pulls(observed: Sequence[Observed], sums: tuple[float, ...], value: float, 
     return [value * pull(each.terms) for each in observed]
 
 
-def _clustered(observed: Sequence[Observed], pulls: Sequence[float]) -> dict[str, list[float]]:
-    """Pulls summed by cluster, in strata; those of observations where every stratum has one cluster."""
-    sums: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (cluster, _, stratum), pull in zip(observed, pulls, strict=True):
-        sums[stratum][cluster].append(pull)
-    if all(len(clusters) == 1 for clusters in sums.values()):
-        return {name: next(iter(clusters.values())) for name, clusters in sums.items()}
-    return {name: [math.fsum(own) for own in clusters.values()] for name, clusters in sums.items()}
-
-
-def _spread(strata: Mapping[str, list[float]]) -> tuple[float, int, int] | None:
-    """(standard error of the sum, degrees of freedom, clusters); None for a single one."""
-    freedom = sum(len(values) - 1 for values in strata.values())
-    if not freedom and len(strata) > 1:  # one of each: as if they were of one stratum
-        return _spread({"": [values[0] for values in strata.values()]})
-    if not freedom:
-        return None
-    variance = 0.0
-    for values in strata.values():
-        mean, count = math.fsum(values) / len(values), len(values)
-        if count == 1:  # how far it is from all of them
-            variance += mean**2
-        else:
-            variance += count / (count - 1) * math.fsum((value - mean) ** 2 for value in values)
-    return math.sqrt(variance), freedom, sum(map(len, strata.values()))
+def _weights(observed: Sequence[Observed], figure: Figure) -> list[float]:
+    """What the figure is a mean over."""
+    return [each.terms[-1] if figure.weighs else 1.0 for each in observed]
 
 
 @cache
-def student(freedom: int) -> float:
+def student(freedom: float) -> float:
     """The 97.5 % quantile of Student's t."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 0.975))
 
 
-def _two_sided(t: float, freedom: int) -> float:
+def _two_sided(t: float, freedom: float) -> float:
     from scipy.special import stdtr
 
     return 2 * float(stdtr(freedom, -abs(t)))
 
 
-def _share(share: float, spread: float, counts: tuple[int, int], freedom: int) -> tuple[float, float]:
+def _share(share: float, found: Spread, n: int) -> tuple[float, float]:
     """Wilson's, with as many trials as would give this error, and no more than there are observations."""
-    units, n = counts
-    if units == n:
+    if found.independent:
         return wilson(share, n)
-    trials = float(units)
+    trials = found.trials
     if 0 < share < 1:
-        trials = min(n, share * (1 - share) / spread**2 * units / (units - 1)) if spread > 0 else n
-    return wilson(share, trials, student(freedom))
+        trials = min(n, share * (1 - share) / found.error**2 * trials / (trials - 1)) if found.error else n
+    return wilson(share, trials, student(found.freedom))
 
 
 def wilson(share: float, n: float, quantile: float = NORMAL_95) -> tuple[float, float]:

@@ -46,8 +46,13 @@ def token_f1(prediction: str, gold: str) -> float:
     return 2 * shared / (len(predicted) + len(wanted))
 
 
-def rouge(name: str) -> Callable[[str, Ask], float]:
-    """ROUGE of a prediction and the target (Lin 2004), by Google's `rouge_score`."""
+def rouge(name: str, part: str = "fmeasure") -> Callable[[str, Ask], float]:
+    """ROUGE of a prediction and the target (Lin 2004), by Google's `rouge_score`.
+
+    Args:
+        name: "rouge1" or "rougeL".
+        part: "fmeasure", "recall" or "precision".
+    """
 
     @cache
     def scorer() -> Any:
@@ -55,7 +60,7 @@ def rouge(name: str) -> Callable[[str, Ask], float]:
 
         return RougeScorer([name])
 
-    return lambda prediction, ask: float(scorer().score(_target(ask), prediction)[name].fmeasure)
+    return lambda prediction, ask: float(getattr(scorer().score(_target(ask), prediction)[name], part))
 
 
 def _target(ask: Ask) -> str:
@@ -151,6 +156,7 @@ PERPLEXITIES = {
     "ppl": "perplexity: exp of the mean negative log-likelihood of all tokens",
     "ppl_unit_mean": "mean of the perplexities of the strides, by their tokens (Temp-LoRA's figure); never under ppl",
     "ppl_book_mean": "mean of the perplexities of the texts, each counting alike",
+    "ppl_dialogue_mean": "the same of dialogues: short turns weigh as much as long ones",
     "ppl_word": "exp of the negative log-likelihood a word: comparable between tokenizers",
 }
 LIKELIHOODS = {
@@ -192,7 +198,7 @@ METRICS: dict[str, Metric] = {
         ),
         Metric(
             name="macro_f1",
-            summary="mean F1 of the labels, each counting alike",
+            summary="mean F1 of the labels that are right or chosen somewhere, each counting alike",
             corpus=CORPORA["macro_f1"],
         ),
         *(
@@ -200,6 +206,11 @@ METRICS: dict[str, Metric] = {
             for name, summary in NUMBERS.items()
         ),
         *(Metric(name=name, summary=told, function=rouge(name)) for name, told in ROUGES.items()),
+        Metric(
+            name="rougeL_recall",
+            summary="ROUGE-L recall: the share of the target's words, in their order, that the answer has",
+            function=rouge("rougeL", "recall"),
+        ),
         Metric(
             name="acc",
             summary="the right option has the largest summed log-probability",

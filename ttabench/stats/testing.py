@@ -3,15 +3,19 @@
 mcnemar(12, 3)                      0.0352: of 15 queries that changed, 12 changed for the better
 holm([0.01, 0.04, None])            [0.02, 0.04, None]
 detectable(0.02, None)              0.056: a true difference of 5.6 points is found 80 times in 100
+needed(0.03, 0.02, None, 32)        112: of as many questions a difference of 3 points is found 80 times in 100
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 LEVEL = 0.05
 """Below it a difference is called beyond chance."""
 POWER = 0.8
+MOST = 1024
+"""So many times the units are not in reach."""
 
 
 def mcnemar(won: int, lost: int) -> float:
@@ -20,6 +24,11 @@ def mcnemar(won: int, lost: int) -> float:
 
     changed = won + lost
     return min(1.0, 2 * float(bdtr(min(won, lost), changed, 0.5))) if changed else 1.0
+
+
+def unanimous(units: int) -> float:
+    """Two-sided p of a sign test where all units differ in the same direction: as many coins fall alike."""
+    return min(1.0, 2.0 ** (1 - units))
 
 
 def holm(found: Sequence[float | None], family: int = 0) -> list[float | None]:
@@ -39,16 +48,48 @@ def holm(found: Sequence[float | None], family: int = 0) -> list[float | None]:
     return adjusted
 
 
-def detectable(stderr: float, freedom: int | None) -> float:
-    """The smallest true difference that a test at 5 % finds four times in five, by its standard error.
+def detectable(stderr: float, freedom: float | None, level: float = LEVEL) -> float:
+    """The smallest true difference that a test finds four times in five, by its standard error.
 
     Args:
         stderr: of the paired difference.
         freedom: degrees of freedom of Student's t; None takes the normal distribution.
+        level: of the test, two-sided.
     """
     from scipy.special import ndtri, stdtrit
 
-    two_sided, power = 1 - LEVEL / 2, POWER
+    two_sided, power = 1 - level / 2, POWER
     if freedom is None:
         return stderr * float(ndtri(two_sided) + ndtri(power))
     return stderr * float(stdtrit(freedom, two_sided) + stdtrit(freedom, power))
+
+
+def needed(
+    value: float, stderr: float, freedom: float | None, units: int, *, level: float = LEVEL, fixed: float = 0.0
+) -> int | None:
+    """How many units would let a true difference of this size be found four times in five; None beyond `MOST` times.
+
+    The variance falls with the units, and the degrees of freedom grow with them.
+
+    Args:
+        value: the difference.
+        stderr: of the paired difference.
+        freedom: degrees of freedom of Student's t; None takes the normal distribution.
+        units: documents, draws or questions there are now.
+        level: of the test, two-sided: 5 % over the size of the family it belongs to.
+        fixed: the share of the variance that stays, for other things vary, too.
+    """
+
+    def found(times: float) -> bool:
+        more = None if freedom is None else freedom * times
+        return detectable(stderr * math.sqrt((1 - fixed) / times + fixed), more, level) <= abs(value)
+
+    low, high = 0.0, 1.0
+    while not found(high):
+        low, high = high, 2 * high
+        if high > MOST:
+            return None
+    while high - low > 0.001 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if found(middle) else (middle, high)
+    return math.ceil(units * high)

@@ -3,9 +3,9 @@
     CORPORA["macro_f1"].observed([Written("d1", "sports", "sports"), Written("d2", "sports", "politics")])
     two observations, of (both, answered, right) for the labels politics and sports; macro-F1 is (0 + 0.667) / 2
 
-Labels are compared without case and surrounding blanks. An answer without a number counts as the one that is furthest
-from the right one of the smallest and the largest right ones, as in LaMP's own evaluation (arXiv 2304.11406), where
-these are 1 and 5.
+Labels are the right ones and the options that were chosen, compared without case and surrounding blanks. An answer
+without a number counts as the one that is furthest from the right one of the smallest and the largest right ones, as in
+LaMP's own evaluation (arXiv 2304.11406), where these are 1 and 5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from ttabench.core.errors import UserError
-from ttabench.stats.estimate import Observed
+from ttabench.stats.clusters import Observed
 from ttabench.stats.figures import DISTANCE, MACRO_F1, ROOT_MEAN_SQUARE, Figure
 
 NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?|\.\d+)")
@@ -33,6 +33,10 @@ class Written(NamedTuple):
     prediction: str
     target: str
     stratum: str = ""
+    across: str = ""
+    question: str = ""
+    chosen: bool = False
+    """The answer is one of given options, and so a label of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +50,17 @@ class Corpus:
     def observed(self, values: Sequence[Written]) -> list[Observed]:
         """What each answer adds."""
         terms = self.terms(values)
-        return [Observed(each.cluster, own, each.stratum) for each, own in zip(values, terms, strict=True)]
+        return [
+            Observed(each.cluster, own, each.stratum, each.across, each.question)
+            for each, own in zip(values, terms, strict=True)
+        ]
 
 
 def _labelled(values: Sequence[Written]) -> Terms:
-    """(both, answered, right) of every right label, in order; an answer that is none of them counts for none."""
+    """(both, answered, right) of every label, in order; what is written and is none of the right ones is no label."""
     pairs = [(_label(each.prediction), _label(each.target)) for each in values]
-    labels = sorted({target for _, target in pairs})
+    chosen = {given for (given, _), each in zip(pairs, values, strict=True) if each.chosen}
+    labels = sorted(chosen | {target for _, target in pairs})
     return [
         tuple(float(x) for label in labels for x in (given == right == label, given == label, right == label))
         for given, right in pairs

@@ -1,21 +1,30 @@
 """What varies from one reader to the next, and so what a figure's error is over: the `unit` of a task's card.
 
-query       every query by itself
-document    queries about one document resemble each other
-draw        all queries of a sub-task are asked after the demonstrations of one draw; a run is one draw
-book        strides of one text resemble each other
+query         every query by itself
+document      queries about one document resemble each other
+draw          all queries of a sub-task are asked after the demonstrations of one draw; a run is one draw
+book          strides of one text resemble each other
+conversation  queries about one conversation, and its turns, resemble each other
+dialogue      turns of one dialogue resemble each other
+user          queries of one user resemble each other, those after more of a profile too
+
+Published questions and documents stand in several draws: then both vary (`crossing`). Every seed of the miniature world
+is a world of its own, with other questions and documents.
 """
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-Varying: TypeAlias = Literal["query", "document", "draw", "book"]
+Varying: TypeAlias = Literal["query", "document", "draw", "book", "conversation", "dialogue", "user"]
+EPISODES: tuple[Varying, ...] = ("book", "conversation", "dialogue", "user")
+"""An episode is one of these."""
 OF_READERS: dict[str, Varying] = {
     "qa_stream": "document",
     "demonstrations": "draw",
     "metaicl": "draw",
     "book": "book",
+    "sessions": "conversation",
 }
 """By reader, of records that do not say it: those of earlier versions."""
 
@@ -27,17 +36,37 @@ def unit_of(task: dict[str, object]) -> Varying:
     return told  # type: ignore[return-value]
 
 
-def cluster(unit: Varying, seed: int | str, episode: str, key: str, source_key: str = "") -> str:
-    """Which of them a query belongs to.
+class Draw(NamedTuple):
+    """A run as one of several that differ in their seed."""
+
+    unit: Varying
+    """What varies."""
+    seed: int
+    fresh: bool
+    """Whether every seed has rows of its own; published rows are the same, and their order or demonstrations differ."""
+
+
+class Origin(NamedTuple):
+    """Where a query stands among what varies, see `clusters.Observed`."""
+
+    cluster: str
+    across: str
+    question: str
+
+
+def origin(draw: Draw, episode: str, key: str, source_key: str = "", question: str = "") -> Origin:
+    """Of a query.
 
     Args:
-        unit: what varies.
-        seed: of the run; "" where the rows are the same under every seed, and only their order differs.
+        draw: of its run.
         episode: of the query.
         key: of the query.
         source_key: of the document that it is about, "" where that is not known.
+        question: what is the same wherever the same is asked, with the same right answers; by default the key.
     """
-    if unit == "draw":
-        return str(seed)
-    inside = {"query": key, "document": source_key or key, "book": episode}[unit]
-    return f"{seed} {episode} {inside}" if seed != "" else inside
+    seed, world = str(draw.seed), f"{draw.seed} {episode} " if draw.fresh else ""
+    asked = world + (question or key)
+    if draw.unit == "draw":
+        return Origin(seed, asked, asked)
+    inside = episode if draw.unit in EPISODES else (draw.unit == "document" and source_key) or key
+    return Origin(world + inside, seed, asked)

@@ -38,7 +38,7 @@ class _Eviction:
 
 def _parts(settings: ReadingSettings, shape: Shape, work: Workload, chunk: int | None) -> list[int]:
     """Tokens of the parts after which something is evicted, as `EvictingMethod` cuts them."""
-    first, *others = [work.tokens] if settings.join else work.pieces
+    first, *others = work.runs if settings.join else work.pieces
     parts = []
     for text in (first + shape.starts, *others):
         count = 1 if chunk is None else -(-text // chunk)
@@ -132,9 +132,11 @@ def h2o(settings: H2OSettings, shape: Shape, work: Workload) -> Cost:
     flops = shape.forward(prompt, kept) + _watched(shape, prompt, kept)
     most = budget(sum(parts) + prompt)
     slots, one = min(kept + prompt, most), replace(shape, dense=False)
-    for _ in range(work.new_tokens - 1):
-        flops += one.forward(1, slots) + _watched(one, 1, slots)
-        slots = min(slots + 1, most)
+    growing = min(max(0, most - slots), work.new_tokens - 1)
+    for held in range(slots, slots + growing):
+        flops += one.forward(1, held) + _watched(one, 1, held)
+    slots += growing
+    flops += (work.new_tokens - 1 - growing) * (one.forward(1, slots) + _watched(one, 1, slots))
     peak = max(kept + prompt, min(slots + 1, kept + work.asked))
     return replace(cost, ask_slots=peak, ask_flops=flops + shape.head(work.new_tokens))
 

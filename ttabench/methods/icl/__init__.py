@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttabench.methods.icl.cost import cost
+from ttabench.methods.icl.cost import cost, most
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.spec import MethodSpec
 
@@ -13,5 +13,6 @@ ICL = MethodSpec(
     Settings=InContextSettings,
     growth="linear",
     cost=cost,
+    most=most,
 )
 METHODS = (ICL,)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book, read_again
 from ttabench.cost.shape import Shape
-from ttabench.methods.icl.settings import RESERVE, InContextSettings
+from ttabench.methods.icl.settings import InContextSettings
 
 
 def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
@@ -15,8 +15,8 @@ def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
     if not work.pieces:
         return closed_book(shape, work)
     tokens, limit = work.tokens, settings.max_tokens
-    if limit is None and settings.truncate != "error" and shape.positions is not None:
-        limit = max(1, shape.positions - RESERVE)
+    if settings.truncate != "error" and shape.positions is not None:
+        limit = settings.limit(shape.positions)
     tokens = tokens if limit is None else min(tokens, limit)
     slots = shape.starts + tokens
     floats, size = shape.slot_floats * slots, shape.cache_bytes(slots, work.value_bytes) + INTEGER
@@ -32,3 +32,8 @@ def cost(settings: InContextSettings, shape: Shape, work: Workload) -> Cost:
         ask_flops=answer(shape, work, slots, begun=True),
         positions=slots + work.asked,
     )
+
+
+def most(settings: InContextSettings, positions: int) -> int | None:
+    """Tokens of context beyond which `truncate=error` refuses."""
+    return settings.limit(positions) if settings.truncate == "error" else None

@@ -23,7 +23,7 @@ from ttabench.lm.patching import read
 from ttabench.lm.tokens import new_ids, pad
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl import ICL
-from ttabench.methods.icl.settings import RESERVE, InContextSettings
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.parts.newest import appended, window_of
 
@@ -35,7 +35,7 @@ class InContext(BaseMethod[InContextSettings]):
 
     def __init__(self, lm: LM, settings: InContextSettings) -> None:
         super().__init__(lm, settings)
-        self.limit = settings.max_tokens or max(1, lm.max_positions - RESERVE)
+        self.limit = settings.limit(lm.max_positions)
 
     def begin(self, rows: int) -> State:
         """Nothing read."""

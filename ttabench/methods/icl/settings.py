@@ -22,3 +22,7 @@ class InContextSettings:
 
     def __post_init__(self) -> None:
         at_least(1, max_tokens=self.max_tokens)
+
+    def limit(self, positions: int) -> int:
+        """Context tokens that may stand in the window of a model of so many positions."""
+        return self.max_tokens or max(1, positions - RESERVE)

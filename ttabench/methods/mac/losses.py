@@ -120,7 +120,8 @@ class Objective:
         s = self.mac.settings
         assert documents, "MAC trains on episodes with documents"
         if s.lite == "released":
-            return set(range(max(1, int((1 - s.backprop_dropout) * documents))))
+            share = round(1 - s.backprop_dropout, 9)  # 1 - 0.8 falls just short of 0.2, and 10 documents of 2
+            return set(range(max(1, int(share * documents))))
         count = max(1, round((1 - s.backprop_dropout) * documents))
         return set(torch.randperm(documents)[:count].tolist()) if count < documents else set(range(documents))
 

@@ -18,9 +18,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, T5Config, T5Model
 
+from ttabench.core.bounds import refuse_long
 from ttabench.core.environment import offline_if_unreachable, quiet_loading
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.lm.finite import first_not_finite
+from ttabench.lm.model_files import check
 from ttabench.lm.texts import backend
 from ttabench.lm.tokens import pad
 
@@ -90,6 +92,7 @@ def _stored_config(name: str) -> T5Config:
         raise UnknownName("T5", name, [*PUBLISHED, f"{SCRATCH}WIDTH,LAYERS,HEADS,FF"])
     if not local:
         offline_if_unreachable()
+    check(name)
     try:
         found = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
     except Exception:  # a damaged file raises whatever the libraries stumble over
@@ -110,6 +113,7 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
     hub_id = f"google-t5/{name}" if name in PUBLISHED else name
     if not (local := Path(hub_id).is_dir()):
         offline_if_unreachable()
+    check(hub_id)
     try:
         with quiet_loading():
             model, report = T5Model.from_pretrained(
@@ -191,6 +195,7 @@ class T5Text:
         hub_id = f"google-t5/{name}" if name in PUBLISHED else name
         if not (local := Path(hub_id).is_dir()):
             offline_if_unreachable()
+        check(hub_id)
         try:
             tokenizer = AutoTokenizer.from_pretrained(hub_id, local_files_only=local, trust_remote_code=False)
         except Exception:  # a damaged file raises whatever the libraries stumble over
@@ -210,6 +215,7 @@ class T5Text:
             max_tokens: the limit, end token included.
             keep: which side survives a cut: documents keep their start, questions their end.
         """
+        refuse_long(texts)
         encoded = self._texts.encode_batch(list(texts), add_special_tokens=False)
         rows = [list(row.ids) for row in encoded]
         room = max_tokens - 1

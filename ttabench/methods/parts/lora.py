@@ -38,12 +38,13 @@ def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
     return [name for name in named if not targets or name.rpartition(".")[2] in targets]
 
 
-def started(lm: LM, shape: LoraShape) -> dict[str, tuple[Tensor, Tensor]]:
-    """Fresh factors by linear map: A [R, I] drawn from the seed, B [O, R] zero; float32."""
+def started(lm: LM, shape: LoraShape, names: Sequence[str] | None = None) -> dict[str, tuple[Tensor, Tensor]]:
+    """Fresh factors by linear map: A [R, I] drawn from the seed, B [O, R] zero; float32. `names`: of the maps, in place
+    of those that the shape names."""
     factors = {}
     with torch.random.fork_rng():
         torch.manual_seed(shape.seed)
-        for name in target_names(lm, shape.targets):
+        for name in target_names(lm, shape.targets) if names is None else names:
             features_in, features_out = lm.linear_shape(name)
             a_RI = torch.empty(shape.rank, features_in)
             nn.init.kaiming_uniform_(a_RI, a=math.sqrt(5))

@@ -109,7 +109,7 @@ def _whole(mapper: _Mapper, work: Workload) -> Cost:
         ask_slots=held + bare.ask_slots,
         adapt_flops=flops,
         ask_flops=bare.ask_flops + token * (shape.starts + work.asked),
-        positions=max(read, bare.positions),
+        positions=max(shape.starts + (work.tokens if keeps else max(work.runs)), bare.positions),
     )
 
 

@@ -147,8 +147,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
 
     def _merged(self, name: str, delta: LowRank) -> Dense:
         """The delta as a matrix, in the layout of the map's own weight."""
-        change_OI = delta.b_BOR[0] @ delta.a_BRI[0]
-        return Dense(change_OI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_OI.T)
+        change_BOI = delta.b_BOR @ delta.a_BRI
+        return Dense(change_BOI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_BOI.mT)
 
     # everything into the weights
 

@@ -1,0 +1,35 @@
+"""`ttabench train`: what it says of a short training, and what it leaves where it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MAC, Command, one_line
+from ttabench.methods.mac.settings import RECIPES
+from ttabench.methods.recipe import Recipe
+
+
+def test_fewer_steps_than_the_recipe_has_are_said(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    words = ["train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--documents", 2]
+    short = ttabench(*words, "--steps", 2, "--out", tmp_path / "short")
+    assert "Note: 2 steps of the 3,000 of its recipe: too few to judge the method by." in short.err.splitlines()
+    assert ttabench(*words, "--steps", 2, "--out", tmp_path / "short", "--quiet").err == ""
+
+
+def test_as_many_steps_as_the_recipe_has_are_not(
+    ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECIPES, "nano", Recipe(steps=2, documents=(2,)))  # type: ignore[arg-type]
+    done = ttabench(
+        "train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", tmp_path / "out"
+    )
+    assert done.code == 0
+    assert "too few" not in done.err
+
+
+def test_a_method_without_parameters_leaves_no_folder(ttabench: Command, tmp_path: Path) -> None:
+    refused = ttabench("train", "--method", "icl", "--out", tmp_path / "out")
+    assert one_line(refused) == "Error: Method icl has no parameters to train. Choose a trainable method."
+    assert not (tmp_path / "out").exists()

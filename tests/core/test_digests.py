@@ -1,0 +1,170 @@
+"""Digests are of every byte; those of large files are remembered, and never wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ttabench.core import digests, remembered
+from ttabench.core.digests import LARGE, digest
+
+SIZE = 100 * 10**6
+LONG_AGO = time.time() - 1000
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("TTABENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "digests"
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A file of 100 MB that takes no room."""
+    file = tmp_path / "model.gguf"
+    with file.open("wb") as handle:
+        handle.truncate(SIZE)
+    assert SIZE > LARGE
+    return file
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that were just written count as old."""
+    monkeypatch.setattr(remembered, "SETTLED", -60.0)
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every file that is hashed from here on."""
+    found: list[Path] = []
+    original = digests._of_content
+
+    def reading(file: Path) -> str:
+        found.append(file)
+        return original(file)
+
+    monkeypatch.setattr(digests, "_of_content", reading)
+    return found
+
+
+def put(file: Path, place: int, byte: bytes = b"x") -> None:
+    with file.open("r+b") as handle:
+        handle.seek(place)
+        handle.write(byte)
+
+
+@pytest.mark.parametrize("place", [0, SIZE // 2, SIZE - 1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("inside", [False, True], ids=["file", "folder"])
+def test_every_byte_of_a_large_file_counts(large: Path, place: int, inside: bool) -> None:
+    what = large.parent if inside else large
+    before = digest(what)
+    put(large, place)
+    assert digest(what) != before
+    put(large, place, b"\0")
+    assert digest(what) == before, "what it holds decides, not when it was written"
+
+
+def test_a_large_file_is_read_once(large: Path, settled: None, readings: list[Path]) -> None:
+    assert digest(large) == digest(large)
+    assert readings == [large]
+
+
+def test_a_file_that_changed_lately_is_never_remembered(large: Path, cache: Path, readings: list[Path]) -> None:
+    """Written again within a tick of the clock it would look as before."""
+    before = digest(large)
+    assert not cache.exists()
+    seen = large.stat()
+    put(large, SIZE // 2)
+    os.utime(large, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert digest(large) != before
+    assert len(readings) == 2
+
+
+def old(file: Path) -> None:
+    os.utime(file, (LONG_AGO, LONG_AGO))
+
+
+def swapped(file: Path) -> None:
+    """Another file of its size and time has taken its place, as with a copy that keeps times."""
+    other = file.with_name("other")
+    other.write_bytes(b"x" * SIZE)
+    old(other)
+    other.replace(file)
+
+
+def rewritten(file: Path) -> None:
+    """It was changed in place and given its old time again."""
+    put(file, SIZE // 2)
+    old(file)
+
+
+@pytest.mark.parametrize("change", [swapped, rewritten], ids=lambda each: each.__name__)
+def test_a_file_of_the_same_size_and_time_is_read_again(
+    large: Path, settled: None, change: Callable[[Path], None]
+) -> None:
+    old(large)
+    before = digest(large)
+    change(large)
+    assert large.stat().st_mtime == LONG_AGO
+    assert digest(large) != before
+
+
+def broken(entry: Path) -> None:
+    entry.write_bytes(b"\x80\x04}q.")
+
+
+def halved(entry: Path) -> None:
+    entry.write_text(entry.read_text()[:40])
+
+
+def of_another_kind(entry: Path) -> None:
+    entry.write_text(json.dumps({"file": json.loads(entry.read_text())["file"], "digest": 7}))
+
+
+def of_another_file(entry: Path) -> None:
+    content = json.loads(entry.read_text())
+    entry.write_text(json.dumps({"file": ["00", *content["file"][1:]], "digest": "0" * 64}))
+
+
+def a_folder(entry: Path) -> None:
+    entry.unlink()
+    entry.mkdir()
+
+
+@pytest.mark.parametrize(
+    "damage", [broken, halved, of_another_kind, of_another_file, a_folder], ids=lambda d: d.__name__
+)
+def test_a_damaged_cache_costs_time_alone(
+    large: Path, settled: None, cache: Path, readings: list[Path], damage: Callable[[Path], None]
+) -> None:
+    before = digest(large)
+    (entry,) = cache.iterdir()
+    damage(entry)
+    assert digest(large) == before
+    assert len(readings) == 2
+
+
+def test_a_cache_that_cannot_be_written_costs_time_alone(large: Path, settled: None, cache: Path) -> None:
+    before = digest(large)
+    for entry in cache.iterdir():
+        entry.unlink()
+    cache.rmdir()
+    cache.write_text("a file where the folder would be")
+    assert digest(large) == before
+    put(large, SIZE // 2)
+    assert digest(large) != before
+
+
+def test_small_files_are_not_remembered(tmp_path: Path, settled: None, cache: Path) -> None:
+    (tmp_path / "small").write_text("1")
+    before = digest(tmp_path / "small")
+    (tmp_path / "small").write_text("2")
+    assert digest(tmp_path / "small") != before
+    assert not cache.exists()

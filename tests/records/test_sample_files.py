@@ -1,0 +1,182 @@
+"""Samples belong to their record: those of another run, fewer of them or changed ones are refused in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tests.places import ROOT
+from tests.records.test_records import record, sample, store_samples
+from ttabench.core.errors import UserError
+from ttabench.records.packed import ALL_SAMPLES_FILE, SCORES_FILE
+from ttabench.records.packing import pack
+from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
+from ttabench.records.score_digests import changed_column, column_digest, digests_of
+from ttabench.records.scores import digest_of
+from ttabench.report.finding import runs_in
+
+COLUMNS = ("key", "f1", "logprobs", "answers")
+ROWS = [sample(key, value=value).flat() for key, value in (("a", 0.1 + 0.2), ("b", 1.0))]
+Columns: TypeAlias = dict[str, list[Any]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "0123456789ab"
+    folder.mkdir()
+    save_record(record(), folder)
+    store_samples(folder, ROWS)
+    return folder
+
+
+def changed(run: Path, change: Callable[[Columns], object]) -> None:
+    columns = parquet.read_table(run / SAMPLES_FILE).to_pydict()
+    change(columns)
+    parquet.write_table(pa.table(columns), run / SAMPLES_FILE)
+
+
+def without_digests(run: Path) -> None:
+    save_record(load_record(run).model_copy(update={"sample_digests": {}}), run)
+
+
+def test_a_run_reads_its_own_samples_in_a_folder_and_packed(run: Path) -> None:
+    own = read_samples(run, COLUMNS, load_record(run))
+    assert own == {name: [row[name] for row in ROWS] for name in COLUMNS}
+    pack(run.parent)
+    assert not run.exists()
+    assert read_samples(run, COLUMNS, load_record(run)) == own
+
+
+def test_samples_of_another_run_are_refused_even_where_they_are_as_many(run: Path) -> None:
+    other = run.with_name("ba9876543210")
+    other.mkdir()
+    save_record(record(other.name), other)
+    store_samples(other, [{**row, "f1": 1.0} for row in ROWS])
+    (run / SAMPLES_FILE).write_bytes((other / SAMPLES_FILE).read_bytes())
+    with pytest.raises(UserError, match=r"run 0123456789ab .* not those of its record: the column f1 has other values"):
+        read_samples(run, COLUMNS, load_record(run))
+    assert read_samples(run, ("key",), load_record(run)) == {"key": ["a", "b"]}, "that column is what it was"
+    assert read_samples(other, COLUMNS, load_record(other))["f1"] == [1.0, 1.0]
+
+
+def test_a_packed_suite_is_held_against_its_records_too(run: Path) -> None:
+    pack(run.parent)
+    file = run.parent / ALL_SAMPLES_FILE
+    columns = parquet.read_table(file).to_pydict()
+    parquet.write_table(pa.table({**columns, "f1": [0.0, 1.0]}), file)
+    with pytest.raises(UserError, match="the column f1 has other values"):
+        read_samples(run, COLUMNS, load_record(run))
+
+
+@pytest.mark.parametrize("name", sorted(ROWS[0].keys() - {"ask_cpu_ms"}))
+def test_one_other_value_in_any_column_is_seen(run: Path, name: str) -> None:
+    other = {
+        str: lambda text: text + "x",
+        list: lambda values: [*values, *values] or [1.0],
+        bool: lambda told: not told,
+    }
+
+    def change(columns: Columns) -> None:
+        last = columns[name][-1]
+        columns[name] = [columns[name][0], other.get(type(last), lambda number: number + 1)(last)]
+
+    assert name in read_samples(run, record=load_record(run))
+    changed(run, change)
+    with pytest.raises(UserError, match=f"the column {name} has other values"):
+        read_samples(run, record=load_record(run))
+
+
+def test_the_order_of_samples_counts(run: Path) -> None:
+    changed(run, lambda columns: [values.reverse() for values in columns.values()])
+    with pytest.raises(UserError, match="has other values"):
+        read_samples(run, COLUMNS, load_record(run))
+
+
+@pytest.mark.parametrize("digests", [True, False], ids=["recorded", "of an older version"])
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda c: [values.pop() for values in c.values()], "1 rows for 2 queries"),
+        (lambda c: c.update(f1=[math.nan, 1.0]), "values that are not finite"),
+        (lambda c: c.update(f1=["1", "1"]), "what is no number"),
+        (lambda c: c.update(logprobs=[[-math.inf], [-1.0]]), "values that are not finite"),
+        (lambda c: c.update(logprobs=[-1.0, -1.0]), "what is no list"),
+        (lambda c: c.update(tokens=[["two"], ["three"]]), "what is no number"),
+        (lambda c: c.update(key=[1, 2]), "what is no text"),
+        (lambda c: c.update(answers=[[1], [2]]), "what is no text"),
+    ],
+)  # fmt: skip
+def test_damage_is_seen_with_and_without_digests(
+    run: Path, change: Callable[[Columns], object], wrong: str, digests: bool
+) -> None:
+    if not digests:
+        without_digests(run)
+    assert len(read_samples(run, record=load_record(run))["key"]) == 2
+    changed(run, change)
+    with pytest.raises(UserError) as caught:
+        read_samples(run, record=load_record(run))
+    assert wrong in str(caught.value) or (digests and "other values" in str(caught.value))
+    assert "0123456789ab" in str(caught.value)
+
+
+@pytest.mark.parametrize("packing", [False, True], ids=["folder", "packed"])
+@pytest.mark.parametrize("digests", [True, False], ids=["recorded", "of an older version"])
+def test_a_column_that_is_missing_or_there_twice(run: Path, digests: bool, packing: bool) -> None:
+    if not digests:
+        without_digests(run)
+    if packing:
+        pack(run.parent)
+    file = run.parent / ALL_SAMPLES_FILE if packing else run / SAMPLES_FILE
+    whole = parquet.read_table(file)
+    parquet.write_table(whole.append_column("f1", whole["f1"]), file)
+    with pytest.raises(UserError, match=r"samples.parquet cannot be read \(two columns are called 'f1'\)"):
+        read_samples(run, COLUMNS, load_record(run))
+    parquet.write_table(whole.drop_columns(["key"]), file)
+    with pytest.raises(UserError, match="no column key" if packing else "the column key is missing"):
+        read_samples(run, COLUMNS, load_record(run))
+
+
+def test_a_schema_that_is_no_text_is_one_line(run: Path) -> None:
+    content = (run / SAMPLES_FILE).read_bytes()
+    assert content.count(b"prediction") > 1
+    (run / SAMPLES_FILE).write_bytes(content.replace(b"prediction", b"predic\xffion"))
+    with pytest.raises(UserError, match="the name of a column is no UTF-8"):
+        read_samples(run, COLUMNS, load_record(run))
+
+
+def test_digests_hold_of_samples_without_texts(run: Path) -> None:
+    own = read_samples(run, record=load_record(run))
+    pack(run.parent, scores=True)
+    (run.parent / ALL_SAMPLES_FILE).unlink()
+    bare = read_samples(run, record=load_record(run))
+    assert bare["prompt"] == [digest_of(text) for text in own["prompt"]]
+    assert bare["f1"] == own["f1"]
+    file = run.parent / SCORES_FILE
+    columns = parquet.read_table(file).to_pydict()
+    parquet.write_table(pa.table({**columns, "prompt": [digest_of("Where?")] * 2}), file)
+    with pytest.raises(UserError, match="the column prompt has other values"):
+        read_samples(run, record=load_record(run))
+
+
+def test_digests_are_of_values_in_order_and_tell_kinds_apart() -> None:
+    columns = ([1.0, 2.0], [2.0, 1.0], [1, 2], ["1", "2"], [[1.0], [2.0]], [1.0, 2.0, None], [1.0])
+    assert len({column_digest(values) for values in columns}) == len(columns)
+    assert changed_column({"f1": [1.0], "new": [2.0]}, digests_of({"f1": [1.0], "dropped": [3.0]})) == ""
+    assert changed_column({"f1": [0.0]}, digests_of({"f1": [1.0]})) == "f1"
+
+
+def test_committed_runs_read_their_own_samples() -> None:
+    suites = sorted((ROOT / "results").glob(f"*/{ALL_SAMPLES_FILE}"))
+    assert suites
+    for suite in suites:
+        runs = [run for run in runs_in(suite.parent) if has_samples(run)]
+        assert runs
+        for run in runs:
+            read_samples(run, ("episode", "key", "logprobs"), load_record(run))

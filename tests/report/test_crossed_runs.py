@@ -1,0 +1,154 @@
+"""Runs that ask the same under several draws: one error in records, `eval`, `compare` and tables, over both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import Command
+from tests.records.test_records import sample, store_samples
+from tests.report.test_compare import stored
+from ttabench.core.types import At
+from ttabench.records.sample_files import read_samples
+from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
+from ttabench.report.compare import compare
+from ttabench.report.comparison_tables import comparison_tables
+from ttabench.report.figures import shown
+from ttabench.report.tables import run_table
+from ttabench.stats.aggregation import aggregate
+from ttabench.stats.estimate import MCNEMAR, STUDENT
+
+Values = dict[str, float]
+
+
+def drawn(
+    folder: Path, method: str, seed: int, values: Values, source: str = "file:a.json", unit: str = "draw"
+) -> Path:
+    """A run of one draw; keys may end in the step: `q3@16`."""
+    path = stored(folder, f"{method}{seed}", values, seed=seed, method=method)
+    found = load_record(path)
+    rows = tuple(row.model_copy(update={"source": source}) for row in found.rows)
+    task = {**found.task, "unit": unit}
+    save_record(found.model_copy(update={"task": task, "source": source, "rows": rows}), path)
+    samples = []
+    for key, value in values.items():
+        row, _, step = key.partition("@")
+        own = sample(key, value=value)
+        ask = replace(own.ask, prompt=f"Who is {row}?", source_key=row.partition(".")[0], at=At(int(step or 1)))
+        samples.append(replace(own, ask=ask))
+    store_samples(path, [each.flat() for each in samples])
+    return path
+
+
+def right(share: float, n: int) -> Values:
+    return {f"q{i}": float(i < share * n) for i in range(n)}
+
+
+def test_three_draws_with_equal_answers_show_the_error_of_their_questions(tmp_path: Path) -> None:
+    folders = [drawn(tmp_path, "none", seed, right(0.54, 100)) for seed in range(3)]
+    once = aggregate(list(right(0.54, 100).values()))
+    (entry,) = compare(folders).entries
+    assert (entry.n, entry.stderr) == (300, pytest.approx(once.stderr))
+    (whole,) = (row for row in run_table([(load_record(each), each) for each in folders]).rows if row[0] == "all")
+    assert whole[2] == shown(entry.metric, 0.54, once.stderr) == "54.0 ± 5.0", "`eval` and `compare` say the same"
+    for folder in folders:
+        (folder / SAMPLES_FILE).unlink()
+    assert compare(folders).entries[0].stderr == pytest.approx(once.stderr), "records alone: no error of 0 either"
+
+
+def test_the_same_keys_of_worlds_of_their_own_are_no_questions_in_common(tmp_path: Path) -> None:
+    """Every seed of the miniature world asks others, and a draw is what varies."""
+    folders = [drawn(tmp_path, "icl", seed, right((0.5, 0.6, 0.7)[seed], 20), source="mini") for seed in range(3)]
+    assert compare(folders).entries[0].stderr == pytest.approx(0.1 / 3**0.5)
+
+
+def test_paired_differences_vary_by_question_and_by_draw(tmp_path: Path) -> None:
+    """Eleven points on 100 questions under three draws: by draws alone a t of nothing but luck."""
+    generator = np.random.default_rng(0)
+    hard = generator.normal(size=100)
+    folders, values = [], []
+    for method, gain in (("none", 0.0), ("icl", 0.35)):
+        for seed in range(3):
+            draw = gain + 0.02 * seed * (gain > 0)
+            marks = hard + draw + generator.normal(0, 0.5, 100) * (gain > 0) > 0
+            values.append(marks.astype(float))
+            folders.append(drawn(tmp_path, method, seed, {f"q{i}": float(mark) for i, mark in enumerate(marks)}))
+    found = compare(folders)
+    (apart,) = found.differences
+    assert "300 common queries of 3 draws and 100 questions" in comparison_tables(found)[1].title
+    gains = np.array(values[:3]) - np.array(values[3:])
+    assert (apart.left, apart.right, apart.test, apart.n, apart.units) == ("icl", "none", STUDENT, 300, 3)
+    assert apart.value == pytest.approx(-gains.mean())
+    by_question = aggregate(list(gains.mean(0))).stderr or 0.0
+    by_draw = aggregate(list(gains.mean(1))).stderr or 0.0
+    assert apart.ci_low is not None
+    assert apart.ci_high is not None
+    half = (apart.ci_high - apart.ci_low) / 2
+    assert by_draw < 0.6 * by_question, "what draws alone would say"
+    assert 1.9 * by_question < half < 3 * by_question
+    assert compare([folders[0], folders[3]]).differences[0].test == MCNEMAR, "of one draw, questions are independent"
+
+
+def test_documents_of_several_draws_vary_by_draw_too(tmp_path: Path) -> None:
+    """Draws of twelve documents of twenty, two questions about each: the same document is in several draws."""
+    generator = np.random.default_rng(1)
+    level = generator.normal(0.5, 0.1, 20)
+    several = []
+    for seed in range(3):
+        chosen = generator.permutation(20)[:12]
+        values = {f"d{d}.{i}": level[d] + 0.3 * seed + generator.normal(0, 0.1) for d in chosen for i in range(2)}
+        several.append(drawn(tmp_path, "icl", seed, values, unit="document"))
+    alone = compare(several[:1]).entries[0]
+    by_draw = aggregate([load_record(each).rows[0].value for each in several]).stderr or 0.0
+    assert compare(several).entries[0].stderr == pytest.approx(by_draw, rel=0.1)
+    assert (alone.stderr or 0.0) < by_draw / 2
+
+
+def test_rows_asked_at_several_steps_are_one_question_each(tmp_path: Path) -> None:
+    rows = {f"q{i}": float(i % 2) for i in range(8)}
+    steps = {f"{row}@{step}": value for row, value in rows.items() for step in (1, 2, 4, 8, 16)}
+    folders = [drawn(tmp_path, "icl", 0, steps), drawn(tmp_path, "none", 0, dict.fromkeys(steps, 0.0))]
+    found = compare(folders)
+    entry = next(entry for entry in found.entries if entry.method == "icl")
+    assert (entry.n, entry.stderr) == (40, pytest.approx(aggregate(list(rows.values())).stderr))
+    (apart,) = found.differences
+    assert (apart.n, apart.units, apart.test) == (40, 8, STUDENT)
+    assert apart.p is not None
+    assert apart.p > 0.01, "McNemar's test of 20 queries that changed says 2e-6"
+
+
+def test_steps_without_scores_have_the_error_of_draws(tmp_path: Path) -> None:
+    """Of the miniature world, where draws ask other questions, and of published rows, where they ask the same."""
+    for source, stderr in (("mini", 0.1 / 3**0.5), ("file:a.json", (0.01 / 3 + 0.02**2) ** 0.5)):
+        folders = []
+        for seed, value in enumerate((0.5, 0.6, 0.7)):
+            folder = tmp_path / source.partition(":")[0]
+            folder.mkdir(exist_ok=True)
+            path = drawn(folder, "icl", seed, right(value, 20), source=source)
+            record = load_record(path)
+            whole = record.rows[0].model_copy(update={"value": value, "n": 20, "stderr": 0.02})
+            rows = (whole, *(whole.model_copy(update={"step": step}) for step in (1, 16)))
+            save_record(record.model_copy(update={"rows": rows}), path)
+            (path / SAMPLES_FILE).unlink()
+            folders.append(path)
+        (entry,) = compare(folders).entries
+        assert entry.stderr == pytest.approx(stderr)
+        assert [entry.steps[step][1] for step in (1, 16)] == pytest.approx([stderr, stderr])
+
+
+def test_metaicl_counts_a_row_once_in_its_record(ttabench: Command, tmp_path: Path) -> None:
+    """A row of each of eight sub-tasks after 1, 2, 4, 8 and 16 demonstrations: 40 queries, eight questions."""
+    words = ("--task", "metaicl", "--limit", 40, "--method", "none", "--out", tmp_path)
+    assert ttabench("eval", *words).code == 0
+    (folder,) = (path.parent for path in tmp_path.glob("*/run.json"))
+    columns = read_samples(folder, ["subtask", "key", "acc"])
+    by_row: dict[str, list[float]] = {}
+    for subtask, key, value in zip(columns["subtask"], columns["key"], columns["acc"], strict=True):
+        by_row.setdefault(f"{subtask} {key.partition('@')[0]}", []).append(value)
+    assert (len(columns["key"]), len(by_row)) == (40, 8)
+    (row,) = (row for row in load_record(folder).rows if (row.metric, row.step, row.subtask) == ("acc", None, None))
+    assert row.stderr == pytest.approx(aggregate([float(np.mean(own)) for own in by_row.values()]).stderr)
+    assert row.stderr > 0.1

@@ -1,0 +1,198 @@
+"""Damaged runs beside whole ones: named in a line and left out, and never compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.report.test_compare import stored
+from ttabench.core.errors import UserError
+from ttabench.records.packed import RUNS_FILE
+from ttabench.records.packing import pack
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE
+from ttabench.report.compare import compare
+
+VALUES = {"q1": 0.0, "q2": 1.0, "q3": 0.0, "q4": 1.0, "q5": 0.0, "q6": 1.0, "q7": 0.25, "q8": 0.75}
+BETTER = dict.fromkeys(VALUES, 1.0)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    stored(tmp_path, "aaaa00000001", VALUES, method="none")
+    stored(tmp_path, "bbbb00000002", BETTER)
+    stored(tmp_path, "cccc00000003", {**VALUES, "q1": 1.0}, method="mac")
+    return tmp_path
+
+
+def cut_record(run: Path) -> None:
+    file = run / RECORD_FILE
+    file.write_bytes(file.read_bytes()[:200])
+
+
+def odd_device(run: Path) -> None:
+    content = json.loads((run / RECORD_FILE).read_text())
+    content["config"]["device"] = "abacus"
+    (run / RECORD_FILE).write_text(json.dumps(content))
+
+
+def samples_of_another(run: Path) -> None:
+    (run / SAMPLES_FILE).write_bytes((run.with_name("bbbb00000002") / SAMPLES_FILE).read_bytes())
+
+
+def three_of_eight(run: Path) -> None:
+    parquet.write_table(parquet.read_table(run / SAMPLES_FILE).slice(0, 3), run / SAMPLES_FILE)
+
+
+def no_numbers(run: Path) -> None:
+    columns = parquet.read_table(run / SAMPLES_FILE).to_pydict()
+    parquet.write_table(pa.table({**columns, "f1": [float("nan")] * len(VALUES)}), run / SAMPLES_FILE)
+
+
+def of_record(damage: Callable[[Path], None]) -> bool:
+    return damage in (cut_record, odd_device)
+
+
+DAMAGE = pytest.mark.parametrize("damage", [cut_record, odd_device, samples_of_another, three_of_eight, no_numbers])
+
+
+@DAMAGE
+def test_a_damaged_run_is_named_and_the_others_are_compared(
+    ttabench: Command, out: Path, damage: Callable[[Path], None]
+) -> None:
+    whole = ttabench("compare", out, "--strict")
+    assert (whole.code, whole.err) == (0, "")
+    expected = ttabench("compare", out / "aaaa00000001", out / "bbbb00000002", "--format", "csv").out
+    damage(out / "cccc00000003")
+    ran = ttabench("compare", out, "--format", "csv")
+    assert (ran.code, ran.out) == (0, expected)
+    (line,) = ran.err.splitlines()
+    assert line.startswith("Left out: ")
+    assert "cccc00000003" in line
+    assert "--force" in line
+    strict = ttabench("compare", out, "--strict")
+    assert strict.code == 1
+    assert "Strict: 1 run or file of runs is damaged." in strict.err
+
+
+@DAMAGE
+def test_where_nothing_is_whole_it_is_an_error(ttabench: Command, out: Path, damage: Callable[[Path], None]) -> None:
+    damage(out / "cccc00000003")
+    assert "cccc00000003" in one_line(ttabench("compare", out / "cccc00000003"))
+    with pytest.raises(UserError, match="cccc00000003"):
+        compare([out / "cccc00000003"])
+
+
+@DAMAGE
+def test_runs_are_listed_beside_a_damaged_record(ttabench: Command, out: Path, damage: Callable[[Path], None]) -> None:
+    assert len(ttabench("list", "runs", "--out", out, "--json").json()["runs"]) == 3
+    damage(out / "cccc00000003")
+    ran = ttabench("list", "runs", "--out", out, "--json")
+    assert ran.code == 0
+    assert len(ran.json()["runs"]) == (2 if of_record(damage) else 3)
+    assert ("Left out: " in ran.err and "cccc00000003" in ran.err) == of_record(damage)
+
+
+def test_a_run_that_was_packed_damaged_samples_and_all_is_left_out(ttabench: Command, out: Path) -> None:
+    no_numbers(out / "cccc00000003")
+    pack(out)
+    ran = ttabench("compare", out, "--strict")
+    assert ran.code == 1
+    assert "Left out: The samples of run cccc00000003" in ran.err
+    assert "mac" not in ran.out
+
+
+def cut_pack(suite: Path) -> None:
+    file = suite / RUNS_FILE
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def other_columns(suite: Path) -> None:
+    parquet.write_table(pa.table({"name": ["x"]}), suite / RUNS_FILE)
+
+
+def ids_that_are_numbers(suite: Path) -> None:
+    columns = parquet.read_table(suite / RUNS_FILE).to_pydict()
+    parquet.write_table(pa.table({**columns, "id": list(range(len(columns["id"])))}), suite / RUNS_FILE)
+
+
+def records_that_are_no_texts(suite: Path) -> None:
+    columns = parquet.read_table(suite / RUNS_FILE).to_pydict()
+    parquet.write_table(pa.table({**columns, "record": [None] * len(columns["id"])}), suite / RUNS_FILE)
+
+
+def ids_that_are_no_utf8(suite: Path) -> None:
+    table = parquet.read_table(suite / RUNS_FILE)
+    parquet.write_table(table.set_column(table.column_names.index("id"), "id", no_utf8(len(table))), suite / RUNS_FILE)
+
+
+def no_utf8(count: int) -> pa.Array:
+    """Texts of one byte that begins no character."""
+    ends = b"".join(end.to_bytes(4, "little") for end in range(count + 1))
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(b"\xff" * count)])
+
+
+PACK_DAMAGE = pytest.mark.parametrize(
+    "damage", [cut_pack, other_columns, ids_that_are_numbers, records_that_are_no_texts, ids_that_are_no_utf8]
+)
+
+
+@PACK_DAMAGE
+def test_a_damaged_file_of_runs_is_named_and_other_folders_are_compared(
+    ttabench: Command, out: Path, tmp_path_factory: pytest.TempPathFactory, damage: Callable[[Path], None]
+) -> None:
+    suite = tmp_path_factory.mktemp("packed")
+    stored(suite, "dddd00000004", BETTER, method="snapkv")
+    stored(suite, "eeee00000005", VALUES, method="h2o")
+    pack(suite)
+    expected = ttabench("compare", out, "--format", "csv").out
+    damage(suite)
+    for name in (suite, suite / RUNS_FILE, suite / "dddd00000004", suite / "*"):
+        ran = ttabench("compare", name, out, "--format", "csv")
+        assert (ran.code, ran.out) == (0, expected)
+        (line,) = ran.err.splitlines()
+        assert line.startswith(f"Left out: {suite / RUNS_FILE} cannot be read (")
+    strict = ttabench("compare", out, suite, "--strict")
+    assert strict.code == 1
+    assert "Strict: 1 run or file of runs is damaged." in strict.err
+    assert str(suite / RUNS_FILE) in one_line(ttabench("compare", suite))
+    assert str(suite / RUNS_FILE) in one_line(ttabench("show", "dddd00000004", "--out", suite))
+
+
+@PACK_DAMAGE
+def test_runs_beside_a_damaged_file_of_runs_are_found(
+    ttabench: Command, out: Path, damage: Callable[[Path], None]
+) -> None:
+    pack(out)
+    stored(out, "dddd00000004", BETTER, method="snapkv")
+    stored(out, "eeee00000005", VALUES, method="h2o")
+    damage(out)
+    ran = ttabench("compare", "--out", out)
+    assert ran.code == 0
+    assert "snapkv" in ran.out
+    assert ttabench("show", "dddd0", "--out", out).code == 0
+    listed = ttabench("list", "runs", "--out", out, "--json")
+    assert len(listed.json()["runs"]) == 2
+    assert f"Left out: {out / RUNS_FILE} cannot be read (" in listed.err
+
+
+@pytest.mark.parametrize("column", ["prompt", "answers", "prediction", "key"])
+@pytest.mark.parametrize("kind", ["no UTF-8", "bytes", "numbers"])
+def test_damaged_texts_of_samples_are_one_line(ttabench: Command, out: Path, column: str, kind: str) -> None:
+    file = out / "bbbb00000002" / SAMPLES_FILE
+    table = parquet.read_table(file)
+    values = {"no UTF-8": no_utf8(8), "bytes": pa.array([b"\xff"] * 8, pa.binary()), "numbers": pa.array(range(8))}[
+        kind
+    ]
+    if column == "answers":
+        values = pa.ListArray.from_arrays(pa.array(range(9), pa.int32()), values)
+    parquet.write_table(table.set_column(table.column_names.index(column), column, values), file)
+    ran = ttabench("compare", out, "--flips")
+    (line,) = ran.err.splitlines()
+    assert "bbbb00000002" in line
+    assert ran.code == (2 if column == "prediction" else 0), "answers are read where they are shown"

@@ -1,0 +1,424 @@
+"""What the first lines praise, what they must not praise, and what they set aside; by made-up records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.records.test_records import sample, store_samples
+from tests.report.test_compare import LONG, asked, scored, stored
+from tests.report.test_verdict import made, right
+from ttabench.records.schema import load_record, save_record
+from ttabench.report.compare import Comparison, compare
+from ttabench.report.comparison_tables import comparison_tables
+from ttabench.report.entries import ceiling_of, floor_of
+from ttabench.report.figures import together
+from ttabench.report.phrases import about, listed
+from ttabench.report.problems import problems
+from ttabench.report.verdict import sentences, verdict
+
+
+def changed(folder: Path, **cost: float) -> Path:
+    """The run with these costs beside its own."""
+    record = load_record(folder)
+    save_record(record.model_copy(update={"cost": {**record.cost, **cost}}), folder)
+    return folder
+
+
+def noted(folder: Path, note: str) -> Path:
+    """The run with a note."""
+    save_record(load_record(folder).model_copy(update={"notes": (note,)}), folder)
+    return folder
+
+
+def labels(found: Comparison) -> list[str]:
+    return [entry.label for entry in found.entries]
+
+
+def first_workflow(folder: Path) -> list[Path]:
+    """none, icl and mac, each with --limit 8 and in full."""
+    shares = {"none": 0.0, "icl": 0.9, "mac": 0.6}
+    few = [stored(folder, f"few-{method}", right(0.9, 8), method=method, task="t", limit=8) for method in shares]
+    return [*few, *made(folder, "t", shares)]
+
+
+def test_runs_with_a_limit_hide_neither_floor_nor_ceiling(tmp_path: Path) -> None:
+    found = compare(first_workflow(tmp_path))
+    assert labels(found) == ["none", "icl", "mac"]
+    assert (found.blocks[0].entries[0], found.blocks[0].entries[1]) == (
+        floor_of(found.entries), ceiling_of(found.entries)
+    )  # fmt: skip
+    told = sentences(found)
+    assert told[0].startswith("mac (60.0) is 60.0 points [")
+    assert "above none (0.0), p <0.001; 30.0 points [" in told[0]
+    assert "Set aside (--limit 8): none, icl and mac." in told
+    assert [each for each in problems(found) if "set aside" in each]
+
+
+def test_runs_of_one_limit_are_compared(tmp_path: Path) -> None:
+    found = compare([stored(tmp_path, method, right(0.9, 8), method=method, limit=8) for method in ("none", "icl")])
+    assert labels(found) == ["none", "icl"]
+    assert found.aside == ()
+    assert problems(found) == []
+    alone = compare([tmp_path / "none", tmp_path / "icl", stored(tmp_path, "all", right(0.9), method="mac")])
+    assert labels(alone) == ["none", "icl"], "two lines share the limit, one has none"
+    assert "Set aside (no --limit): mac." in verdict(alone)
+
+
+def test_a_limit_that_left_all_questions_is_none(tmp_path: Path) -> None:
+    one = stored(tmp_path, "one", right(0.5), method="mac", limit=1000)
+    found = compare([one, *made(tmp_path, "t", {"none": 0.0, "icl": 1.0})])
+    assert labels(found) == ["none", "icl", "mac"]
+    assert found.aside == ()
+
+
+def test_a_cut_ceiling_is_none_and_never_leads(tmp_path: Path) -> None:
+    none, icl, mac, h2o = made(tmp_path, "t", {"none": 0.0, "icl": 0.9, "mac": 0.7, "h2o": 0.6})
+    whole = compare([none, icl, mac, h2o])
+    assert "recovers" in verdict(whole)
+    found = compare([none, changed(icl, truncated_tokens=6000, tokens_read=10000), mac, h2o])
+    told = verdict(found)
+    assert ceiling_of(found.entries) is None
+    assert "recovers" not in told
+    assert "icl (" not in told
+    assert "Set aside: icl read 40 % of the context, so it is no ceiling." in told
+    table = comparison_tables(found)[0]
+    assert "icl (cut)" in [row[0] for row in table.rows]
+    changed(mac, truncated_tokens=1, tokens_read=10000)
+    told = verdict(compare([none, icl, mac, h2o]))
+    assert told.startswith("h2o (60.0) is"), "what is cut does not lead"
+    assert "mac read 99.9 % of the context." in told
+
+
+@pytest.mark.parametrize(("note", "leads"), [
+    ("snapkv evicted nothing: 300 tokens of context fit what it may keep, so this measures full context", False),
+    ("snapkv evicted nothing from 7 of 8 contexts: 300 tokens of context fit what it may keep", False),
+    ("snapkv evicted nothing from 1 of 8 contexts: 30 tokens of context fit what it may keep", True),
+    ("every row is asked at several places in the stream, and n counts them all: 40 answers to 8 rows", True),
+])  # fmt: skip
+def test_what_evicted_nothing_never_leads(tmp_path: Path, note: str, leads: bool) -> None:
+    none, icl, snapkv, mac = made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "snapkv": 1.0, "mac": 0.6})
+    found = compare([none, icl, noted(snapkv, note), mac])
+    told = verdict(found)
+    assert told.startswith("snapkv leads") == leads
+    assert ("Set aside: snapkv evicted nothing; that is full context, whatever the name." in told) != leads
+    assert bool(problems(found)) != leads
+    assert ("snapkv (evicted nothing)" in [row[0] for row in comparison_tables(found)[0].rows]) != leads
+
+
+def test_what_eval_notes_is_what_compare_reads() -> None:
+    from ttabench.records.remarks import evicted_nothing, kept_whole
+
+    assert kept_whole([evicted_nothing("h2o", 2, 8, 1200)]) == 0.25
+    assert kept_whole([evicted_nothing("kvpress:SnapKVPress", 8, 8, 1200)]) == 1.0
+    assert kept_whole(["h2o: cache reduced yes"]) == 0.0
+
+
+def test_lines_are_ranked_on_blocks_that_they_share(tmp_path: Path) -> None:
+    """The one line that stands in every block is best in none of them."""
+    folders = []
+    for count, shares in ((4, {"mac": 0.9, "h2o": 0.5, "window": 0.1}), (8, {"mac": 0.8, "h2o": 0.5, "window": 0.1}),
+                          (32, {"window": 0.1, "templora": 0.05})):  # fmt: skip
+        for method, part in shares.items():
+            folders.append(stored(tmp_path, f"{count}-{method}", right(part), method=method,
+                                  task_options={"documents": count}))  # fmt: skip
+    told = sentences(compare(folders))
+    assert told[0].startswith("On the 2 blocks that 3 of 4 lines share, mac leads with 85.0 on average, 35.0 points [")
+    assert "Not in this order (not run in all of these blocks): templora (5.0 on t documents=32)." in told
+    assert "Not counted in this order: t documents=32." in told
+    alike = sentences(compare(folders[:6]))
+    assert alike[0].startswith("On the 2 blocks that all 3 lines share, mac leads")
+    assert not any("Not " in line for line in alike)
+
+
+def test_one_configuration_has_one_name_in_all_blocks(tmp_path: Path) -> None:
+    folders = [stored(tmp_path, f"4-{keep}", right(keep), method="snapkv", settings={"budget": keep},
+                      task_options={"documents": 4}) for keep in (0.5, 0.1)]  # fmt: skip
+    folders.append(stored(tmp_path, "mac", right(0.2), method="mac", task_options={"documents": 4}))
+    folders.append(stored(tmp_path, "8", right(0.4), method="snapkv", settings={"budget": 0.5},
+                          task_options={"documents": 8}))  # fmt: skip
+    found = compare(folders)
+    assert [[entry.label for entry in block.entries] for block in found.blocks] == [
+        ["snapkv budget=0.1", "snapkv budget=0.5", "mac"], ["snapkv budget=0.5"]
+    ], "those of one method stand together"  # fmt: skip
+
+
+def test_many_pairs_of_methods_do_not_hide_floor_and_ceiling(tmp_path: Path) -> None:
+    """Nine lines on two tasks: 72 pairs; p 0.001 against none is beyond chance in a family of its own."""
+    shares = {"none": 0.0, "icl": 0.5, **{f"m{place}": 0.17 for place in range(7)}}
+    found = compare([run for task in ("one", "two") for run in made(tmp_path, task, shares)])
+    (one,) = [each for each in found.blocks[0].tested if each.family == "none" and each.left == "m0"]
+    assert one.tests == 14
+    assert one.p is not None
+    assert one.beyond_chance
+    assert one.p * 72 > 0.05, "among all pairs it would not be"
+    rooms = [each for block in found.blocks for each in block.tested if each.family == "room"]
+    assert [each.tests for each in rooms] == [2, 2]
+
+
+def drawn(folder: Path, task: str, method: str, by_seed: list[float]) -> list[Path]:
+    """A run a draw, each with this share of right answers to its own questions."""
+    folders = []
+    for seed, part in enumerate(by_seed):
+        path = stored(folder, f"{task}-{method}-{seed}", right(part, 20), seed=seed, method=method, task=task)
+        record = load_record(path)
+        save_record(record.model_copy(update={"task": {**record.task, "unit": "draw"}}), path)
+        answered = [asked(sample(key, value=value), prompt=f"{key}?") for key, value in right(part, 20).items()]
+        store_samples(path, [each.flat() for each in answered])
+        folders.append(path)
+    return folders
+
+
+def test_three_draws_of_six_tasks_settle_a_large_difference_and_no_small_one(tmp_path: Path) -> None:
+    large, small = [], []
+    spread = {0: [0.6, 0.9, 0.75], 1: [0.8, 0.5, 0.7], 2: [0.7, 0.75, 0.55]}
+    for place in range(6):
+        task = f"task{place}"
+        floor = drawn(tmp_path, task, "none", [0.2, 0.3, 0.25])
+        large += [*floor, *drawn(tmp_path, task, "mac", spread[place % 3])]
+        small += [*floor, *drawn(tmp_path, task, "h2o", [[0.2, 0.4, 0.25], [0.3, 0.2, 0.25]][place % 2])]
+    found = compare(large)
+    assert not any(each.beyond_chance for each in found.differences), "no task by itself"
+    (mean,) = found.overall
+    assert (mean.left, mean.right, mean.blocks, mean.units) == ("mac", "none", 6, 18)
+    assert mean.beyond_chance
+    assert verdict(found).startswith("Over 6 tasks, mac (69.4 on average) is 44.4 points [")
+    assert "better than none on 0, worse on 0, not settled on 6" in verdict(found)
+    told = verdict(compare(small))
+    assert "not settled with 18 draws (3 seeds); about " in told
+    assert "p <" not in told
+
+
+def test_lost_blocks_count_in_the_share(tmp_path: Path) -> None:
+    folders = made(tmp_path, "one", {"none": 0.0, "icl": 1.0, "mac": 0.9})
+    folders += made(tmp_path, "two", {"none": 0.5, "icl": 1.0, "mac": 0.1})
+    told = verdict(compare(folders))
+    assert "It recovers 33 % of the way from none to icl" in told, "(0.9 - 0.4) / (1.0 + 0.5)"
+    assert "Task by task it is better than none on 1 (one), worse on 1 (two), not settled on 0." in told
+
+
+def test_a_ceiling_far_below_is_none(tmp_path: Path) -> None:
+    told = verdict(compare(made(tmp_path, "t", {"none": 0.0, "icl": 0.2, "mac": 0.9})))
+    assert "above icl (20.0), p <0.001. icl is no ceiling here: mac goes more than twice as far from none." in told
+    assert "recovers" not in told
+
+
+def test_perplexities_are_not_averaged_over_blocks(tmp_path: Path) -> None:
+    worse = {place: (tokens, words, mean + 1) for place, (tokens, words, mean) in LONG.items()}
+    runs = [
+        scored(tmp_path / part, name, stretches)
+        for part in ("one", "two")
+        for name, stretches in (("mac", LONG), ("h2o", worse))
+    ]
+    for run in runs:
+        record = load_record(run)
+        config = {**record.config, "task": run.parent.name}
+        save_record(record.model_copy(update={"id": f"{run.parent.name}-{record.id}", "config": config}), run)
+    found = compare(runs)
+    assert len(found.blocks) == 2
+    assert found.overall == ()
+    assert verdict(found).startswith("On the 2 tasks that both lines share, mac has the best mean rank, then h2o.")
+    for run in runs:
+        record = load_record(run)
+        method, state = ("mac", "own") if run.name == "mac" else ("mac", "none")
+        rows = (record.rows[0].model_copy(update={"method": method}),)
+        config = {**record.config, "method": method, "state_of": state}
+        save_record(record.model_copy(update={"config": config, "rows": rows}), run)
+    told = sentences(compare(runs))
+    assert [line.partition(":")[0] for line in told[:2]] == ["mac on one", "mac on two"]
+
+
+def swapped(folder: Path, own: float, other: float, none: float) -> Comparison:
+    runs = [stored(folder, state, right(part), method="templora", state_of=state)
+            for state, part in (("own", own), ("other", other), ("none", none))]  # fmt: skip
+    return compare(runs)
+
+
+@pytest.mark.parametrize(("own", "other", "none", "says"), [
+    (0.78, 0.75, 1.0, "Its state does not help here: own is 21.7 points ["),
+    (0.9, 0.3, 0.1, "Its state helps, and it holds this text: own is 80.0 points ["),
+    (0.6, 0.6, 0.1, "Its state helps in part; that it holds this text is not shown: own is 50.0 points ["),
+    (0.6, 0.1, 0.6, "Its state helps in part, against another text's only: own is equal to an empty one (60.0)"),
+    (0.5, 0.5, 0.48, "Its state is not shown to help here: own is 1.7 points ["),
+])  # fmt: skip
+def test_whether_a_state_helps(tmp_path: Path, own: float, other: float, none: float, says: str) -> None:
+    found = swapped(tmp_path, own, other, none)
+    told = sentences(found)[0]
+    assert told.startswith("templora: own state ")
+    assert says in told
+    assert "state of" not in " ".join(labels(found))
+    assert labels(found) == ["templora", "templora, another text's state", "templora, empty state"]
+
+
+def test_what_would_settle_it_is_said_in_round_numbers() -> None:
+    assert [about(count) for count in (7, 19, 61, 99, 101, 4812)] == [7, 19, 65, 100, 110, 4900]
+
+
+def test_what_is_the_same_in_every_unit_is_settled_by_their_number(tmp_path: Path) -> None:
+    def documents(run: str, value: float, count: int, method: str) -> Path:
+        path = stored(tmp_path, run, {f"q{place}": value for place in range(2 * count)}, method=method)
+        record = load_record(path)
+        save_record(record.model_copy(update={"task": {**record.task, "unit": "document"}}), path)
+        samples = [sample(f"q{place}", value=value) for place in range(2 * count)]
+        kept = [replace(each, ask=replace(each.ask, source_key=f"d{place // 2}")) for place, each in enumerate(samples)]
+        store_samples(path, [each.flat() for each in kept])
+        return path
+
+    few = verdict(compare([documents("a", 0.0, 4, "none"), documents("b", 1.0, 4, "mac")]))
+    assert few == ("mac (100.0) is 100.0 points above none (0.0), p 0.12: not settled with 4 documents; about 6 would.")
+    many = verdict(compare([documents("c", 0.0, 8, "none"), documents("d", 1.0, 8, "mac")]))
+    assert many == "mac (100.0) is 100.0 points above none (0.0), p 0.0078."
+
+
+def test_no_test_is_no_praise(tmp_path: Path) -> None:
+    folders = made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5, "h2o": 0.9})
+    for folder in folders:
+        (folder / "samples.parquet").unlink()
+    told = verdict(compare(folders))
+    first = "h2o leads with 90.0 f1, 40.0 points above mac (50.0), untested (the answers are not kept)."
+    assert told.startswith(first)
+    assert "recovers" not in told
+    assert "p <" not in told
+
+
+def test_the_command_says_it_a_line_each(tmp_path: Path, ttabench: Command) -> None:
+    found = compare(first_workflow(tmp_path))
+    ran = ttabench("compare", "--out", tmp_path)
+    assert ran.out.splitlines()[: len(sentences(found))] == sentences(found), "none is cut at 160 letters"
+    assert ttabench("compare", "--out", tmp_path, "--json").json()["verdict"] == verdict(found)
+    assert ttabench("compare", "--out", tmp_path, "--strict").code == 1
+
+
+def test_a_summary_is_the_first_lines_and_one_table(tmp_path: Path, ttabench: Command) -> None:
+    for count in (4, 8, 16, 32):
+        for method, part in (("none", 0.1), ("mac", 0.6)):
+            stored(tmp_path, f"{count}{method}", right(part), method=method, task_options={"documents": count})
+    whole, short = (ttabench("compare", "--out", tmp_path, *more) for more in ((), ("--summary",)))
+    assert short.out.startswith("\n".join(sentences(compare(sorted(tmp_path.iterdir())))))
+    assert "t: f1 by documents" in short.out
+    assert "differences over" not in short.out
+    assert "differences over" in whole.out
+    assert "4 blocks: --summary shows" in whole.err
+    assert short.err == ""
+    data = ttabench("compare", "--out", tmp_path, "--summary", "--json").json()
+    assert set(data) == {"verdict", "runs"}
+    every = ttabench("compare", "--out", tmp_path, "--json").json()
+    assert {"differences", "overall"} <= set(every)
+    (mean,) = every["overall"]
+    assert (mean["left"], mean["right"], mean["blocks"], mean["family"]) == ("mac", "none", 4, "none")
+
+
+def test_a_damaged_run_is_named_and_the_others_compared(tmp_path: Path, ttabench: Command) -> None:
+    made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5, "h2o": 0.6})
+    (tmp_path / "t-h2o" / "run.json").write_text('{"schema_version": 2,')
+    ran = ttabench("compare", "--out", tmp_path)
+    assert ran.code == 0
+    assert ran.out.startswith("mac (50.0) is ")
+    assert "t-h2o" in ran.err
+    assert ttabench("compare", "--out", tmp_path, "--strict").code == 1
+
+
+def test_what_is_not_shown_to_gain_recovers_nothing(tmp_path: Path) -> None:
+    shares = {"none": 0.4, "icl": 0.9}
+    told = verdict(compare(made(tmp_path, "one", {**shares, "mac": 0.44})))
+    assert "above none (40.0), p 0.25: not settled" in told
+    assert "recovers" not in told
+    assert "It keeps about a quarter of the bytes of icl." in told
+    assert "recovers" in verdict(compare(made(tmp_path, "two", {**shares, "mac": 0.7})))
+
+
+def test_one_draw_promises_nothing_of_more_questions(tmp_path: Path) -> None:
+    runs = [run for method, part in (("none", 0.3), ("mac", 0.4)) for run in drawn(tmp_path, "t", method, [part])]
+    told = sentences(compare(runs))
+    assert told[0].endswith("p 0.5: not settled with the questions of one draw.")
+    assert told[1].startswith("There is one draw only, so errors are too small")
+    more = [run for method, part in (("none", 0.3), ("mac", 0.4)) for run in drawn(tmp_path, "u", method, [part] * 2)]
+    assert "one draw" not in verdict(compare(more))
+
+
+def test_what_the_others_are_against_none_is_said(tmp_path: Path) -> None:
+    told = verdict(compare(made(tmp_path, "t", {"none": 0.1, "icl": 1.0, "mac": 0.9, "h2o": 0.6, "window": 0.12})))
+    assert "Of the others, better than none: h2o; not settled against none: window. mac recovers 89 %" in told
+
+
+def test_one_that_was_not_tested_is_not_passed_over(tmp_path: Path) -> None:
+    runs = made(tmp_path, "t", {"none": 0.1, "icl": 1.0, "mac": 0.9, "h2o": 0.6, "window": 0.12})
+    (runs[-1] / "samples.parquet").unlink()
+    told = verdict(compare(runs))
+    assert "It is better than" not in told, "the second stands beside the leader"
+    assert "Of the others, better than none: h2o; not tested against none: window." in told
+
+
+def test_lines_that_are_equal_do_not_lead_one_another(tmp_path: Path) -> None:
+    told = verdict(compare(made(tmp_path, "t", {"none": 0.1, "icl": 1.0, "mac": 0.9, "h2o": 0.9}, {"h2o": 4096})))
+    assert told.startswith("mac has the best f1, 90.0, equal to h2o (90.0) on all 60 questions. It keeps ")
+    apart = {f"q{place:03}": float(place >= 6) for place in range(60)}
+    runs = [*made(tmp_path, "u", {"mac": 0.9}), stored(tmp_path, "other", apart, method="h2o", task="u")]
+    told = verdict(compare(runs))
+    assert told.startswith(("mac has the best f1, 90.0, 0.0 points [", "h2o has the best f1, 90.0, 0.0 points ["))
+    assert ("] from h2o (90.0), p 1: not settled" in told) or ("] from mac (90.0), p 1: not settled" in told)
+
+
+def test_what_stands_in_no_common_block_is_said_of_one_block_too(tmp_path: Path) -> None:
+    folders = [*made(tmp_path, "one", {"none": 0.0, "mac": 0.9, "h2o": 0.5}), *made(tmp_path, "two", {"window": 0.4})]
+    assert "Not in this order (not run in this task): window (40.0 on two)." in sentences(compare(folders))
+
+
+def test_lines_of_different_tasks_have_no_order(tmp_path: Path) -> None:
+    runs = [*made(tmp_path, "one", {"mac": 0.9}), *made(tmp_path, "two", {"h2o": 0.5})]
+    assert verdict(compare(runs)) == "Nothing to compare: each of 2 tasks has one line (mac on one and h2o on two)."
+    more = made(tmp_path, "one", {"none": 0.0})
+    assert "Not counted: two." in sentences(compare([*runs, *more])), "one line has no order"
+    assert "Not counted in this order: two." in sentences(compare([*runs, *made(tmp_path, "one", {"window": 0.1})]))
+
+
+def test_names_stand_in_a_sentence() -> None:
+    assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+    assert listed(["a", "b", "c", "d"], "lines") == "4 lines"
+
+
+def test_a_difference_that_is_small_is_not_shown_as_nothing() -> None:
+    assert together("ppl", 0.00031, -0.0035, 0.0041) == ["0.0003", "-0.0035", "0.0041"]
+    assert together("ppl", 0.0, -0.14, 0.12) == ["0.00", "-0.14", "0.12"], "one end is enough to see its size"
+    assert together("f1", 0.217, -0.01, 0.4) == ["21.7", "-1.0", "40.0"]
+    assert together("f1", 0.0) == ["0.0"]
+
+
+def test_a_difference_over_some_of_the_questions_says_so(tmp_path: Path) -> None:
+    """none has one seed, mac has two: their figures are of other questions than their difference."""
+    runs = [stored(tmp_path, "none", right(0.0), method="none"), stored(tmp_path, "mac", right(0.5), method="mac")]
+    assert "that both were asked" not in verdict(compare(runs))
+    more = stored(tmp_path, "later", right(1.0), seed=1, method="mac")
+    told = verdict(compare([*runs, more]))
+    assert told.startswith("mac (75.0) is 50.0 points [")
+    assert told.endswith("above none (0.0), p <0.001 (on the 60 questions that both were asked).")
+
+
+def test_many_blocks_are_one_table_unless_all_are_asked_for(tmp_path: Path, ttabench: Command) -> None:
+    for count in range(1, 14):
+        for method, part in (("none", 0.1), ("mac", 0.6)):
+            stored(tmp_path, f"{count}{method}", right(part), method=method, task_options={"documents": count})
+    short, summary, whole = (ttabench("compare", "--out", tmp_path, *more) for more in ((), ("--summary",), ("--all",)))
+    assert short.out == summary.out
+    assert short.err == "13 blocks in one table: --all shows each; --task, --method and names of runs choose some.\n"
+    assert "differences over" not in short.out
+    assert whole.out.count("differences over") == 13
+    assert whole.err == "13 blocks: --summary shows the first lines and one table.\n"
+    assert ttabench("compare", "--out", tmp_path, "--all-pairs").out.count("differences over") == 13
+    one = ttabench("compare", "mac", "--out", tmp_path).out
+    assert "t: f1 by documents" in one, "one line of many blocks"
+    assert len(ttabench("compare", "--out", tmp_path, "--json").json()["differences"]) == 13
+    assert ttabench("compare", "--out", tmp_path, "--format", "markdown").out.count("differences over") == 13
+    assert ttabench("compare", "--out", tmp_path, "--save", tmp_path / "all.md").code == 0
+    assert (tmp_path / "all.md").read_text().count("differences over") == 13
+    assert "Give one of them" in one_line(ttabench("compare", "--out", tmp_path, "--all", "--summary"))
+
+
+def test_twelve_blocks_are_all_shown(tmp_path: Path, ttabench: Command) -> None:
+    for count in range(1, 13):
+        for method, part in (("none", 0.1), ("mac", 0.6)):
+            stored(tmp_path, f"{count}{method}", right(part), method=method, task_options={"documents": count})
+    assert ttabench("compare", "--out", tmp_path).out.count("differences over") == 12

@@ -1,0 +1,116 @@
+"""What code does that is not ttabench's, as a digest: of a file with the local modules it imports, or of a package.
+
+    code_of_file(Path("mine.py"), names)     mine.py, helper.py that it imports, and what helper.py imports
+    code_of_package("echo_package")          every file of Python in it
+
+Local is what is neither of Python nor of ttabench nor installed among site-packages. Imports are looked for in the
+whole source, functions included; an import whose name is computed counts where it was made while the file was executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from ttabench.core.opening import Unreadable, plain
+
+OURS = Path(__file__).resolve().parents[1]
+STDLIB = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
+INSTALLED = {"site-packages", "dist-packages"}
+
+
+def code_of_file(path: Path, also: Iterable[str] = ()) -> str:
+    """16 hexadecimal digits that change with a file of Python and with every local module it imports.
+
+    Args:
+        path: the file.
+        also: names of modules that were imported while it was executed; those of its folder count.
+    """
+    files = {"": path}
+    loaded = {name: file for name in also if (file := _file_of(getattr(sys.modules.get(name), "__spec__", None)))}
+    left = [("", path), *((name, file) for name, file in loaded.items() if file.is_relative_to(path.resolve().parent))]
+    while left:
+        name, file = left.pop()
+        files[name] = file
+        found = {each: at for wanted in _imports(name, file) for each, at in _modules(wanted, path.resolve().parent)}
+        left += [(each, at) for each, at in found.items() if each not in files]
+    return _digest(files.items())[:16]
+
+
+@cache
+def code_of_package(name: str) -> str:
+    """12 hexadecimal digits that change with any file of Python in a package; it is not imported."""
+    spec = _found(name)
+    folders = [Path(each) for each in (spec.submodule_search_locations or () if spec else ())]
+    files = [(str(file.relative_to(folder)), file) for folder in folders for file in sorted(folder.rglob("*.py"))]
+    single = spec and not folders and Path(spec.origin or "").is_file()
+    return _digest([(name, Path(str(spec.origin)))] if spec and single else files)[:12]
+
+
+def _digest(files: Iterable[tuple[str, Path]]) -> str:
+    whole = hashlib.sha256()
+    for name, file in sorted(files):
+        content = b""
+        with suppress(OSError, Unreadable):  # whoever imports it says so
+            content = plain(file).read_bytes()
+        whole.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
+    return whole.hexdigest()
+
+
+def _imports(name: str, file: Path) -> Iterator[str]:
+    """Names of the modules that a source may import, and of what it takes from them, which may be modules, too."""
+    try:
+        tree = ast.parse(plain(file).read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return  # no source; whoever imports it says what is wrong
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (base, *(f"{base}.{alias.name}" for alias in node.names))
+
+
+def _modules(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The local module of a name and the packages it lies in, by name: as Python finds it now, and in a folder."""
+    first, *rest = name.split(".")
+    for spec in (_found(first), _within(first, [str(folder)])):
+        parts, inner = first, spec
+        for part in (*rest, None):
+            if file := _file_of(inner):
+                yield parts, file
+            if part is None or inner is None:
+                break
+            inner = _within(f"{parts}.{part}", inner.submodule_search_locations or [])
+            parts = f"{parts}.{part}"
+
+
+def _found(name: str) -> ModuleSpec | None:
+    with suppress(ImportError, ValueError, AttributeError):
+        return find_spec(name)
+    return None
+
+
+def _within(name: str, places: Iterable[str]) -> ModuleSpec | None:
+    with suppress(ImportError, ValueError):
+        return PathFinder.find_spec(name, list(places))
+    return None
+
+
+def _file_of(spec: ModuleSpec | None) -> Path | None:
+    """The file of a module that is local."""
+    if spec is None or not spec.has_location or not spec.origin:
+        return None
+    file = Path(spec.origin).resolve()
+    own = any(file.is_relative_to(place) for place in (OURS, *STDLIB))
+    return None if own or INSTALLED & set(file.parts) else file

@@ -1,0 +1,64 @@
+"""Which files in a folder that the user named are ours: those that a list beside them names, and no others.
+
+    claim(Path("out"), ("adapter.json", "curve.jsonl"), "train")       from here on these names are ours
+    owned(Path("out"))                                                 {"adapter.json", "curve.jsonl"}
+
+The list is written before the first of its files. A name that something has already, and that the list does not hold,
+is refused, whatever the command was told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from ttabench.core.errors import UserError
+from ttabench.core.files import write_atomically
+from ttabench.core.opening import json_of
+
+LIST_FILE = ".ttabench.json"
+FILES = "files"
+
+
+def owned(folder: Path) -> set[str]:
+    """The names in a folder that its list says are ours; none where there is no list of ours."""
+    path = folder / LIST_FILE
+    try:
+        names = None if path.is_symlink() else json_of(path)[FILES]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()
+
+
+def refuse_foreign(folder: Path, names: Collection[str], command: str, known: Collection[str] = ()) -> None:
+    """Whether these names may be written in a folder.
+
+    Args:
+        folder: need not exist.
+        names: of files and folders in it.
+        command: that writes them, for the message.
+        known: names that are ours, whatever the list says.
+
+    Raises:
+        UserError: something that is not ours has one of them.
+    """
+    ours = owned(folder)
+    new = set(names) - ours - set(known)
+    for name in sorted(new if ours else {LIST_FILE, *new}):
+        if os.path.lexists(folder / name):
+            what = f"{folder / name} was not written by `ttabench {command}` and is not replaced, even with --force."
+            raise UserError(what, "Give another --out, or move it away.")
+
+
+def claim(folder: Path, names: Collection[str], command: str, known: Collection[str] = ()) -> None:
+    """Note that these names are ours from here on; the caller holds the lock of the folder.
+
+    Raises:
+        UserError: see `refuse_foreign`; or the folder cannot be written.
+    """
+    refuse_foreign(folder, names, command, known)
+    ours = owned(folder)
+    if not set(names) <= ours:
+        write_atomically(folder / LIST_FILE, json.dumps({FILES: sorted({*ours, *known, *names})}) + "\n")

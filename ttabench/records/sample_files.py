@@ -1,0 +1,131 @@
+"""The samples of a run as a file: written with their digests, read by column, and held against the record.
+
+    digests = write_samples(folder / "samples.parquet", rows)          {"key": "3c09...", "f1": "be71...", ...}
+    read_samples(folder, ("key", "f1"), load_record(folder))           {"key": ["q1", "q2"], "f1": [1.0, 0.5]}
+
+A record says how many samples it has and, by column, which (`score_digests`); one of an older version only how many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ttabench.core.errors import UserError
+from ttabench.core.files import replacing, unwritable
+from ttabench.core.opening import Unreadable
+from ttabench.core.parquet import parquet_file
+from ttabench.core.types import Json
+from ttabench.records import packed
+from ttabench.records.schema import FORMERLY, RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored
+from ttabench.records.score_digests import changed_column, digests_of
+
+LONGEST = 1 << 40
+"""Bytes of a file of samples."""
+TEXTS = ("episode", "key", "mode", "prompt", "prediction", "source_key", "subtask")
+"""Columns of texts."""
+NAMING = ("episode", "key")
+"""Columns without which samples are of no query."""
+LISTS = {"answers": "texts", "logprobs": "numbers", "tokens": "numbers", "unconditional_logprobs": "numbers"}
+"""Columns of lists. Every other column has a number, or nothing, in each row."""
+
+
+def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str, str]:
+    """Write samples as Parquet, atomically; every sample has the same keys.
+
+    Returns:
+        The digests of what stands in the file.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist([dict(sample) for sample in samples])
+    try:
+        with replacing(path) as scratch:
+            pq.write_table(table, scratch, compression="zstd")
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
+    return digests_of(table.to_pydict())
+
+
+def has_samples(folder: Path) -> bool:
+    """Whether the answers of a run were kept: a packed suite may hold records alone."""
+    return (folder / SAMPLES_FILE).exists() or (is_stored(folder) and packed.sample_columns(folder) is not None)
+
+
+def read_samples(
+    folder: Path, columns: Iterable[str] | None = None, record: RunRecord | None = None
+) -> dict[str, list[Any]]:
+    """Columns of a run's samples (all for None; those that are missing are left out), called as `Sample` calls them.
+
+    Args:
+        folder: of the run.
+        columns: which.
+        record: of the run; the samples have to be its own.
+
+    Raises:
+        UserError: no samples there, a file that is not Parquet, or samples that are not those of the record.
+    """
+    import pyarrow as pa
+
+    path = folder / SAMPLES_FILE
+    wanted = None if columns is None else list(columns)
+    try:
+        content, count = _content(folder, wanted)
+    except FileNotFoundError:
+        if packed.record(folder) is not None:
+            what = f"{folder.parent} holds the record of run {folder.name} and not its answers."
+            raise UserError(what, "Run it again with another --out.") from None
+        raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
+    except (OSError, Unreadable, UnicodeDecodeError, pa.ArrowException) as error:
+        what = f"{path} cannot be read ({' '.join(str(error).split())[:160]})."
+        raise UserError(what, "Run again with --force.") from None
+    needed = [name for name in NAMING if wanted is None or name in wanted]
+    if record is not None and (wrong := _difference(content, count, record, needed)):
+        what = f"The samples of run {record.id} in {folder} are not those of its record: {wrong}."
+        raise UserError(what, "Restore both files, run again with --force, or remove the folder.")
+    return content
+
+
+def _content(folder: Path, columns: Iterable[str] | None) -> tuple[dict[str, list[Any]], int]:
+    """Values by column as `Sample` calls it, and how many samples there are."""
+    kept = None if (folder / RECORD_FILE).exists() else packed.sample_columns(folder)
+    own = parquet_file(folder / SAMPLES_FILE, LONGEST) if kept is None else None
+    stored = kept if own is None else own.schema_arrow.names
+    assert stored is not None, "samples lie in a folder or are packed"
+    now = {old: name for name, former in FORMERLY.items() if name not in stored for old in former}
+    names = {now.get(name, name): name for name in stored}
+    wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
+    columns = list(wanted.values())
+    table = packed.sample_table(folder, columns) if own is None else own.read(columns=columns)
+    return {name: table[old].to_pylist() for name, old in wanted.items()}, len(table)
+
+
+def _difference(content: Mapping[str, Sequence[Any]], count: int, record: RunRecord, needed: Sequence[str]) -> str:
+    """Why these cannot be the samples of a record, in a few words; "" where they can."""
+    if missing := [name for name in needed if name not in content]:
+        return f"the column {missing[0]} is missing"
+    if count != record.n:
+        return f"{count} rows for {record.n} queries"
+    if column := changed_column(content, record.sample_digests):
+        return f"the column {column} has other values"
+    return next((f"the column {name} has {wrong}" for name, wrong in map(_wrong, content.items()) if wrong), "")
+
+
+def _wrong(column: tuple[str, Sequence[Any]]) -> tuple[str, str]:
+    """The name of a column, and what stands there that is of another kind, or no finite number."""
+    name, values = column
+    if name in TEXTS:
+        return name, "" if all(isinstance(value, str) for value in values) else "what is no text"
+    if name in LISTS:
+        if not all(isinstance(value, list) for value in values):
+            return name, "what is no list"
+        values = [part for value in values for part in value]
+        if LISTS[name] == "texts":
+            return name, "" if all(isinstance(value, str) for value in values) else "what is no text"
+    numbers = [value for value in values if value is not None]
+    if not all(isinstance(value, int | float) for value in numbers):
+        return name, "what is no number"
+    return name, "" if all(map(math.isfinite, numbers)) else "values that are not finite"

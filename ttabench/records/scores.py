@@ -1,0 +1,90 @@
+"""Samples without a text: their figures and names, and a digest of each text, so that they may be passed on.
+
+    digest_of("Who wrote it?")          sha256:9c5b0f0d4a1c6f2e, for the same text in every run; of a digest: itself
+    name_of("squad_seq/test/seed0")     as it is; a digest where it could be a text
+    without_texts(table, {"boolq"})     what `scores.parquet` holds of a run: nothing else can get into it
+
+Readers of samples take these as they take texts: two runs were asked the same where the digests of prompt and right
+answers are the same, whichever of the two has its texts still.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ttabench.records.schema import FORMERLY
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
+NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
+"""Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
+TEXTS = ("prompt", "prediction", "answers")
+MODES = frozenset({"choose", "generate", "score"})
+SUBTASK = ("subtask", *FORMERLY["subtask"])
+NAMES = ("episode", "key", "source_key", *FORMERLY["source_key"], *SUBTASK)
+"""Columns of samples that name something; all other columns of texts are texts."""
+
+
+@lru_cache(maxsize=100_000)
+def digest_of(text: str) -> str:
+    """What tells a text from others; nothing of an empty text, and a digest is its own."""
+    if not text or is_digest(text):
+        return text
+    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+
+
+def is_digest(text: str) -> bool:
+    """Whether a digest stands here for a text that is not kept."""
+    return DIGEST.fullmatch(text) is not None
+
+
+def kept_text(text: str) -> str:
+    """The text, or nothing where only its digest is kept."""
+    return "" if is_digest(text) else text
+
+
+def name_of(key: str) -> str:
+    """A key as samples without texts have it."""
+    return key if NAME.fullmatch(key) else digest_of(key)
+
+
+def holds_digests(samples: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether the texts of samples are not kept, from their columns `TEXTS`."""
+    cells = (cell for name in TEXTS for cell in samples.get(name, ()))
+    return any(is_digest(text) for cell in cells for text in ([cell] if isinstance(cell, str) else cell))
+
+
+def without_texts(table: Any, subtasks: Collection[str]) -> Any:
+    """A `pyarrow.Table` of samples with every text as its digest.
+
+    Args:
+        table: samples of one run.
+        subtasks: names of sub-tasks that its record has, too.
+    """
+    import pyarrow as pa
+
+    columns = [_without_texts(name, table[name].combine_chunks(), subtasks) for name in table.column_names]
+    return pa.table(columns, names=table.column_names)
+
+
+def _without_texts(name: str, column: Any, subtasks: Collection[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.types as kinds
+
+    listed = kinds.is_list(column.type)
+    kind = column.type.value_type if listed else column.type
+    if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind) or kinds.is_null(kind):
+        return column
+    assert kinds.is_string(kind), f"{name} holds {column.type}: a text may stand in it"
+
+    def cell(text: str | None) -> str | None:
+        if text is None or (name == "mode" and text in MODES) or (name in SUBTASK and text in subtasks):
+            return text
+        return name_of(text) if name in NAMES else digest_of(text)
+
+    cells = [None if each is None else [cell(text) for text in each] if listed else cell(each)
+             for each in column.to_pylist()]  # fmt: skip
+    return pa.array(cells, type=column.type)

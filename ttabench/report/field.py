@@ -1,0 +1,94 @@
+"""The blocks that a sentence speaks of: one, or several with means over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+
+from ttabench.report import figures
+from ttabench.report.cautions import lone
+from ttabench.report.compare import Block, Comparison
+from ttabench.report.differences import Difference, between
+from ttabench.report.entries import Entry
+from ttabench.report.phrases import MANY, Varied, apart, untested
+
+End = Callable[[Sequence[Entry]], Entry | None]
+"""`floor_of`, or `ceiling_of`."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """Blocks of a comparison."""
+
+    found: Comparison
+    blocks: Sequence[Block]
+
+    def pair(self, left: str, right: str) -> Difference | None:
+        """The difference of two labels in the one block, or its mean over several; None where it was not tested."""
+        if len(self.blocks) == 1:
+            return self.blocks[0].between(left, right)
+        return between(self.found.overall, left, right)
+
+    def both(self, one: str, other: str) -> list[tuple[Entry, Entry]]:
+        """Two lines, block by block, where both are."""
+        pairs = ((block.named(one), block.named(other)) for block in self.blocks)
+        return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+    def shown(self, label: str) -> str:
+        """The figure of a line, or its mean over the blocks that have it, for people."""
+        return figures.plain(self.metric, fmean(entry.value for block in self.blocks if (entry := block.named(label))))
+
+    def apart(self, left: str, right: str, called: str = "") -> str:
+        """How far left is from right, see `phrases.apart`; `called` stands for the label of right."""
+        pairs, each = self.both(left, right), self.pair(left, right)
+        named = f"{called or right} ({figures.plain(self.metric, fmean(other.value for _, other in pairs))})"
+        if each is None:
+            return f"{untested(self.metric, self.gap(left, right), named)} ({self.why(left, right)})"
+        some = each.blocks < len(self.blocks) > 1
+        where = f" (tested on {each.blocks} of {len(self.blocks)} {self.noun})" if some else ""
+        if not some and {each.n} != {sum(pair[side].n for pair in pairs) for side in (0, 1)}:
+            where = f" (on the {each.n:,} questions that both were asked)"
+        return (
+            apart(each, named, Varied(self.blocks[0].groups[0].record.unit, len(pairs[0][0].seeds), self.lone)) + where
+        )
+
+    def gap(self, left: str, right: str) -> float:
+        """The figure of left less that of right, in the mean over the blocks that have both."""
+        return fmean(one.value - other.value for one, other in self.both(left, right))
+
+    def why(self, left: str, right: str) -> str:
+        """Why two lines have no difference."""
+        found = (
+            each.reason for block in self.blocks for each in block.unpaired if {each.left, each.right} == {left, right}
+        )
+        return next(found, "a figure is no number")
+
+    @cached_property
+    def lone(self) -> bool:
+        """Whether what varies is there once in one of the blocks."""
+        return any(lone(block) for block in self.blocks)
+
+    def outcomes(self, left: str, right: str) -> list[tuple[Block, int | None]]:
+        """Block by block the outcome of the test of left and right; None where not tested."""
+        both = [block for block in self.blocks if block.named(left) and block.named(right)]
+        return [(block, each.outcome if (each := block.between(left, right)) else None) for block in both]
+
+    def end(self, which: End) -> str:
+        """The label of floor or ceiling; empty where no block has one."""
+        return next((entry.label for block in self.blocks if (entry := which(block.entries))), "")
+
+    def where(self, blocks: Sequence[Block]) -> str:
+        """Their names; more than `MANY` are counted."""
+        return ", ".join(block.place.brief for block in blocks) if len(blocks) <= MANY else f"{len(blocks)} {self.noun}"
+
+    @property
+    def metric(self) -> str:
+        """Of the first block: those that are averaged are all fractions, or have one metric."""
+        return self.blocks[0].place.metric
+
+    @property
+    def noun(self) -> str:
+        """Tasks, where every block is another one."""
+        return "tasks" if len({block.place.task for block in self.blocks}) == len(self.blocks) else "blocks"

@@ -1,0 +1,88 @@
+"""How the lines of a block are called: their method, with the settings in which lines of that method differ.
+
+    icl, mac, snapkv budget=0.1, snapkv budget=0.5, templora, "templora, another text's state"
+
+Labels name what differs within the block alone. A configuration that stands in several blocks has one label in all of
+them: with every setting that tells it from another line in one of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from ttabench.core.types import Json
+from ttabench.report.blocks import NOT_COMPARED, READ_ALIKE, STATE_OF, Group, told
+from ttabench.report.configuration import with_defaults
+
+STATES = {"own": "", "other": ", another text's state", "none": ", empty state"}
+"""What follows the method, by whose state answered."""
+OF_BLOCKS = ("split", "chat_template", "limit")
+"""What a configuration has from its block, and not from its method."""
+Natural: TypeAlias = list[tuple[bool, float, str]]
+OF_METHODS = ("method", "checkpoint", "base_checkpoint")
+"""Inputs that are the method's own."""
+
+
+def labels_of(blocks: Sequence[Sequence[Group]]) -> list[list[str]]:
+    """The labels of every block's groups; unique in each."""
+    keys: dict[tuple[str, str], dict[str, None]] = {}
+    for block in blocks:
+        for group in block:
+            keys.setdefault(_told_by(group), {}).update(dict.fromkeys(_apart(group, block)))
+    return [_unique([_label(group, block, list(keys[_told_by(group)])) for group in block], block)
+            for block in blocks]  # fmt: skip
+
+
+def natural(label: str) -> Natural:
+    """For sorting: numbers by their size, so that budget=0.5 stands before budget=16."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", label)
+    return [(not part[:1].isdigit(), float(part) if part[:1].isdigit() else 0.0, part) for part in parts if part]
+
+
+def _apart(group: Group, block: Sequence[Group]) -> list[str]:
+    """The settings in which it differs from others of its method in the block."""
+    alike = [other.varying for other in block if other.method == group.method]
+    return [key for key, value in group.varying.items() if any(other.get(key) != value for other in alike)]
+
+
+def configured(group: Group) -> str:
+    """What tells configurations of methods apart, whatever the block and whose state answered."""
+    config = with_defaults(group.record.config)
+    kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
+    options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
+    inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
+    return repr((group.method, sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)))
+
+
+def _told_by(group: Group) -> tuple[str, str]:
+    return configured(group), str(group.varying[STATE_OF])
+
+
+def _label(group: Group, block: Sequence[Group], keys: Sequence[str]) -> str:
+    told_keys = [key for key in sorted(keys) if key != STATE_OF and group.varying.get(key) is not None]
+    words = [group.method, *(_setting(key, group.varying[key], group, block) for key in told_keys)]
+    return " ".join(words) + (STATES[str(group.varying[STATE_OF])] if STATE_OF in keys else "")
+
+
+def _setting(key: str, value: Json, group: Group, block: Sequence[Group]) -> str:
+    """One setting as it is told: a checkpoint by its folder where that tells it from the others."""
+    if key == "checkpoint file":
+        others = {_checkpoint(other) for other in block if other.varying.get(key) != value}
+        if _checkpoint(group) and _checkpoint(group) not in others:
+            return f"checkpoint={_checkpoint(group)}"
+    return f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
+
+
+def _checkpoint(group: Group) -> str:
+    """The last part of its name, or of its path."""
+    name = str(group.record.config.get("checkpoint") or "")
+    return name.rstrip("/").rpartition("/")[2].removeprefix("shipped:")
+
+
+def _unique(labels: Sequence[str], block: Sequence[Group]) -> list[str]:
+    return [
+        f"{label} #{group.record.id[:6]}" if labels.count(label) > 1 else label
+        for label, group in zip(labels, block, strict=True)
+    ]

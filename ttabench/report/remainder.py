@@ -1,0 +1,70 @@
+"""What the first lines say of the rest: what is set aside or left out of the order, and where errors are too small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ttabench.report import figures
+from ttabench.report.blocks import CEILING
+from ttabench.report.cautions import lone
+from ttabench.report.compare import Comparison
+from ttabench.report.field import Field
+from ttabench.report.phrases import MANY, listed
+from ttabench.report.setting_aside import Aside
+
+
+def aside_sentences(found: Comparison) -> Iterator[str]:
+    """What is set aside, a sentence a reason."""
+    alike: dict[tuple[str, str], list[Aside]] = {}
+    for each in found.aside:
+        alike.setdefault((each.kind, each.reason), []).append(each)
+    for (kind, reason), own in alike.items():
+        labels = list(dict.fromkeys(each.label for each in own))
+        blocks = list(dict.fromkeys(each.block for each in own))
+        where = f" on {listed(blocks, 'blocks')}" if len(found.blocks) > 1 else ""
+        names = listed(labels, "lines")
+        if kind == "limit":
+            limit = reason.removeprefix("--limit ")
+            names = listed([label.replace(f" limit={limit}", "") for label in labels], "lines")
+            yield f"Set aside ({reason}): {names}{where}."
+        elif kind == "cut":
+            ceiling = ", so it is no ceiling" if labels == [CEILING] else ""
+            yield f"Set aside: {names} {reason}{where}{ceiling}."
+        else:
+            yield f"Set aside: {names} {reason}{where}; that is full context, whatever the name."
+
+
+def left_out(found: Comparison) -> Iterator[str]:
+    """Lines that were not run in all blocks that count, and blocks that do not count."""
+    standing = found.standing
+    if standing is None or len(found.blocks) == 1:
+        return
+    if standing.left_out:
+        field = Field(found, found.blocks)
+        told = [f"{label} ({_figures(found, label, places)})" for label, places in standing.left_out.items()]
+        shown = "; ".join(told[:MANY]) + (f"; and {len(told) - MANY} more" if len(told) > MANY else "")
+        which = f"all of these {field.noun}" if len(standing.blocks) > 1 else f"this {field.noun.removesuffix('s')}"
+        yield f"Not in this order (not run in {which}): {shown}."
+    rest = [block.place.brief for place, block in enumerate(found.blocks) if place not in standing.blocks]
+    if rest:
+        yield f"Not counted{' in this order' if standing.second else ''}: {listed(rest, 'blocks')}."
+
+
+def _figures(found: Comparison, label: str, places: Sequence[int]) -> str:
+    """The values of a line in the blocks that have it."""
+    told = []
+    for place in places[:MANY]:
+        block = found.blocks[place]
+        entry = block.named(label)
+        told.append(f"{figures.plain(block.place.metric, entry.value if entry else None)} on {block.place.brief}")
+    return ", ".join(told) + (f" and {len(places) - MANY} more" if len(places) > MANY else "")
+
+
+def cautions(found: Comparison) -> Iterator[str]:
+    """Where what varies is there once."""
+    weak = [block for block in found.blocks if block.tested and lone(block)]
+    if weak:
+        unit = weak[0].groups[0].record.unit
+        where = f" on {listed([block.place.brief for block in weak], 'blocks')}" if len(found.blocks) > 1 else ""
+        told = f"There is one {unit} only{where}, so errors are too small: they are over its questions"
+        yield f"{told}, and another {unit} may differ by more. Run more seeds."
