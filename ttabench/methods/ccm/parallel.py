@@ -156,16 +156,23 @@ class Batch:
             own_BTT = own_BTT | (self.pieces_BT == BEGINS)[:, None] & causal_TT
         return own_BTT
 
-    def merging(self, settings: CcmSettings) -> Callable[[Call], Tensor]:
-        """Attention of every layer, with the merged memories of all steps as further slots."""
+    def merged(self, settings: CcmSettings) -> tuple[Tensor, Tensor]:
+        """How much of each token's keys and values every slot of a merged memory holds, [B, E, T], and who sees it.
+
+        Slots are those of the memory after the first piece, then of that after the second, and so on; bool [B, T, E].
+        """
         comp, steps = settings.comp_tokens, int(self.pieces_BT.max())
         weights_SS = merge_weights(settings, steps).to(self.ids_BT.device)
         by_step_BST = weights_SS[:, (self.pieces_BT - 1).clamp(min=0)].transpose(0, 1)
         comp_ids_n = torch.arange(comp, device=self.ids_BT.device) + self.vocabulary
         of_kind_BnT = self.ids_BT[:, None] == comp_ids_n[:, None]
         mix_BET = (by_step_BST[:, :, None] * of_kind_BnT[:, None]).flatten(1, 2)
-        made_S = torch.arange(1, steps + 1, device=self.ids_BT.device).repeat_interleave(comp)
-        sees_BTE = self.memories_BT[:, :, None] == made_S
+        made_E = torch.arange(1, steps + 1, device=self.ids_BT.device).repeat_interleave(comp)
+        return mix_BET, self.memories_BT[:, :, None] == made_E
+
+    def merging(self, settings: CcmSettings) -> Callable[[Call], Tensor]:
+        """Attention of every layer, with the merged memories of all steps as further slots."""
+        mix_BET, sees_BTE = self.merged(settings)
 
         def attend(call: Call) -> Tensor:
             assert call.mask is not None
