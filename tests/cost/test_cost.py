@@ -33,6 +33,7 @@ from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, Wind
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.mac.settings import PRESETS
+from ttabench.methods.rag.settings import RagSettings
 from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.methods.templora.settings import TempLoraSettings
@@ -81,6 +82,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "ccm alone": ("ccm", CcmSettings(comp_tokens=2, rank=2, recursive=False, sink=True)),
     "ccm everywhere": ("ccm", CcmSettings(comp_tokens=2, rank=2, conditional=False)),
     "ccm of keys": ("ccm", CcmSettings(comp_tokens=2, rank=2, targets=("k_proj",))),
+    "rag": ("rag", RagSettings(top=4)),
+    "rag of one": ("rag", RagSettings(top=1)),
     "lora": ("lora", LoraSettings(rank=4)),
     "lora of keys": ("lora", LoraSettings(rank=4, targets=("k_proj", "up_proj"))),
     "templora": ("templora", TEMPLORA),
@@ -115,6 +118,8 @@ ANYWHERE = [
     case for case, (_, settings) in CASES.items() if case != "mac nano" and not getattr(settings, "targets", ())
 ]
 BYTES = [*FLOPS, *((base, case) for case in ANYWHERE for base in ("llama", "gpt2"))]
+COUNTED_BYTES = [pair for pair in BYTES if CASES[pair[1]][0] != "rag"]
+"""Cases whose bytes follow from counts of tokens: those of `rag` depend on words too, see its own tests."""
 QUICK = 4
 """Tokens of an answer."""
 
@@ -180,7 +185,7 @@ def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
     return Measured(lm, method, state, adapting.get_total_flops(), asking.get_total_flops())
 
 
-@pytest.mark.parametrize(("base", "case"), BYTES, ids=on)
+@pytest.mark.parametrize(("base", "case"), COUNTED_BYTES, ids=on)
 def test_state_is_as_large_as_on_paper(base: str, case: str) -> None:
     found = measured(base, case)
     paper = found.on_paper()
@@ -192,8 +197,9 @@ def test_state_is_as_large_as_on_paper(base: str, case: str) -> None:
 def test_operations_are_those_of_torch(base: str, case: str) -> None:
     found = measured(base, case)
     paper = found.on_paper(dense=True)
-    # MAC's T5s read an end token where the base model reads a joiner; a sum over one query is no matrix product
-    near = {"mac": 0.05, "h2o": 1e-3}.get(case.split()[0], 1e-4)
+    # MAC's T5s read an end token where the base model reads a joiner; a sum over one query is no matrix product;
+    # documents that are found are longer or shorter than the mean
+    near = {"mac": 0.05, "h2o": 1e-3, "rag": 0.05}.get(case.split()[0], 1e-4)
     assert paper.adapt_flops == pytest.approx(found.adapt_flops, rel=near)
     assert paper.ask_flops == pytest.approx(found.ask_flops, rel=near)
 

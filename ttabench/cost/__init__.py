@@ -13,7 +13,6 @@ from ttabench.cost.compressed import FORMULAS as COMPRESSED
 from ttabench.cost.compressed import break_even_tokens
 from ttabench.cost.formula import Formula
 from ttabench.cost.load import BYTES, Cost, Workload, workload
-from ttabench.cost.retrieved import FORMULAS as RETRIEVED
 from ttabench.cost.shape import Shape, shape_from, shape_of
 
 __all__ = [
@@ -29,5 +28,5 @@ __all__ = [
     "workload",
 ]
 
-ON_PAPER = {formula.name: formula for formula in (*COMPRESSED, *ADAPTED, *RETRIEVED)}
+ON_PAPER = {formula.name: formula for formula in (*COMPRESSED, *ADAPTED)}
 """Methods of the papers that ttabench does not run."""

@@ -1,6 +1,6 @@
 """What is known of a method on paper: its settings, its presets, and what it costs.
 
-Formula(name="retrieval", Settings=RetrievalSettings, cost=retrieval)
+Formula(name="gisting", Settings=GistingSettings, cost=gisting)
 """
 
 from __future__ import annotations

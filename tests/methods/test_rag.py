@@ -1,0 +1,256 @@
+"""`rag`: BM25 by hand, what is read in front of a question, and that weights are computed once for a state."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
+from ttabench.cost import Workload, shape_of
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import State
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
+from ttabench.methods.parts.ragged import appended, items
+from ttabench.methods.rag.bm25 import Bm25, words_of
+from ttabench.methods.rag.cost import cost
+from ttabench.methods.rag.method import Rag, best
+from ttabench.methods.rag.settings import RagSettings
+from ttabench.methods.rag.texts import packed, unpacked
+from ttabench.methods.session import Session
+from ttabench.methods.states import load_state, save_state
+from ttabench.run.plan import make_plan
+from ttabench.run.resolve import RunRequest
+
+TEXTS = (
+    "Ada Voss lives in Port Ansel.",
+    "Bo Lind collects blue stamps and old blue maps of Port Ansel.",
+    "Cy Marr sails to Tern Island, and sails back.",
+    "The radios of Di Okoro are old.",
+    "... ?",
+)
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return tiny_llama()
+
+
+def observed(*texts: str) -> list[Observe]:
+    return [Observe(text=text, key=f"d{number}") for number, text in enumerate(texts)]
+
+
+def read(method: Rag, *texts: str) -> State:
+    return method.adapt(method.begin(1), [[piece] for piece in observed(*texts)])
+
+
+def ask(prompt: str, question: str = "") -> Ask:
+    return Ask(prompt=prompt, key=prompt, question=question)
+
+
+def by_hand(texts: Sequence[Sequence[str]], question: Sequence[str], k1: float, b: float) -> list[float]:
+    """Lucene's BM25: log(1 + (N - n + 0.5) / (n + 0.5)) tf / (tf + k1 (1 - b + b length / mean length)), summed."""
+    mean = sum(map(len, texts)) / len(texts)
+    scores = []
+    for words in texts:
+        counts, score = Counter(words), 0.0
+        for word in question:
+            holding = sum(word in other for other in texts)
+            rarity = math.log(1 + (len(texts) - holding + 0.5) / (holding + 0.5))
+            damped = counts[word] + k1 * (1 - b + b * len(words) / mean)
+            score += rarity * counts[word] / damped if holding else 0.0
+        scores.append(score)
+    return scores
+
+
+@pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (2.0, 0.0)])
+def test_scores_are_those_of_the_formula(k1: float, b: float) -> None:
+    split = bm25s.tokenize(list(TEXTS), return_ids=False, show_progress=False)
+    question = "Who lives in old Port Ansel, or collects blue maps, or dances?"
+    (asked,) = bm25s.tokenize([question], return_ids=False, show_progress=False)
+    found = Bm25(words_of(TEXTS), k1=k1, b=b).scores(question)
+    np.testing.assert_allclose(found, by_hand(split, asked, k1, b), rtol=1e-5)
+    assert found[4] == 0
+    assert not np.allclose(found, by_hand(split, asked, k1 + 1, b))
+
+
+def test_no_word_in_common_scores_nothing() -> None:
+    assert not Bm25(words_of(TEXTS), k1=1.5, b=0.75).scores("Zebra?").any()
+    assert not Bm25(words_of(["...", "?"]), k1=1.5, b=0.75).scores("Port").any()
+
+
+@pytest.mark.parametrize(
+    ("scores", "top", "wanted"),
+    [
+        ([3, 1, 2, 0], 2, [0, 2]),
+        ([1, 2, 2, 2], 2, [2, 3]),
+        ([0, 5, 0, 0], 2, [1, 3]),
+        ([0, 0, 0], 1, [2]),
+        ([1, 2], 5, [0, 1]),
+    ],
+)
+def test_the_best_come_in_their_order_and_of_equals_the_last(scores: list[float], top: int, wanted: list[int]) -> None:
+    assert best(np.array(scores, dtype=np.float32), top) == wanted
+
+
+def test_the_bare_question_retrieves_whatever_stands_around_it(lm: LM) -> None:
+    method = Rag(lm, RagSettings(top=1))
+    state = read(method, *TEXTS)
+    bare = "Where does Ada Voss live?"
+    templated = f"Blue stamps and blue maps, old radios.\nQuestion: {bare}\nAnswer:"
+    assert method.found(state, ask(bare)) == method.found(state, ask(templated, bare)) == [0]
+    assert method.found(state, ask(templated)) == [1]
+
+
+def test_documents_are_read_in_the_order_of_the_stream_as_full_context_reads_them(lm: LM) -> None:
+    method = Rag(lm, RagSettings(top=2))
+    question = ask("Who sails to Tern Island, Ada Voss?")
+    session, full = Session(lm, method), Session(lm, InContext(lm, InContextSettings()))
+    session.read(observed(*TEXTS))
+    full.read([observed(*TEXTS)[number] for number in (0, 2)])
+    assert method.found(session.state, question) == [0, 2]
+    ours, theirs = session.patch([question]).prefix, full.patch([question]).prefix
+    assert ours is not None
+    assert theirs is not None
+    for one, other in zip(ours.keys_LBHPD, theirs.keys_LBHPD, strict=True):
+        torch.testing.assert_close(one, other)
+    assert session.answer([question]) == full.answer([question])
+
+
+def test_weights_are_computed_once_for_a_state(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Counted(Bm25):
+        def __init__(self, words: Any, **settings: Any) -> None:
+            made.append(len(words))
+            super().__init__(words, **settings)
+
+    monkeypatch.setattr("ttabench.methods.rag.method.Bm25", Counted)
+    session = Session(lm, Rag(lm, RagSettings()))
+    session.read(observed(*TEXTS[:3]))
+    for number in range(3):
+        session.answer([ask(f"Where does Ada live? {number}")])
+    assert made == [3]
+    session.read(observed(*TEXTS[3:]))
+    session.answer([ask("Whose radios?")])
+    session.answer([ask("Whose maps?")])
+    assert made == [3, 5]
+
+
+def test_readers_of_a_batch_have_documents_of_their_own(lm: LM) -> None:
+    method = Rag(lm, RagSettings(top=1))
+    first, second = observed("Ada sails."), observed("Bo sings, and Bo dances.")
+    state = method.adapt(method.begin(2), [[first[0], second[0]]])
+    state = method.adapt(state, [[observed("Ada lives in Port Ansel.")[0], observed("Bo.")[0]]])
+    assert [method.found(state, ask("Ada Port"), row) for row in (0, 1)] == [[1], [1]]
+    assert [method.found(state, ask("Bo dances"), row) for row in (0, 1)] == [[1], [0]]
+
+
+def test_bytes_are_those_of_texts_words_and_sizes(lm: LM) -> None:
+    state = read(Rag(lm, RagSettings()), *TEXTS)
+    words = sum(map(len, bm25s.tokenize(list(TEXTS), return_ids=False, show_progress=False)))
+    assert state.nbytes == sum(map(len, TEXTS)) + 8 * words + 2 * 4 * len(TEXTS)
+
+
+def test_bytes_of_english_are_near_those_on_paper() -> None:
+    nano = load("nano", device="cpu")
+    plan = make_plan(RunRequest(method="rag", task="streamingqa"), seed=0)
+    pieces = next(iter(plan.task.episodes(nano))).observes()
+    method = Rag(nano, RagSettings())
+    state = method.adapt(method.begin(1), [[piece] for piece in pieces])
+    shape = shape_of("nano")
+    assert shape is not None
+    work = Workload(pieces=(state.meta["tokens_read"][0],), prompt_tokens=8, new_tokens=4)
+    paper = cost(replace(method.settings, document_tokens=10**6), shape, work)
+    assert paper.state_bytes == pytest.approx(state.nbytes, rel=0.3)
+
+
+def test_a_long_document_keeps_its_first_tokens(lm: LM) -> None:
+    method = Rag(lm, RagSettings(document_tokens=14))
+    state = read(method, "Ada Voss lives in Port Ansel.", "Short one.")
+    assert state.meta["truncated_documents"] == [1]
+    assert state.meta["tokens_read"] == [14 + len("\n\nShort one.")]
+    assert bytes(state.tensors["texts"][0].tolist()) == b"Ada Voss livesShort one."
+    assert method.found(state, ask("Port Ansel short?")) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Observe(text="Ada, ümlaut, 日本."),
+        Observe(text=""),
+        Observe(text="a\0b"),
+        Observe(text="half a character \ud800"),
+        Observe(text="A line.", joiner="\n"),
+        Observe(text="Q: 1\nA: 2", turns=("Q: 1", "2")),
+        Observe(text="cut by tokens", ids=(5, 6, 7), joiner=""),
+    ],
+    ids=str,
+)
+def test_a_piece_comes_back_from_its_bytes(piece: Observe) -> None:
+    assert unpacked(packed(piece)) == piece
+
+
+def test_items_of_rows_of_different_number_and_length() -> None:
+    def made(*words: bytes) -> list[torch.Tensor]:
+        return [torch.tensor(list(word), dtype=torch.uint8) for word in words]
+
+    once = appended({}, "texts", [made(b"Ada", b""), []])
+    twice = appended(once, "texts", [[], made(b"Cy", b"Dido", b"E")])
+    assert [bytes(item.tolist()) for item in items(twice, "texts", 0)] == [b"Ada", b""]
+    assert [bytes(item.tolist()) for item in items(twice, "texts", 1)] == [b"Cy", b"Dido", b"E"]
+    assert items(once, "texts", 1) == items({}, "texts", 0) == []
+    assert appended({}, "texts", [[], []]) == {}
+
+
+def test_a_stored_index_of_other_weights_of_words_is_refused(lm: LM, tmp_path: Path) -> None:
+    method = Rag(lm, RagSettings())
+    state = read(method, *TEXTS)
+    save_state(tmp_path, state, {"method": "rag", "settings": {"k1": 1.5}})
+    loaded = load_state(tmp_path, {"method": "rag", "settings": {"k1": 1.5}})
+    assert method.found(loaded, ask("Whose radios?")) == method.found(state, ask("Whose radios?"))
+    with pytest.raises(UserError, match="another setting"):
+        load_state(tmp_path, {"method": "rag", "settings": {"k1": 2.0}})
+
+
+def test_documents_that_do_not_fit_the_model_say_what_to_set() -> None:
+    gpt2 = tiny_gpt2()
+    method = Rag(gpt2, RagSettings(top=3))
+    state = read(method, *["Ada Voss lives in Port Ansel, as ever. " * 8] * 3)
+    with pytest.raises(UserError, match=r"exceeds the 512 positions .*--set top=N"):
+        method.patch(state, [ask("Where does Ada live?")])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("retriever=tfidf", "retriever must be bm25, got 'tfidf'"),
+        ("top=0", "top must be at least 1, got 0"),
+        ("b=1.5", "b must lie in [0, 1], got 1.5"),
+        ("k1=-1", "k1 must be at least 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(ttabench: Command, words: str, told: str) -> None:
+    assert told in one_line(ttabench("eval", "--method", "rag", "--task", "streamingqa", "--set", words))
+
+
+def test_a_run_knows_what_it_reads_and_nothing_of_what_another_reads(ttabench: Command) -> None:
+    ran = ttabench("eval", "--method", "rag", "--task", "streamingqa", "--limit", "8", "--swap-state", "--json")
+    assert ran.code == 0
+    runs = ran.json()["runs"]
+    f1 = {run["config"]["state_of"]: row["value"] for run in runs for row in run["rows"] if row["metric"] == "f1"}
+    assert f1["own"] > 0.75
+    assert f1["other"] < 0.25
+    assert f1["none"] < 0.25
