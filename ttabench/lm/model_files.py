@@ -55,14 +55,14 @@ def check(place: str) -> None:
     Raises:
         UserError: naming the file and what is in it.
     """
-    if _file(place, ADAPTER) is not None:
+    if small_file(place, ADAPTER) is not None:
         what = f"{place} holds an adapter of peft ({ADAPTER}), not a model alone."
         raise UserError(what, "Merge it into its base model (merge_and_unload), save that, and give its folder.")
     for entry in sorted(Path(place).iterdir()) if Path(place).is_dir() else ():
         if entry.suffix in SUFFIXES and not entry.is_file():
             raise UserError(f"{entry} is no file.", AGAIN)
     for name in READ:
-        if (file := _file(place, name)) is not None:
+        if (file := small_file(place, name)) is not None:
             _check_values(file, _object(file))
 
 
@@ -73,16 +73,16 @@ def check_formats(place: str) -> None:
         UserError: naming the first tensor.
         OSError, ValueError: a file of weights cannot be read.
     """
-    index = _file(place, INDEX) if _file(place, WEIGHTS) is None else None
+    index = small_file(place, INDEX) if small_file(place, WEIGHTS) is None else None
     names = [WEIGHTS] if index is None else sorted(set(_object(index)["weight_map"].values()))
-    for file in (_file(place, name) for name in names):
+    for file in (small_file(place, name) for name in names):
         for tensor, form in formats(file).items() if file is not None else ():
             if form not in FLOATS and not TABLES.search(tensor):
                 hint = f"Give its weights as {', '.join(FLOATS)}, or as a GGUF file."
                 raise UserError(f"Tensor {tensor} of {file} is stored as {form}.", hint)
 
 
-def _file(place: str, name: str) -> Path | None:
+def small_file(place: str, name: str) -> Path | None:
     """Where a file of the model is, None where it has none."""
     if Path(place).is_dir():
         return Path(place, name) if Path(place, name).exists() else None

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoTokenizer, T5Config, T5Model
+from transformers import T5Config, T5Model
 
 from ttabench.core.bounds import refuse_long
-from ttabench.core.environment import offline_if_unreachable, quiet_loading
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.lm.finite import first_not_finite
-from ttabench.lm.model_files import check
 from ttabench.lm.texts import backend
 from ttabench.lm.tokens import pad
+from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -90,13 +88,7 @@ def _stored_config(name: str) -> T5Config:
     local = Path(name).is_dir()
     if not local and name.count("/") != 1:
         raise UnknownName("T5", name, [*PUBLISHED, f"{SCRATCH}WIDTH,LAYERS,HEADS,FF"])
-    if not local:
-        offline_if_unreachable()
-    check(name)
-    try:
-        found = AutoConfig.from_pretrained(name, local_files_only=local, trust_remote_code=False)
-    except Exception:  # a damaged file raises whatever the libraries stumble over
-        found = None
+    found = stored_config(name)
     if not isinstance(found, T5Config):
         what = f"{name} holds no T5 config.json." if local else f"No T5 {name} can be loaded from the hub."
         raise UserError(what, f"Give the folder or hub id of a T5, or one of {', '.join(PUBLISHED)}.")
@@ -110,31 +102,12 @@ def pretrained_weights(name: str) -> dict[str, Tensor]:
         UserError: the weights are neither in the folder nor in the hub's cache, and the hub cannot be reached; a tensor
             is missing, misshapen or not finite.
     """
-    hub_id = f"google-t5/{name}" if name in PUBLISHED else name
-    if not (local := Path(hub_id).is_dir()):
-        offline_if_unreachable()
-    check(hub_id)
-    try:
-        with quiet_loading():
-            model, report = T5Model.from_pretrained(
-                hub_id,
-                local_files_only=local,
-                use_safetensors=True,
-                trust_remote_code=False,
-                ignore_mismatched_sizes=True,  # they are in the report, and refused
-                output_loading_info=True,
-            )
-    except Exception:  # a damaged file raises whatever the libraries stumble over
-        raise UserError(
-            f"The weights of the T5 {name!r} cannot be loaded.",
-            "Give a folder with config.json and model.safetensors, or a scratch: shape.",
-        ) from None
-    parameters = dict(model.named_parameters())
-    lost = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
-    if broken := lost[0] if lost else first_not_finite(parameters.items()):
-        what = f"Tensor {broken} of the T5 {name!r} is missing, misshapen or not finite."
-        raise UserError(what, "Copy it again, or give another.")
-    return parameters
+    hint = "Give a folder with config.json and model.safetensors, or a scratch: shape."
+    return dict(stored_model(T5Model, _place(name), "T5", hint).named_parameters())
+
+
+def _place(name: str) -> str:
+    return f"google-t5/{name}" if name in PUBLISHED else name
 
 
 def start_embeddings(t5: T5Model, lm: LM) -> None:
@@ -192,17 +165,8 @@ class T5Text:
         Raises:
             UserError: it is neither in the folder nor in the hub's cache, and the hub cannot be reached.
         """
-        hub_id = f"google-t5/{name}" if name in PUBLISHED else name
-        if not (local := Path(hub_id).is_dir()):
-            offline_if_unreachable()
-        check(hub_id)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(hub_id, local_files_only=local, trust_remote_code=False)
-        except Exception:  # a damaged file raises whatever the libraries stumble over
-            raise UserError(
-                f"The tokenizer of the T5 {name!r} cannot be loaded.",
-                "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile.",
-            ) from None
+        hint = "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile."
+        tokenizer = stored_tokenizer(_place(name), "T5", hint)
         return cls(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
 
     def encode(

