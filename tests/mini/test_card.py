@@ -27,7 +27,8 @@ def test_the_card_tells_of_every_stage_and_which_worlds_were_measured() -> None:
     measured = {name: {"streamingqa": {"0": 3.0, "165": 97.0}} for name in ("exact_match", "accuracy", "perplexity")}
     shape = {"first": 9000, "parameters": 1_180_800, "vocabulary": 3072, "positions": 8192}
     told = card(record, measured, shape)
-    assert "far (2,600 steps, lengths to 6144, positions to 8192)" in told
+    longest = max(*FAR.late, *FAR.rehearsed_lengths)
+    assert f"far ({FAR.steps:,} steps, lengths to {longest}, positions to 8192)" in told
     assert all(f"{stage.name} (" in told for stage in STAGES)
     assert "seeds from 9000 on" in told
     assert "| streamingqa | 3.0 | 97.0 |" in told
