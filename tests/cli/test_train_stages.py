@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,19 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.patching import forward
 from ttabench.methods import checkpoints
+from ttabench.methods.ccm import CCM
 from ttabench.methods.checkpoint_header import header
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.mac import MAC as SPEC
 from ttabench.methods.recipe import Recipe, Stage
+from ttabench.methods.registry import find, methods
+from ttabench.methods.settings import settings_of, typed_settings
 from ttabench.run import saves
 from ttabench.run.standing import stood_on
 
+SHORT = ("--task-set", "max_tokens=0", "--task-set", "max_turn_tokens=0")
+"""A tiny Llama reads a character a token."""
 TUNED = Recipe(steps=2, lr=1e-2, documents=(1,))
 SMALL = ("--steps", 2, "--documents", 1, "--questions", 1)
 
@@ -107,6 +113,38 @@ def test_a_wrong_setting_of_a_stage_is_refused_before_anything_is_trained(
     monkeypatch.setitem(SPEC.recipes, "nano", wrong)  # type: ignore[call-overload]
     assert "rank" in one_line(ttabench("train", *words(common, tmp_path / "out")))
     assert not list(tmp_path.rglob("adapter.json"))
+
+
+def test_first_stages_that_ship_are_settings_of_their_method() -> None:
+    staged = [recipe.first for spec in methods().values() for recipe in spec.recipes.values() if recipe.first]
+    assert {stage.method for stage in staged} == {"lora"}
+    for stage in staged:
+        given = settings_of(find(stage.method), typed_settings(find(stage.method), stage.settings), "")
+        assert (given.full_context, given.targets) == (True, ("q_proj", "k_proj", "v_proj", "o_proj"))
+
+
+def test_compression_on_top_of_full_context_and_full_context_alone(
+    ttabench: Command, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The preset of CCM's two stages, a few steps of each: three readers that are evaluated side by side."""
+    recipe, out = CCM.recipes["nano-two-stage"], tmp_path / "two"
+    assert recipe.first is not None
+    few = {"steps": 2, "documents": (2,), "batch_documents": 4, "warmup": 0, "lr": 1e-2}
+    short = replace(recipe, **few, first=replace(recipe.first, recipe=replace(recipe.first.recipe, **few)))
+    monkeypatch.setitem(CCM.recipes, "nano-two-stage", short)  # type: ignore[call-overload]
+    base = ["--model", tiny_base, "--task", "dailydialog", "--source", "mini"]
+    ran = ttabench("train", "--method", "ccm", "--preset", "nano-two-stage", *base, "--out", out, "--json")
+    assert ran.code == 0, ran.err
+    first = header(out / "first")
+    assert (first.method, first.settings["full_context"], first.settings["rank"]) == ("lora", True, 32)
+    assert header(out).stands_on["digest"] == digest(out / "first")
+    assert "is left to ask by the tokens of" in one_line(ttabench("eval", "--method", "icl", *base))
+    asked = [*base, "--task-set", "steps=2", *SHORT, "--limit", 2, "--out", tmp_path / "runs", "--json"]
+    on = ["--base-checkpoint", out / "first"]
+    ways = [["ccm", "--checkpoint", out, *on], ["icl", *on], ["icl"]]
+    runs = [ttabench("eval", "--method", *way, *asked).json()["runs"][0] for way in ways]
+    scored = [row["value"] for run in runs for row in run["rows"] if row["metric"] == "ppl" and row["step"] == 2]
+    assert len(set(scored)) == len(scored), "each reads otherwise"
 
 
 def tuned(lm: LM, folder: Path, seed: int) -> Lora:

@@ -36,6 +36,10 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "h2o keeps answers": ("h2o", {"join": False, "evict_decode": False}),
     "ccm merge": ("ccm", {"update": "merge", "sink": True}),
     "ccm alone": ("ccm", {"recursive": False, "conditional": False}),
+    "gisting everywhere": ("gisting", {"conditional": False}),
+    "gisting_online everywhere": ("gisting_online", {"conditional": False}),
+    "compressive means": ("compressive", {"pool": "mean", "slots": 3}),
+    "compressive largest": ("compressive", {"pool": "max"}),
     "templora epoch": ("templora", {"by": "epoch", "prefix": 0}),
     "streamadapter whole": ("streamadapter", {"window": None}),
 }

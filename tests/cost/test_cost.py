@@ -28,7 +28,7 @@ from ttabench.lm.patch import State
 from ttabench.lm.patching import encoded, follows_text
 from ttabench.lm.tokens import piece_ids, prompt_ids
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.ccm.settings import CcmSettings
+from ttabench.methods.ccm.settings import CcmSettings, CompressiveSettings, GistingSettings
 from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.lora.settings import LoraSettings
@@ -84,6 +84,12 @@ CASES: dict[str, tuple[str, Any]] = {
     "ccm of keys": ("ccm", CcmSettings(comp_tokens=2, rank=2, targets=("k_proj",))),
     "rag": ("rag", RagSettings(top=4)),
     "rag of one": ("rag", RagSettings(top=1)),
+    "gisting": ("gisting", GistingSettings(comp_tokens=2, rank=2)),
+    "gisting everywhere": ("gisting", GistingSettings(comp_tokens=2, rank=2, conditional=False)),
+    "gisting_online": ("gisting_online", GistingSettings(comp_tokens=2, rank=2)),
+    "compressive": ("compressive", CompressiveSettings(rank=2, ratio=4)),
+    "compressive means": ("compressive", CompressiveSettings(rank=2, ratio=4, pool="mean")),
+    "compressive by count": ("compressive", CompressiveSettings(rank=2, slots=3, pool="max")),
     "lora": ("lora", LoraSettings(rank=4)),
     "lora of keys": ("lora", LoraSettings(rank=4, targets=("k_proj", "up_proj"))),
     "templora": ("templora", TEMPLORA),

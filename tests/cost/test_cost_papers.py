@@ -79,8 +79,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "no-context": ("none", {}),
     "full-context": ("icl", {}),
     "gisting": ("gisting", {}),
-    "gisting-online": ("gisting", {"online": True}),
-    "compressive": ("compressive", {}),
+    "gisting-online": ("gisting_online", {}),
+    "compressive": ("compressive", {"pool": "mean", "slots": 8}),
     "ccm-concat": ("ccm", {}),
     "ccm-merge": ("ccm", {"update": "merge"}),
 }
@@ -105,7 +105,7 @@ def slots(row: Row) -> int:
     work = Workload(pieces=pieces, prompt_tokens=asked, new_tokens=1)
     method, settings = METHODS[name]
     if row["table"] == "table10" and name in ("gisting-online", "compressive", "ccm-concat"):
-        settings = {**settings, "comp_tokens": 2}
+        settings = {**settings, "slots" if name == "compressive" else "comp_tokens": 2}
     found = spent(method, replace(known(row["model"]), starts=0), work, **settings)
     return max(found.adapt_slots, found.ask_slots)
 
@@ -247,7 +247,7 @@ def test_sizes_worked_out_by_hand(
         ("streamadapter", "tinyllama-1.1b", {}, 22 * 7 * (4 * 4 * 16 * 64 + 16 * 128 * (2 * 64 + 4) / 128)),
         ("streamadapter", "llama-3-8b", {}, 32 * 7 * (4 * 8 * 16 * 128 + 16 * 256 * (2 * 128 + 4) / 128)),
         ("generative_adapter", "mistral-7b-instruct", {}, 32 * (4 * 4096 * 1024 + 2 * 1024**2)),
-        ("gisting", "llama-7b", {"comp_tokens": 0}, 0),
+        ("gisting", "llama-7b", {"comp_tokens": 1}, 4 * 32 * 4096),
         ("ccm", "llama-7b", {"comp_tokens": 1}, 4 * 32 * 4096),
     ],
 )

@@ -19,7 +19,8 @@ from ttabench.lm.layout import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.patching import hidden_states
-from ttabench.methods.ccm.method import Ccm, first_embeddings
+from ttabench.methods.ccm.comp_tokens import first_embeddings
+from ttabench.methods.ccm.method import Ccm
 from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.trainable import answer_loss
 from ttabench.run.training import TrainConfig, train

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.conftest import Command
 from tests.lm.test_texts import TEMPLATE as CHAT
+from tests.methods.test_ccm import episodes
 from tests.methods.test_streamadapter import logits, taught
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
@@ -22,6 +23,9 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.lm.scoring import nll, token_logprobs
 from ttabench.lm.tokens import piece_ids
+from ttabench.methods import checkpoints
+from ttabench.methods.icl.method import InContext
+from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.parts import lora
@@ -31,6 +35,8 @@ from ttabench.methods.states import load_state, save_state
 from ttabench.methods.templora import method as templora
 from ttabench.methods.templora.method import TempLora
 from ttabench.methods.templora.settings import TempLoraSettings
+from ttabench.methods.trainable import answer_loss
+from ttabench.run.standing import stood_on
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 
@@ -163,6 +169,23 @@ def test_lora_learns_what_it_is_trained_on_and_ignores_what_it_reads() -> None:
     assert losses[-1] < losses[0] - 0.2
     state = method.adapt(method.begin(1), [observes(TEXTS[0])])
     assert state.nbytes == 0
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_full_context_is_trained_on_as_a_base_that_stands_on_it_reads(make: Any, tmp_path: Path) -> None:
+    """Questions between pieces and behind them, in one forward, and asked of `icl` with the deltas in the weights."""
+    method = Lora(make(), LoraSettings(rank=2, alpha=4.0, full_context=True))
+    generator = torch.Generator().manual_seed(1)
+    for b_OR in method.b:
+        b_OR.data.copy_(torch.randn(b_OR.shape, generator=generator) * 0.2)
+    checkpoints.save(method, tmp_path)
+    reader = InContext(stood_on(make(), tmp_path, "first"), InContextSettings())
+    with torch.no_grad():
+        told = method.loss_parts(episodes())["answer"]
+        torch.testing.assert_close(told, answer_loss(reader, episodes()), atol=1e-4, rtol=1e-5)
+        alone = Lora(make(), LoraSettings(rank=2, alpha=4.0))
+        alone.modules().load_state_dict(method.modules().state_dict())
+        assert (alone.loss_parts(episodes())["answer"] - told).abs() > 1e-3
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])

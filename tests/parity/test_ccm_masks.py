@@ -20,8 +20,9 @@ from tests.parity.fixtures import Fixture, base_lm, load
 from tests.places import fixture_file
 from ttabench.core.types import Ask, Episode, Observe, Score
 from ttabench.lm.model import LM
-from ttabench.methods.ccm.parallel import Batch, laid
+from ttabench.methods.ccm.parallel import laid, laid_whole, merged, sees_all, sees_newest
 from ttabench.methods.ccm.settings import CcmSettings
+from ttabench.methods.parts.one_forward import Batch
 
 CASES: dict[str, dict[str, Any]] = {
     case["case"]: case for case in json.loads(fixture_file("ccm_masks.json").read_text(encoding="utf-8"))["cases"]
@@ -82,18 +83,32 @@ class Row:
         text = [token for token in self.tensor("input_ids").tolist() if token < self.case["comp_ids"][0]]
         split = torch.tensor(text).split([1, *spec["context_lens"], spec["query_len"]])
         _, *context, query = [part.tolist() for part in split]
-        if self.case["attn_type"] == "gist":  # the context is one piece
-            context = [[token for part in context for token in part]]
         return context, query
+
+    @property
+    def lm(self) -> LM:
+        return base(self.case["comp_ids"][0], self.case["bos_id"], self.case["pad_id"])
+
+    @property
+    def gists(self) -> bool:
+        return bool(self.case["attn_type"] == "gist")
 
     def ours(self) -> Batch:
         """The row as it is trained on; the answer is one more token, which is not read."""
-        lm = base(self.case["comp_ids"][0], self.case["bos_id"], self.case["pad_id"])
         context, query = self.pieces()
         want = Score(continuation="w5", ids=(5,), prompt_ids=tuple(query))
         ask = Ask(prompt=words(query), key="q", want=want)
         episode = Episode(key="one", steps=(*[Observe(text=words(part), joiner="") for part in context], ask))
-        return Batch.of([laid(lm, self.settings, episode)], lm)
+        if self.gists:
+            return Batch.of([laid_whole(self.lm, self.case["n_comp"], episode)], self.lm)
+        return Batch.of([laid(self.lm, self.settings, episode)], self.lm)
+
+    def sees(self, batch: Batch, settings: CcmSettings) -> Tensor:
+        """Which tokens of the row each of them sees, [T, T]."""
+        if self.gists and not settings.sink:
+            return sees_newest(batch)[0]
+        found = batch.sees(sink=settings.sink) if settings.update == "merge" else sees_all(batch, sink=settings.sink)
+        return found[0]
 
 
 def rows() -> list[tuple[str, int]]:
@@ -120,9 +135,9 @@ def test_who_sees_whom(name: str, number: int) -> None:
     asked = row(name, number)
     batch, kept = asked.ours(), ~asked.sums
     wanted = asked.tensor("effective_mask").bool()[kept]
-    assert torch.equal(batch.sees(asked.settings)[0], wanted[:, kept])
+    assert torch.equal(asked.sees(batch, asked.settings), wanted[:, kept])
     changed = replace(asked.settings, sink=not asked.case["sink"])
-    assert not torch.equal(batch.sees(changed)[0], wanted[:, kept]), "a sink changes who is seen"
+    assert not torch.equal(asked.sees(batch, changed), wanted[:, kept]), "a sink changes who is seen"
 
 
 @pytest.mark.parametrize(("name", "number"), [(name, number) for name, number in rows() if name in MERGED])
@@ -130,7 +145,7 @@ def test_who_sees_which_merged_memory_and_what_it_is_made_of(name: str, number: 
     """A span of SUM tokens follows every piece, or, where pieces do not see the memory, the last one alone."""
     asked = row(name, number)
     batch, kept = asked.ours(), ~asked.sums
-    mix_BET, sees_BTE = batch.merged(asked.settings)
+    mix_BET, sees_BTE = merged(batch, asked.settings, asked.lm)
     spans = int(asked.sums.sum()) // asked.case["n_comp"]
     assert spans == (len(asked.pieces()[0]) if asked.settings.recursive else 1)
     last = spans * asked.case["n_comp"]

@@ -9,7 +9,6 @@ ttabench does not have. Nothing here needs a model, an implementation, or anythi
 from __future__ import annotations
 
 from ttabench.cost.adapted import FORMULAS as ADAPTED
-from ttabench.cost.compressed import FORMULAS as COMPRESSED
 from ttabench.cost.compressed import break_even_tokens
 from ttabench.cost.formula import Formula
 from ttabench.cost.load import BYTES, Cost, Workload, workload
@@ -28,5 +27,5 @@ __all__ = [
     "workload",
 ]
 
-ON_PAPER = {formula.name: formula for formula in (*COMPRESSED, *ADAPTED)}
+ON_PAPER = {formula.name: formula for formula in ADAPTED}
 """Methods of the papers that ttabench does not run."""

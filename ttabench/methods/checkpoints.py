@@ -90,7 +90,7 @@ def load(
             that are not finite, damage.
     """
     found = header(folder)
-    if found.method != cls.spec.name:
+    if found.method not in (cls.spec.name, cls.spec.trained_as):
         raise UserError(
             f"{folder} is a checkpoint of {found.method}, not of {cls.spec.name}.", f"Use --method {found.method}."
         )

@@ -37,6 +37,8 @@ class MethodSpec(Formula):
     """How the state grows with what is read; settings may say otherwise."""
     trainable: bool = False
     """Whether it has parameters, which `ttabench train` trains."""
+    trained_as: str = ""
+    """Another method of the same parameters and settings that is trained alike: its checkpoints are this one's, too."""
     looks_at_question: bool = False
     """Whether `patch` depends on what is asked; settings may say otherwise."""
     checked: Any = None

@@ -70,11 +70,20 @@ def _presets(spec: MethodSpec) -> Table | None:
 
 def _recipes(spec: MethodSpec) -> Table | None:
     """How `ttabench train` trains each preset."""
-    rows = [(f"`{name}`", _changes(asdict(recipe), asdict(Recipe()))) for name, recipe in spec.recipes.items()]
+    rows = [(f"`{name}`", _recipe(recipe)) for name, recipe in spec.recipes.items()]
     if not rows:
         return None
     caption = f"What differs from {_changes(asdict(Recipe()), {})}."
     return Table(title="Recipes of `ttabench train`", columns=("preset", "recipe"), rows=tuple(rows), caption=caption)
+
+
+def _recipe(recipe: Recipe) -> str:
+    """What differs from the usual one, and in front of it what is trained before."""
+    own = _changes(asdict(replace(recipe, first=None)), asdict(Recipe()))
+    if (before := recipe.first) is None:
+        return own
+    given = ", ".join(f"`{text}`" for text in (*before.settings, *before.task_options))
+    return f"first `{before.method}` with {given}, by {_recipe(before.recipe)}; then {own}"
 
 
 def _changes(values: Mapping[str, object], plain: Mapping[str, object]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from ttabench.core.errors import UserError
 from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.records.folder import Obtained, obtained
 from ttabench.run.plan import Plan
@@ -138,6 +139,10 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
     with fitting(state, method.name):
         run_episodes(context, plan.task, folder, pending.tick)
     pending.give()
+    if not folder.samples:
+        left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
+        what = f"Nothing of {plan.config.task} is left to ask by the tokens of {lm.name}: {left}."
+        raise UserError(what, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
     for note in notes_after(plan, method, folder.costs, folder.samples):
         watching.notify(f"Note: {note}.")
     if note := folder.settle():

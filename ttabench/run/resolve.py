@@ -186,7 +186,7 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
             spec=spec, preset=preset, changes=changes, settings=plain(settings), checkpoint=None, checkpoint_digest=""
         )
     found = header(path)
-    if found.method != spec.name:
+    if found.method not in (spec.name, spec.trained_as):
         raise UserError(f"{path} is a checkpoint of {found.method}.", f"Use --method {found.method}.")
     settings_in(found, spec, changes, path)
     return ResolvedMethod(

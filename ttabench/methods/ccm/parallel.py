@@ -1,190 +1,114 @@
-"""Training CCM: an episode is read, compressed and asked in one forward, with the numbers of doing it piece by piece.
+"""Training CCM and Gisting: an episode is read, compressed and asked in one forward, as if it were done step by step.
 
     BOS c(1) COMP c(2) COMP .. c(t) COMP I O        a token of c(j) or its COMP sees its own block and Mem(j-1),
                                                     a question after t pieces and its answer see themselves and Mem(t)
+    BOS c(1) c(2) .. c(t) COMP I O                  Gisting: COMP tokens see all that was read, a question the newest
 
 Where memories are concatenated, a mask says all of this. A merged memory is a mean of keys and values, which no mask
 can say: in every layer the means of all steps stand as further slots behind the tokens' own, and tokens see them in
 place of the COMP tokens they are made of.
 
-Shape letters: B episodes · T tokens · E slots of merged memories · C width.
+Shape letters: B episodes · T tokens · E slots of merged memories · S steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
-from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.attention import Call, watched
-from ttabench.lm.layout import Layout
+from ttabench.core.types import Episode, Observe
+from ttabench.lm.attention import Call
 from ttabench.lm.model import LM
-from ttabench.lm.patch import Delta, Patch
-from ttabench.lm.patching import hidden_states
-from ttabench.lm.tokens import piece_ids, window_ids
+from ttabench.lm.tokens import piece_ids
 from ttabench.methods.ccm.settings import CcmSettings
-from ttabench.methods.trainable import training_item
-
-NOWHERE = -1
-"""Block of padding."""
-BEGINS = -1
-"""Piece of the token that begins what is read."""
-
-
-@dataclass
-class Row:
-    """One episode as the tokens of one row."""
-
-    ids: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)
-    """A number for each piece with its COMP tokens, and for each question with its answer."""
-    memories: list[int] = field(default_factory=list)
-    """How many pieces the memory holds that a token sees."""
-    pieces: list[int] = field(default_factory=list)
-    """At a COMP token the piece that it compresses, from 1 on; `BEGINS`; else 0."""
-    targets: list[tuple[int, int]] = field(default_factory=list)
-    """(place, id of the token that is to be predicted there)."""
-
-    def add(self, ids: Sequence[int], first: int, memory: int, piece: int, block: int) -> None:
-        """More tokens of a block, at positions from `first` on."""
-        self.ids += ids
-        self.positions += range(first, first + len(ids))
-        self.blocks += [block] * len(ids)
-        self.memories += [memory] * len(ids)
-        self.pieces += [piece] * len(ids)
-
-
-def answer_nll(
-    lm: LM, settings: CcmSettings, deltas: Mapping[str, Delta], embeddings_NC: Tensor, episodes: Sequence[Episode]
-) -> tuple[Tensor, int]:
-    """Sum of the negative log-likelihoods of all target tokens, and their count; differentiable.
-
-    Raises:
-        UserError: a position is none of the model's.
-    """
-    rows = [laid(lm, settings, episode) for episode in episodes]
-    found = Batch.of(rows, lm)
-    layout = Layout(
-        positions_BT=found.positions_BT,
-        sees_BTS=found.sees(settings),
-        embeddings_BTC=lm.embedded(found.ids_BT, embeddings_NC),
-        marked_BT=found.pieces_BT > 0 if settings.conditional else None,
-    )
-    merging = watched(found.merging(settings)) if settings.update == "merge" else nullcontext()
-    with merging:
-        hidden_BTC, _ = hidden_states(lm, Patch(deltas=deltas), found.ids_BT, layout, found.real)
-    places = [(number, place) for number, row in enumerate(rows) for place, _ in row.targets]
-    wanted = [token for row in rows for _, token in row.targets]
-    assert wanted, "training episodes without a query"
-    at = torch.tensor(places, device=lm.device)
-    logits_NV = lm.logits(hidden_BTC[at[:, 0], at[:, 1]]).float()
-    return cross_entropy(logits_NV, torch.tensor(wanted, device=lm.device), reduction="sum"), len(wanted)
+from ttabench.methods.parts.one_forward import BEGINS, Batch, Row
 
 
 def laid(lm: LM, settings: CcmSettings, episode: Episode) -> Row:
-    """An episode as one row; questions may stand between pieces."""
-    row, start, comp = Row(), list(lm.start_ids), settings.comp_tokens
+    """An episode as one row: behind every piece its COMP tokens."""
+    row, start = Row(), list(lm.start_ids)
     read, done = 0, 0
-    for number, step in enumerate(episode.steps):
-        if isinstance(step, Observe):
-            text = piece_ids(lm, step, first=not read)
-            memory = done if settings.recursive else 0
-            if not done:
-                row.add(start, 0, 0, BEGINS, number)
-            row.add(text, len(start) + read, memory, 0, number)
-            read, done = read + len(text), done + 1
-            row.add(range(lm.vocab_size, lm.vocab_size + comp), len(start) + read, memory, done, number)
-        else:
-            _ask(lm, row, step, (number, done, read))
+    for step in episode.steps:
+        if not isinstance(step, Observe):
+            row.ask(lm, step, bool(done), read, memories=done)
+            continue
+        text, memory, block = piece_ids(lm, step, first=not read), done if settings.recursive else 0, row.next_block
+        if not done:
+            row.add(start, 0, block, texts=BEGINS)
+        done += 1
+        row.add(text, len(start) + read, block, memories=memory, texts=done)
+        read += len(text)
+        row.add(comp_ids(lm, settings.comp_tokens), len(start) + read, block, memories=memory, pieces=done)
     return row
 
 
-def _ask(lm: LM, row: Row, ask: Ask, where: tuple[int, int, int]) -> None:
-    block, done, read = where
-    window = window_ids(lm, ask, follows=bool(done))
-    prompt, target = training_item(lm, ask, follows=bool(done or window))
-    start = [] if done else list(lm.start_ids)
-    text = [*start, *window, *prompt, *target]
-    begin = len(row.ids) + len(text) - len(target)
-    row.add(text[:-1], len(lm.start_ids) + read if done else 0, done, 0, block)
-    row.targets += [(begin + place - 1, token) for place, token in enumerate(target)]
+def laid_whole(lm: LM, comp_tokens: int, episode: Episode) -> Row:
+    """An episode as one row: before each run of questions COMP tokens that read the whole text."""
+    row = Row()
+    read = done = compressed = 0
+    for step in episode.steps:
+        if isinstance(step, Observe):
+            read, done = read + row.read(lm, step, read, done), done + 1
+            continue
+        if compressed < done:
+            first = len(lm.start_ids) + read
+            row.add(comp_ids(lm, comp_tokens), first, row.next_block, reads=done, pieces=done)
+            compressed = done
+        row.ask(lm, step, bool(done), read, memories=done)
+    return row
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Rows of one length, padded behind."""
+def comp_ids(lm: LM, comp_tokens: int) -> range:
+    """Ids of the COMP tokens: those behind the vocabulary."""
+    return range(lm.vocab_size, lm.vocab_size + comp_tokens)
 
-    ids_BT: Tensor
-    positions_BT: Tensor
-    blocks_BT: Tensor
-    memories_BT: Tensor
-    pieces_BT: Tensor
-    vocabulary: int
 
-    @classmethod
-    def of(cls, rows: Sequence[Row], lm: LM) -> Batch:
-        """These rows, on the model's device."""
-        longest = max(len(row.ids) for row in rows)
-        empty = {"ids": lm.pad_id, "positions": 0, "blocks": NOWHERE, "memories": 0, "pieces": 0}
-        parts = [
-            torch.tensor([getattr(row, name) + [fill] * (longest - len(row.ids)) for row in rows], device=lm.device)
-            for name, fill in empty.items()
-        ]
-        ids_BT, positions_BT, blocks_BT, memories_BT, pieces_BT = parts
-        return cls(ids_BT, positions_BT, blocks_BT, memories_BT, pieces_BT, lm.vocab_size)
+def sees_all(batch: Batch, *, sink: bool) -> Tensor:
+    """bool [B, T, T]: what stands in the row, and the COMP tokens of every piece of its memory."""
+    pieces_B1T = batch.pieces_BT[:, None]
+    return batch.sees(sink=sink) | (pieces_B1T > 0) & (pieces_B1T <= batch.memories_BT[:, :, None])
 
-    @property
-    def real(self) -> Tensor:
-        """bool [B, T], false where padded."""
-        return self.blocks_BT != NOWHERE
 
-    def sees(self, settings: CcmSettings) -> Tensor:
-        """bool [B, T, T]: its own block up to itself, the COMP tokens of its memory unless merged, and a sink."""
-        size = self.ids_BT.shape[1]
-        causal_TT = torch.ones(size, size, dtype=torch.bool, device=self.ids_BT.device).tril()
-        own_BTT = (self.blocks_BT[:, :, None] == self.blocks_BT[:, None]) & causal_TT
-        if settings.update == "concat":
-            pieces_B1T = self.pieces_BT[:, None]
-            own_BTT = own_BTT | (pieces_B1T > 0) & (pieces_B1T <= self.memories_BT[:, :, None])
-        if settings.sink:
-            own_BTT = own_BTT | (self.pieces_BT == BEGINS)[:, None] & causal_TT
-        return own_BTT
+def sees_newest(batch: Batch) -> Tensor:
+    """bool [B, T, T]: what stands in the row, and the newest COMP tokens of its memory."""
+    pieces_B1T = batch.pieces_BT[:, None]
+    return batch.sees() | (pieces_B1T > 0) & (pieces_B1T == batch.memories_BT[:, :, None])
 
-    def merged(self, settings: CcmSettings) -> tuple[Tensor, Tensor]:
-        """How much of each token's keys and values every slot of a merged memory holds, [B, E, T], and who sees it.
 
-        Slots are those of the memory after the first piece, then of that after the second, and so on; bool [B, T, E].
-        """
-        comp, steps = settings.comp_tokens, int(self.pieces_BT.max())
-        weights_SS = merge_weights(settings, steps).to(self.ids_BT.device)
-        by_step_BST = weights_SS[:, (self.pieces_BT - 1).clamp(min=0)].transpose(0, 1)
-        comp_ids_n = torch.arange(comp, device=self.ids_BT.device) + self.vocabulary
-        of_kind_BnT = self.ids_BT[:, None] == comp_ids_n[:, None]
-        mix_BET = (by_step_BST[:, :, None] * of_kind_BnT[:, None]).flatten(1, 2)
-        made_E = torch.arange(1, steps + 1, device=self.ids_BT.device).repeat_interleave(comp)
-        return mix_BET, self.memories_BT[:, :, None] == made_E
+def merged(batch: Batch, settings: CcmSettings, lm: LM) -> tuple[Tensor, Tensor]:
+    """How much of each token's keys and values every slot of a merged memory holds, [B, E, T], and who sees it.
 
-    def merging(self, settings: CcmSettings) -> Callable[[Call], Tensor]:
-        """Attention of every layer, with the merged memories of all steps as further slots."""
-        mix_BET, sees_BTE = self.merged(settings)
+    Slots are those of the memory after the first piece, then of that after the second, and so on; bool [B, T, E].
+    """
+    comp, steps, device = settings.comp_tokens, int(batch.pieces_BT.max()), batch.ids_BT.device
+    weights_SS = merge_weights(settings, steps).to(device)
+    by_step_BST = weights_SS[:, (batch.pieces_BT - 1).clamp(min=0)].transpose(0, 1)
+    of_kind_BnT = batch.ids_BT[:, None] == torch.tensor(comp_ids(lm, comp), device=device)[:, None]
+    mix_BET = (by_step_BST[:, :, None] * of_kind_BnT[:, None]).flatten(1, 2)
+    made_E = torch.arange(1, steps + 1, device=device).repeat_interleave(comp)
+    return mix_BET, batch.memories_BT[:, :, None] == made_E
 
-        def attend(call: Call) -> Tensor:
-            assert call.mask is not None
-            mix = mix_BET[:, None].to(call.key.dtype)
-            key, value = (torch.cat([held, mix @ held], 2) for held in (call.key, call.value))
-            mask = torch.cat([call.mask.expand(len(mix), -1, -1, -1), sees_BTE[:, None]], 3)
-            out = scaled_dot_product_attention(
-                call.query, key, value, attn_mask=mask, scale=call.scaling, enable_gqa=True
-            )
-            return out.transpose(1, 2)
 
-        return attend
+def merging(mix_BET: Tensor, sees_BTE: Tensor) -> Callable[[Call], Tensor]:
+    """Attention of every layer, with the merged memories of all steps as further slots."""
+
+    def attend(call: Call) -> Tensor:
+        mix = mix_BET[:, None].to(call.key.dtype)
+        return with_more(call, mix @ call.key, mix @ call.value, sees_BTE)
+
+    return attend
+
+
+def with_more(call: Call, key: Tensor, value: Tensor, sees_BTE: Tensor) -> Tensor:
+    """Attention of one layer, [B, T, N, D], with further keys and values [B, H, E, D] that some tokens see."""
+    assert call.mask is not None
+    mask = torch.cat([call.mask.expand(len(sees_BTE), -1, -1, -1), sees_BTE[:, None]], 3)
+    keys, values = torch.cat([call.key, key], 2), torch.cat([call.value, value], 2)
+    out = scaled_dot_product_attention(call.query, keys, values, attn_mask=mask, scale=call.scaling, enable_gqa=True)
+    return out.transpose(1, 2)
 
 
 def merge_weights(settings: CcmSettings, steps: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Settings of `ccm`, those of the paper, and how each is trained.
+"""Settings of `ccm` and of what it is compared with, those of the paper, and how each is trained.
 
 Kim et al., "Compressed Context Memory for Online Language Model Interaction", arXiv 2312.03414; code:
 snu-mllab/Context-Memory.
@@ -12,27 +12,43 @@ from typing import Literal
 
 from ttabench.core.bounds import at_least
 from ttabench.methods.parts.lora_shape import LoraShape
-from ttabench.methods.recipe import Recipe
+from ttabench.methods.recipe import Recipe, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class CcmSettings(LoraShape):
-    """Settings of `ccm`; the defaults are the paper's for MetaICL."""
+class AttentionLora(LoraShape):
+    """A LoRA on the maps of attention."""
 
-    update: Literal["concat", "merge"] = "concat"
-    """Whether the memory keeps what every piece became, or their mean, slot by slot."""
-    ema: float | None = None
-    """Weight of the newest piece in a merged memory; None: 1/t, the arithmetic mean."""
-    comp_tokens: int = 8
-    """n: COMP tokens that read a piece; their keys and values are what it becomes."""
     rank: int = 8
     """Rank of each delta."""
     alpha: float = 16.0
     """Deltas are scaled by alpha / rank."""
     targets: tuple[str, ...] = ()
     """Last parts of the names of the adapted linear maps; none means those of attention (q, k, v, o)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GistingSettings(AttentionLora):
+    """Settings of `gisting` and `gisting_online`; the defaults are those of CCM's comparison on MetaICL."""
+
+    comp_tokens: int = 8
+    """n: COMP tokens; their keys and values are what the text that they read becomes."""
     conditional: bool = True
     """Whether the deltas act at COMP tokens only; false: at every token, those of questions and answers too."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, comp_tokens=self.comp_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CcmSettings(GistingSettings):
+    """Settings of `ccm`; the defaults are the paper's for MetaICL."""
+
+    update: Literal["concat", "merge"] = "concat"
+    """Whether the memory keeps what every piece became, or their mean, slot by slot."""
+    ema: float | None = None
+    """Weight of the newest piece in a merged memory; None: 1/t, the arithmetic mean."""
     recursive: bool = True
     """Whether a piece and its COMP tokens see the memory so far; false: they see themselves alone."""
     sink: bool = False
@@ -40,7 +56,6 @@ class CcmSettings(LoraShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(1, comp_tokens=self.comp_tokens)
         if self.ema is not None and not 0 < self.ema <= 1:
             raise ValueError(f"ema must lie in (0, 1], got {self.ema}")
         if self.ema is not None and self.update != "merge":
@@ -51,26 +66,71 @@ class CcmSettings(LoraShape):
         return 1.0 if step == 1 else 1 / step if self.ema is None else self.ema
 
 
+@dataclass(frozen=True, kw_only=True)
+class CompressiveSettings(AttentionLora):
+    """Settings of `compressive`; the deltas act at the tokens of pieces, not at questions and answers."""
+
+    ratio: int = 8
+    """Tokens whose keys and values become one slot; the last ones of a piece may be fewer."""
+    slots: int | None = None
+    """Into how many slots a piece is pooled, whatever its length, in equal shares; None: as many as `ratio` makes."""
+    pool: Literal["conv", "mean", "max"] = "conv"
+    """A learned convolution of kernel and stride `ratio`, one for keys and one for values of every layer, shared by
+    heads, which begins as the mean; or the mean, or the largest number of each channel."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, ratio=self.ratio)
+        if self.slots is not None:
+            at_least(1, slots=self.slots)
+            if self.pool == "conv":
+                raise ValueError("a convolution has a kernel of `ratio` tokens: slots goes with pool=mean or pool=max")
+
+
 PRESETS: Mapping[str, CcmSettings] = {
     "nano": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
     "nano-merge": CcmSettings(comp_tokens=4, rank=32, alpha=32.0, update="merge"),
+    "nano-two-stage": CcmSettings(comp_tokens=4, rank=32, alpha=32.0),
     "smollm2-135m": CcmSettings(comp_tokens=2),
     "smollm2-135m-merge": CcmSettings(comp_tokens=2, update="merge"),
+    "smollm2-135m-two-stage": CcmSettings(comp_tokens=2),
     "llama-7b": CcmSettings(),
     "llama-7b-merge": CcmSettings(update="merge"),
+}
+GISTING_PRESETS: Mapping[str, GistingSettings] = {
+    "nano": GistingSettings(comp_tokens=4, rank=32, alpha=32.0),
+    "smollm2-135m": GistingSettings(comp_tokens=2),
+    "llama-7b": GistingSettings(),
+}
+COMPRESSIVE_PRESETS: Mapping[str, CompressiveSettings] = {
+    "nano": CompressiveSettings(rank=32, alpha=32.0),
+    "smollm2-135m": CompressiveSettings(),
+    "llama-7b": CompressiveSettings(),
 }
 
 _OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
 _PAPER = Recipe(documents=(16,), batch_documents=2048, steps=2000, lr=3e-4, warmup=60, schedule="cosine")
 _NANO = replace(_OURS, documents=(2, 4, 8, 16), rounds=100, batch_documents=128, questions=1, steps=400, lr=3e-3)
 _REAL = replace(_OURS, documents=(12,), batch_documents=96, steps=400, lr=2e-3)
+
+
+def _after_full_context(recipe: Recipe, first: Recipe, rank: int) -> Recipe:
+    """The same behind the paper's first stage: a LoRA with full context on the same data."""
+    shape = (f"rank={rank}", f"alpha={2 * rank}", "targets=q_proj,k_proj,v_proj,o_proj", "full_context=true")
+    return replace(recipe, first=Stage(settings=shape, recipe=first))
+
+
 RECIPES: Mapping[str, Recipe] = {
     "nano": _NANO,
     "nano-merge": _NANO,
+    "nano-two-stage": _after_full_context(_NANO, replace(_NANO, steps=200, lr=1e-3), 32),
     "smollm2-135m": _REAL,
     "smollm2-135m-merge": _REAL,
-    "llama-7b": _PAPER,
-    "llama-7b-merge": _PAPER,
+    "smollm2-135m-two-stage": _after_full_context(_REAL, replace(_REAL, steps=150, lr=5e-4), 8),
+    "llama-7b": _after_full_context(_PAPER, _PAPER, 8),
+    "llama-7b-merge": _after_full_context(_PAPER, _PAPER, 8),
 }
 """The paper: 128 samples a step, AdamW 3e-4, cosine, warm-up 3 %; 2,000 steps on MetaICL, 300 on LaMP, 1,000 on
 DailyDialog, after a LoRA with full context on the same data."""
+OTHER_RECIPES = {name: recipe for name, recipe in RECIPES.items() if name in GISTING_PRESETS}
+"""What CCM is compared with is trained as it is."""

@@ -3,13 +3,14 @@
     ttabench train --method lora --task superglue     then     ttabench eval --method lora --task superglue
 
 Hu et al., arXiv 2106.09685; the trained baseline of StreamAdapter (arXiv 2411.09289): every linear map, r = alpha = 64.
-Training prompts have no demonstrations, whatever a training episode shows. What a task keeps in the window (its
-`ratio` or `window`) is read by the adapted weights, in training too.
+Training prompts have no demonstrations, whatever a training episode shows, unless `full_context` is set. What a task
+keeps in the window (its `ratio` or `window`) is read by the adapted weights, in training too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.layout import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.scoring import nll
@@ -24,6 +26,7 @@ from ttabench.lm.tokens import window_ids
 from ttabench.methods.lora import LORA
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.parts import lora
+from ttabench.methods.parts.one_forward import Batch, answer_nll, laid
 from ttabench.methods.trainable import Trainable, training_item
 
 
@@ -53,7 +56,12 @@ class Lora(Trainable[LoraSettings]):
         return Patch(deltas=lora.deltas(dict(zip(self.names, pairs, strict=True)), self.settings))
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window."""
+        """Mean negative log-likelihood of the answers, asked in one batch behind what stands in their window.
+
+        With `full_context` behind what was read before them, too: one forward an episode.
+        """
+        if self.settings.full_context:
+            return self._behind_what_was_read(episodes)
         asks = [ask for episode in episodes for ask in episode.asks()]
         losses, count = [], 0
         for _, group in groupby(asks, key=lambda ask: ask.window):
@@ -67,3 +75,11 @@ class Lora(Trainable[LoraSettings]):
             losses.append(summed)
             count += tokens
         return {"answer": torch.stack(losses).sum() / count}
+
+    def _behind_what_was_read(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        rows = [laid(self.lm, episode) for episode in episodes]
+        batch = Batch.of(rows, self.lm)
+        layout = Layout(positions_BT=batch.positions_BT, sees_BTS=batch.sees())
+        deltas = self.patch(State(1), []).deltas
+        total, count = answer_nll(self.lm, rows, batch, layout, deltas, nullcontext())
+        return {"answer": total / count}

@@ -13,6 +13,10 @@ from ttabench.methods.recipe import Recipe
 class LoraSettings(LoraShape):
     """Settings of `lora`; the defaults are those of StreamAdapter's comparison."""
 
+    full_context: bool = False
+    """Whether prompts stand behind all that was read before them in training. In use nothing is read either way: full
+    context after that training is `icl` with the checkpoint as `--base-checkpoint`."""
+
 
 PRESETS: Mapping[str, LoraSettings] = {
     # As many parameters as StreamAdapter's preset has there.

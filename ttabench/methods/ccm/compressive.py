@@ -1,0 +1,161 @@
+"""Compressive Transformer on a frozen model: keys and values of a piece are pooled, and behind those of other pieces.
+
+    adapt   keys and values of c(t), read behind Mem(t-1) under a LoRA, in groups of `ratio` tokens -> one slot each
+    patch   Mem(t) as a prefix
+
+Rae et al., arXiv 1911.05507, compress what leaves a window of activations; CCM (arXiv 2312.03414, section 4) compares
+with it and says no more than how much memory that takes. This is our definition: keys are pooled as they stand,
+rotated; what begins the text is seen by the first piece and not pooled; text keeps the positions of the full context.
+
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · T tokens · E slots of all pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.attention import Call, watched
+from ttabench.lm.layout import Layout
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import hidden_states
+from ttabench.lm.tokens import new_ids, pad, piece_ids
+from ttabench.methods.ccm import COMPRESSIVE
+from ttabench.methods.ccm.comp_tokens import Memory, OwnLora, joined, prefix_of
+from ttabench.methods.ccm.parallel import with_more
+from ttabench.methods.ccm.pooling import groups, pooled, taps_of
+from ttabench.methods.ccm.settings import CompressiveSettings
+from ttabench.methods.parts.one_forward import BEGINS, Batch, Row, answer_nll
+
+
+class Compressive(OwnLora[CompressiveSettings]):
+    """Pooled keys and values. State: keys and values of the slots, the position of the next text token, and which slots
+    are padding, where rows have read pieces of several lengths.
+
+    Its `meta` counts pieces read.
+    """
+
+    spec = COMPRESSIVE
+
+    def __init__(self, lm: LM, settings: CompressiveSettings) -> None:
+        super().__init__(lm, settings)
+        taps, size = (settings.ratio, lm.head_dim) if settings.pool == "conv" else (0, 0)
+        start = torch.eye(size).expand(lm.layers, 2, taps, size, size) / max(taps, 1)
+        self.kernels = nn.ParameterList([nn.Parameter(start.clone().to(lm.device))] if taps else [])
+
+    def modules(self) -> nn.ModuleDict:
+        """a and b, one of each a linear map, and the kernels [L, keys and values, ratio, D, D] of a convolution."""
+        return nn.ModuleDict({"a": self.a, "b": self.b, "kernels": self.kernels})
+
+    def begin(self, rows: int) -> State:
+        """Nothing read."""
+        return State(rows, meta={"tokens_read": [0] * rows})
+
+    @torch.no_grad()
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Read and pool piece by piece, each behind the slots of those before it."""
+        rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
+        memory = (state.tensors["keys"], state.tensors["values"]) if "keys" in state.tensors else None
+        real_BP = state.tensors.get("real")
+        if memory is not None and real_BP is None:
+            real_BP = torch.ones(state.rows, memory[0].shape[3], dtype=torch.bool, device=self.lm.device)
+        for number in range(len(chunks)):
+            texts = [row[number] for row in rows]
+            fresh, own_BP = self._read_on(memory, real_BP, texts, counts)
+            memory, real_BP = joined(memory, fresh), own_BP if real_BP is None else torch.cat([real_BP, own_BP], 1)
+            counts = [count + len(text) for count, text in zip(counts, texts, strict=True)]
+        if memory is None or real_BP is None:
+            return state
+        tensors = {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}
+        padded = {} if bool(real_BP.all()) else {"real": real_BP}
+        return State(state.rows, tensors | padded, {"tokens_read": counts})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """The slots as a prefix."""
+        if "keys" not in state.tensors:
+            return Patch()
+        memory = state.tensors["keys"], state.tensors["values"]
+        return Patch(prefix=prefix_of(memory, state.tensors["next"], state.tensors.get("real")))
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Mean negative log-likelihood of the answers: each episode is read, pooled and asked in one forward."""
+        lm, rows, places, made = self.lm, [], [], []
+        for episode in episodes:
+            row, slots = self._laid(episode)
+            rows.append(row)
+            places.append([place for place, _ in slots])
+            made.append([piece for _, piece in slots])
+        batch = Batch.of(rows, lm)
+        layout = Layout(positions_BT=batch.positions_BT, sees_BTS=batch.sees(), marked_BT=batch.texts_BT > 0)
+        made_BE = torch.tensor([row + [0] * (max(map(len, made)) - len(row)) for row in made], device=lm.device)
+        sees_BTE = (made_BE[:, None] > 0) & (made_BE[:, None] <= batch.memories_BT[:, :, None])
+        attending = watched(self._pooling(taps_of(places, self.width).to(lm.device), sees_BTE))
+        total, count = answer_nll(lm, rows, batch, layout, self.deltas, attending)
+        return {"answer": total / count}
+
+    @property
+    def width(self) -> int:
+        """Tokens of a slot, at least."""
+        return self.settings.ratio if self.settings.pool == "conv" else 1
+
+    def _laid(self, episode: Episode) -> tuple[Row, list[tuple[list[int], int]]]:
+        """An episode as one row, and of every slot the places of its tokens and the number of its piece."""
+        lm, row, slots, read, done = self.lm, Row(), [], 0, 0
+        for step in episode.steps:
+            if not isinstance(step, Observe):
+                row.ask(lm, step, bool(done), read, memories=done)
+                continue
+            text, block = piece_ids(lm, step, first=not read), row.next_block
+            if not done:
+                row.add(lm.start_ids, 0, block, texts=BEGINS)
+            first = len(row.ids)
+            row.add(text, len(lm.start_ids) + read, block, memories=done, texts=done + 1)
+            read, done = read + len(text), done + 1
+            slots += [([first + place for place in group], done) for group in groups(self.settings, len(text))]
+        return row, slots
+
+    def _pooling(self, taps_BER: Tensor, sees_BTE: Tensor) -> Callable[[Call], Tensor]:
+        """Attention of every layer, with the slots of all pieces behind the tokens."""
+
+        def attend(call: Call) -> Tensor:
+            key, value = (
+                pooled(held, taps_BER, self.settings.pool, self._kernel(call.layer, which))
+                for which, held in enumerate((call.key, call.value))
+            )
+            return with_more(call, key, value, sees_BTE)
+
+        return attend
+
+    def _kernel(self, layer: int, which: int) -> Tensor | None:
+        return self.kernels[0][layer, which] if len(self.kernels) else None
+
+    def _read_on(
+        self, memory: Memory | None, real_BP: Tensor | None, texts: Sequence[list[int]], counts: Sequence[int]
+    ) -> tuple[Memory, Tensor]:
+        """The slots of these texts behind the memory, and which of them are no padding."""
+        lm = self.lm
+        tokens_BT, mask_BT = pad(list(texts), lm.pad_id, "right")
+        seen = self.begun(len(texts)) if memory is None else memory
+        prefix = None if seen is None else prefix_of(seen, self.next_of(counts), real_BP)
+        positions_BT = torch.tensor(counts)[:, None] + len(lm.start_ids) + torch.arange(tokens_BT.shape[1])
+        layout = Layout(positions_BT=positions_BT.to(lm.device))
+        patch = Patch(prefix=prefix, deltas=self.deltas)
+        _, window = hidden_states(lm, patch, tokens_BT.to(lm.device), layout, mask_BT.to(lm.device))
+        after, size = window.prefix(), tokens_BT.shape[1]
+        taps_BGR = taps_of([groups(self.settings, len(text)) for text in texts], self.width).to(lm.device)
+        keys, values = (
+            torch.stack(
+                [
+                    pooled(
+                        held[..., held.shape[2] - size :, :], taps_BGR, self.settings.pool, self._kernel(layer, which)
+                    )
+                    for layer, held in enumerate(whole)
+                ]
+            )
+            for which, whole in enumerate((after.keys_LBHPD, after.values_LBHPD))
+        )
+        return (keys, values), (taps_BGR >= 0).any(2)

@@ -1,0 +1,191 @@
+"""Training loss of an episode in one forward: pieces, what they are compressed into, questions and answers in one row.
+
+    BOS c(1) c(2) I O               full context: a question sees the pieces before it
+    BOS c(1) COMP c(2) COMP I O     compressed memory: a question sees what the pieces became
+
+Tokens stand in blocks, each of which sees itself up to itself: a piece, a question with its answer. What a token sees
+beyond its block is said by two counts: of pieces as text, and of pieces as what they became. Questions may stand
+between pieces; no block sees a question.
+
+Shape letters: B episodes · T tokens · C width · N targets · V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.layout import Layout
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Delta, Patch
+from ttabench.lm.patching import hidden_states
+from ttabench.lm.tokens import piece_ids, window_ids
+from ttabench.methods.trainable import training_item
+
+NOWHERE = -1
+"""Block of padding."""
+BEGINS = -1
+"""Text number of the token that begins what is read."""
+
+
+@dataclass
+class Row:
+    """One episode as the tokens of one row."""
+
+    ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    """How many pieces a token sees as text, beyond its own block."""
+    memories: list[int] = field(default_factory=list)
+    """How many pieces a token sees as what they became."""
+    texts: list[int] = field(default_factory=list)
+    """At a token of a piece its number, from 1 on; `BEGINS`; else 0."""
+    pieces: list[int] = field(default_factory=list)
+    """At a COMP token the number of the piece, the last of them, that it compresses, from 1 on; else 0."""
+    targets: list[tuple[int, int]] = field(default_factory=list)
+    """(place, id of the token that is to be predicted there)."""
+
+    def add(self, ids: Sequence[int], first: int, block: int, **told: int) -> None:
+        """More tokens of a block, at positions from `first` on; `told`: other fields, 0 where not given."""
+        self.ids += ids
+        self.positions += range(first, first + len(ids))
+        self.blocks += [block] * len(ids)
+        for name in ("reads", "memories", "texts", "pieces"):
+            getattr(self, name).extend([told.get(name, 0)] * len(ids))
+
+    def read(self, lm: LM, piece: Observe, tokens: int, done: int) -> int:
+        """A piece that sees the text of those before it; returns its length. The first one brings what begins a text.
+
+        Args:
+            lm: the base model, for its tokenizer.
+            piece: the piece.
+            tokens: of all pieces before it.
+            done: how many those are.
+        """
+        text = piece_ids(lm, piece, first=not tokens)
+        if not done:
+            self.add(lm.start_ids, 0, self.next_block, texts=BEGINS)
+        self.add(text, len(lm.start_ids) + tokens, self.next_block, reads=done + 1, texts=done + 1)
+        return len(text)
+
+    def ask(self, lm: LM, ask: Ask, begun: bool, tokens: int, **sees: int) -> None:
+        """A question and its answer, a block of their own; the answer's last token is predicted and not read.
+
+        Args:
+            lm: the base model, for its tokenizer.
+            ask: the question.
+            begun: whether a piece stands before it; else it begins with what begins a text.
+            tokens: of all pieces before it.
+            sees: `reads` and `memories`.
+        """
+        window = window_ids(lm, ask, follows=begun)
+        prompt, target = training_item(lm, ask, follows=bool(begun or window))
+        start = [] if begun else list(lm.start_ids)
+        text = [*start, *window, *prompt, *target]
+        begin = len(self.ids) + len(text) - len(target)
+        self.add(text[:-1], len(lm.start_ids) + tokens if begun else 0, self.next_block, **sees)
+        self.targets += [(begin + place - 1, token) for place, token in enumerate(target)]
+
+    @property
+    def next_block(self) -> int:
+        """A number that no block has."""
+        return self.blocks[-1] + 1 if self.blocks else 0
+
+
+def laid(lm: LM, episode: Episode) -> Row:
+    """An episode as one row under full context: pieces follow each other, questions see all that stand before them."""
+    row = Row()
+    read = done = 0
+    for step in episode.steps:
+        if isinstance(step, Observe):
+            read, done = read + row.read(lm, step, read, done), done + 1
+        else:
+            row.ask(lm, step, bool(done), read, reads=done)
+    return row
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one length, padded behind."""
+
+    ids_BT: Tensor
+    positions_BT: Tensor
+    blocks_BT: Tensor
+    reads_BT: Tensor
+    memories_BT: Tensor
+    texts_BT: Tensor
+    pieces_BT: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], lm: LM) -> Batch:
+        """These rows, on the model's device."""
+        longest = max(len(row.ids) for row in rows)
+        empty = {
+            "ids": lm.pad_id,
+            "positions": 0,
+            "blocks": NOWHERE,
+            "reads": 0,
+            "memories": 0,
+            "texts": 0,
+            "pieces": 0,
+        }
+        parts = {
+            f"{name}_BT": torch.tensor(
+                [getattr(row, name) + [fill] * (longest - len(row.ids)) for row in rows], device=lm.device
+            )
+            for name, fill in empty.items()
+        }
+        return cls(**parts)
+
+    @property
+    def real(self) -> Tensor:
+        """bool [B, T], false where padded."""
+        return self.blocks_BT != NOWHERE
+
+    def sees(self, *, sink: bool = False) -> Tensor:
+        """bool [B, T, T]: its own block up to itself, and the text that it reads; with `sink` what begins it, too."""
+        size = self.ids_BT.shape[1]
+        causal_TT = torch.ones(size, size, dtype=torch.bool, device=self.ids_BT.device).tril()
+        own_BTT = self.blocks_BT[:, :, None] == self.blocks_BT[:, None]
+        reads_BT1, texts_B1T = self.reads_BT[:, :, None], self.texts_BT[:, None]
+        own_BTT = own_BTT | (texts_B1T > 0) & (texts_B1T <= reads_BT1)
+        own_BTT = own_BTT | (texts_B1T == BEGINS) & ((reads_BT1 > 0) | sink)
+        return own_BTT & causal_TT
+
+
+def answer_nll(
+    lm: LM,
+    rows: Sequence[Row],
+    batch: Batch,
+    layout: Layout,
+    deltas: Mapping[str, Delta],
+    attending: AbstractContextManager[None],
+) -> tuple[Tensor, int]:
+    """Sum of the negative log-likelihoods of all target tokens, and their count; differentiable.
+
+    Args:
+        lm: the base model.
+        rows: the episodes.
+        batch: of these rows.
+        layout: how their tokens stand.
+        deltas: of weights, under which all of them are read.
+        attending: a context in which the forward runs, for attention of one's own (`watched`).
+
+    Raises:
+        UserError: a position is none of the model's.
+    """
+    with attending:
+        hidden_BTC, _ = hidden_states(lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real)
+    places = [(number, place) for number, row in enumerate(rows) for place, _ in row.targets]
+    wanted = [token for row in rows for _, token in row.targets]
+    assert wanted, "training episodes without a query"
+    at_N2 = torch.tensor(places, device=lm.device)
+    logits_NV = lm.logits(hidden_BTC[at_N2[:, 0], at_N2[:, 1]]).float()
+    return cross_entropy(logits_NV, torch.tensor(wanted, device=lm.device), reduction="sum"), len(wanted)
