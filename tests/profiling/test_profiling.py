@@ -148,7 +148,7 @@ def test_every_method_has_every_figure(lm: LM, name: str) -> None:
         assert row.value("decode_flops") == pytest.approx(rows[0].value("decode_flops"), rel=0.5)
     states = [row.value("state_bytes") or 0.0 for row in rows]
     growth = measuring.method.growth
-    assert states[1] == 0 if growth == "none" else (states[1] > 2 * states[0]) == (growth == "linear")
+    assert states[1] == 0 if growth == "none" else (states[1] > 1.5 * states[0]) == (growth == "linear")
     if name in ("icl", "h2o", "snapkv", "window"):
         assert abs((rows[1].value("tokens_read") or 0) - 160) <= 2
 
