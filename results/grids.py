@@ -2,6 +2,7 @@
 
 by_option(runs, "ratio", quality)      | task | method | 0.1 | 0.2 | ... |
 by_part(records)                       | method | boolq | cb | ... | hellaswag | ... | mean |
+by_task(records)                       | method | streamingqa (f1) | ... | pg19 (ppl) | ... |
 by_length(records)                     | method | 16384 | 32768 | ... |
 by_state(records)                      | whose state answers | value | from another text's | from an empty one |
 """
@@ -25,7 +26,7 @@ from ttabench.report.labels import STATES
 from ttabench.report.pairing import Run
 from ttabench.stats.estimate import estimate, single
 
-METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter")
+METHODS = ("none", "icl", "snapkv", "h2o", "window", "templora", "lora", "streamadapter", "mac")
 """Their order in a table; others follow."""
 LARGE = 1000
 """Figures from here on are shown in whole numbers."""
@@ -74,6 +75,39 @@ def by_part(runs: Sequence[RunRecord]) -> str:
     """A line a method, a column a sub-task, or a task that has only one."""
     found = list(_parts(runs))
     return markdown(crossed(found, _percent).assign(mean=_means(found)))
+
+
+def by_task(runs: Sequence[RunRecord]) -> str:
+    """A line a method and whose state answered, a column a task: its main metric after all that was read.
+
+    Figures of an adapter that was trained on another task have a mark behind them; an empty state answers as `none`
+    does, or as the window alone, and has no line.
+    """
+    found = [
+        (f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})", (run, row))
+        for run in _ordered(runs)
+        if run.state_of != "none" and (row := _last(run)) is not None
+    ]
+    grid = crossed(found, _figure)
+    return markdown(grid[list(dict.fromkeys(column for _, column, _ in found))])
+
+
+def _last(run: RunRecord) -> Row | None:
+    """The main metric at the last step; over sub-tasks their mean."""
+    rows = [row for row in run.rows if row.metric == run.main_metric and row.subtask in (None, "mean")]
+    whole = [row for row in rows if row.subtask == "mean"] or rows
+    return max(whole, key=lambda row: row.step or 0, default=None)
+
+
+def _figure(cells: Sequence[tuple[RunRecord, Row]]) -> str:
+    rows = [row for _, row in cells]
+    perplexity = all(row.metric.startswith("ppl") for row in rows)
+    text = spread(list(_by_seed(rows).values()), 2) if perplexity else _percent(rows)
+    elsewhere = any(
+        run.config["checkpoint"] and not str(run.config["checkpoint"]).endswith(f"-{run.config['task']}")
+        for run, _ in cells
+    )
+    return f"{text} °" if elsewhere else text
 
 
 def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:

@@ -33,6 +33,7 @@ from suites import (
     BY_LENGTH,
     BY_PART,
     BY_STATE,
+    BY_TASK,
     OPTION_VARIED,
     PROFILES,
     PUBLISHED,
@@ -68,9 +69,9 @@ def run(suite: str, out: Path, seeds: str, limit: int | None) -> None:
         if not (HERE.parent / variant(setting)).exists():
             print("training", setting, flush=True)
             ttabench("train", *training(setting), "--quiet")
+    os.chdir(HERE.parent)
     for words in SUITES[suite]:
-        print(suite, *words, flush=True)
-        ttabench("eval", *words, *few, "--seeds", seeds, "--out", str(out / suite), "--quiet")
+        english_run.stored([*words, *few, "--seeds", seeds, "--out", str(out / suite)])
     pack(out / suite)
 
 
@@ -95,6 +96,9 @@ def grid_of(suite: str, out: Path) -> str:
         return "\n".join(f"**{name}**\n\n{grids.by_option(runs, option, cell)}" for name, cell in cells.items()) + "\n"
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
+    if suite in BY_TASK:
+        head = "main metric by task (per cent; ppl: perplexity), mean over seeds ± standard error over seeds"
+        return f"**{head}; ° by an adapter trained on another task**\n\n{grids.by_task(grids.records(out / suite))}\n"
     if suite in BY_STATE:
         head = f"{BY_STATE[suite]} Mean over seeds ± standard error over seeds; differences paired by seed."
         return f"{head}\n\n{grids.by_state(grids.records(out / suite))}\n"

@@ -109,7 +109,7 @@ def both(task: str, options: list[str]) -> list[list[str]]:
     return [*demonstrations(task, options, FIFTH[task]), *adapters(task, options)]
 
 
-ADAPTING = ("streamadapter", "templora")
+ADAPTING = ("streamadapter", "templora", "mac")
 """Methods whose weights change with what they read: is what they gain memory of it, or practice with such texts?"""
 
 
@@ -160,7 +160,48 @@ def variants(task: str, options: list[str]) -> list[list[str]]:
     return [["--method", "streamadapter", "--checkpoint", variant(each), "--task", task, *options] for each in VARIANTS]
 
 
+BY_RULE = [
+    ["snapkv", "--preset", "streamadapter"],
+    ["h2o", "--preset", "streamadapter"],
+    ["window", "--set", "mode=postprefill", "--set", "recent=0.2"],
+]
+"""A fifth of the keys and values of what was read, by each rule."""
+
+
+def command(words: list[str], task: str, *options: str) -> list[str]:
+    """A method on a task."""
+    told = [word for option in options for word in ("--task-set", option)]
+    return ["--method", *words, "--task", task, *told]
+
+
+WHOLE = [["none"], ["icl"], *BY_RULE, TEMPLORA]
+"""What reads texts of every kind, and needs no training."""
+FAMILIES = {
+    "streamingqa": ["documents=16", "questions=4"], "squad_seq": ["documents=16", "questions=4"],
+    "archivalqa": ["documents=16", "questions=4"], "superglue": ["shots=10", "rules=fresh"], "metaicl": ["steps=16"],
+    "lamp": ["steps=16"], "msc": [], "dailydialog": ["steps=12"],
+}  # fmt: skip
+"""The nine families, but for books, which are read through a window."""
+TRAINED = {"mac": "streamingqa", "streamadapter": "superglue", "lora": "superglue"}
+"""Which adapter stands in on families that a method has none for."""
+OWN = {("mac", "squad_seq")}
+"""Beside these, a method has an adapter of its own on this family."""
+
+
+def nine() -> list[list[str]]:
+    """Every method on every family."""
+    commands = []
+    for task, options in FAMILIES.items():
+        trained = [
+            [name, "--checkpoint", f"shipped:{name}-{task if (name, task) in OWN else stand_in}"]
+            for name, stand_in in TRAINED.items()
+        ]
+        commands += [command(words, task, *options) for words in (*WHOLE, *trained)]
+    return swapped([*commands, *(command(words, "pg19", "tokens=16k", "books=1") for words in BOOKS)])
+
+
 SUITES: dict[str, list[list[str]]] = {
+    "nine": nine(),
     **{f"{task}-{n}": online(task, n) for task, lengths in LENGTHS.items() for n in lengths},
     **{f"reductions-{n}": reductions(n) for n in LENGTHS["streamingqa"][1:]},
     "superglue-shots": scaling("superglue"),
@@ -189,7 +230,9 @@ OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio"}
 """Suites with a grid by values of a task option."""
 BY_PART = ("variants", "superglue-30", "superglue-fixed", "superglue-fresh", "unseen", "other-words")
 """Suites with a grid by sub-task."""
-WITHOUT_PAIRS = ("adaptation-ratio",)
+BY_TASK = ("nine",)
+"""Suites with a grid by task."""
+WITHOUT_PAIRS = ("adaptation-ratio", "nine")
 """Too many runs to compare every pair."""
 TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites of one table: what was learned by heart, and what is read."""
