@@ -5,11 +5,11 @@
     results/english/SUITE/index.json          which runs stand in which line and column
     results/english/README.md                 the tables (english_tables.py); floor (none) and ceiling (icl) first
 
-Data lie under DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/. What
-the committed tables were made of: squad/dev-v1.1.json is the second half of XQuAD's English part (24 articles of
-SQuAD's `dev`, five paragraphs each, 558 questions), so draws of 32 documents of twelve articles share about half of
-them; pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`; the others are slices of the
-published files (the records say how many rows); demonstrations of hellaswag and piqa come from slices of their
+Data lie under DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/ and
+dailydialog/. What the committed tables were made of: squad/dev-v1.1.json is the second half of XQuAD's English part (24
+articles of SQuAD's `dev`, five paragraphs each, 558 questions), so draws of 32 documents of twelve articles share about
+half of them; pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`; the others are slices
+of the published files (the records say how many rows); demonstrations of hellaswag and piqa come from slices of their
 validation files, too.
 
 Choices are made on other texts than tables ask: prompts on articles 0 to 12; presses and TempLoRA's rate on articles 10
@@ -221,6 +221,24 @@ def long_books() -> Iterator[Cell]:
         yield Cell(line, "", ("--method", *words, *told))
 
 
+DIALOGUE_RATE = "3e-4"
+"""Of TempLoRA, as chosen for demonstrations: read in the same way, piece by piece and five times."""
+
+
+def dialogues() -> Iterator[Cell]:
+    """The next turn of a dialogue by t, the turns that were read before the one that is answered."""
+    told = ("--task", "dailydialog", "--model", MODEL, "--limit", "400")
+    yield Cell("none", "", ("--method", "none", *told))
+    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
+    for line, words in [*kept(streamed=True)]:
+        if line.endswith((" 20 %", " 50 %")):
+            yield Cell(line, "", ("--method", *words, *told))
+    for recent in (16, 32):
+        yield Cell(f"window {recent} tokens", "", ("--method", "window", "--set", f"recent={recent}", *told))
+    learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DIALOGUE_RATE}", *told[:-1], "100")
+    yield from (cell for cell in swapped("", learned) if cell.state != "none")
+
+
 FEW_SHOT = {"superglue": ".", "arc_easy": "arc", "arc_challenge": "arc", "hellaswag": "hellaswag", "piqa": "piqa"}
 """Tasks of demonstrations, and where their files lie."""
 SQUAD, READ = "squad/dev-v1.1.json", ("f1", "answer_nll")
@@ -245,5 +263,7 @@ SUITES: Mapping[str, Suite] = {
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
     "pg19-256": Suite("PG-19 through a window of 256 tokens, perplexity of four test books", "pg19",
                       tuple(short_windows()), "0"),
+    "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read, 80 dialogues each (TempLoRA: 20)",
+                         "dailydialog", tuple(dialogues()), "0"),
     "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
 }  # fmt: skip

@@ -49,8 +49,6 @@ from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent
 SEEDS = "0,1,2"
-TWINS = tuple(suite for suite in SUITES if suite != "books")
-"""Suites of the miniature world; nano knows no other text."""
 
 
 def ttabench(*words: str) -> str:
@@ -206,8 +204,8 @@ def main() -> None:
             run(suite, options.out, options.seeds, options.limit)
     made = write_suites(options.out)
     if not trial:
-        of_books = {suite: grid_of(suite, HERE) for suite in BY_LENGTH if suite in TWINS and has_runs(suite)}
-        pages.write(made, of_books)
+        shown = {suite: grid_of(suite, HERE) for suite in (*BY_TASK, *BY_LENGTH) if has_runs(suite)}
+        pages.write(made, shown)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import english_tables
 import grids
-from suites import BY_LENGTH, LENGTHS, TOKENS, TRANSFER
+from suites import BY_LENGTH, BY_TASK, LENGTHS, TOKENS, TRANSFER
 
 from ttabench.report.compare import Entry, compare
 from ttabench.report.finding import runs_in
@@ -21,16 +21,16 @@ IN_DOCS = ("streamingqa-16", "squad_seq-16")
 METHODS = ("none", "icl", "mac", "mac hierarchy=16")
 
 
-def write(made: Mapping[str, str], of_books: Mapping[str, str]) -> None:
+def write(made: Mapping[str, str], shown: Mapping[str, str]) -> None:
     """What the documentation shows of the miniature world.
 
     Args:
         made: what `ttabench compare` says of each suite.
-        of_books: the grid of each suite of books.
+        shown: grids of suites, of every family and of books.
     """
     details = [f"### {suite}\n\n{made[suite]}" for suite in IN_DOCS if suite in made]
-    grids_of_books = [of_books[suite] for suite in BY_LENGTH if suite in of_books]
-    put(DOCS, "results", "\n".join([overview(), demonstrated(), *grids_of_books, *details]))
+    families, books = ([shown[suite] for suite in suites if suite in shown] for suites in (BY_TASK, BY_LENGTH))
+    put(DOCS, "results", "\n".join([*families, overview(), demonstrated(), *books, *details]))
 
 
 def write_english() -> None:
