@@ -2,7 +2,7 @@
 
 by_option(runs, "ratio", quality)      | task | method | 0.1 | 0.2 | ... |
 by_part(records)                       | method | boolq | cb | ... | hellaswag | ... | mean |
-by_task(records)                       | method | streamingqa (f1) | ... | pg19 (ppl) | ... |
+by_task(runs)                          | method | streamingqa (f1) | ... | pg19 (ppl) | ... |
 by_length(records)                     | method | 16384 | 32768 | ... |
 by_state(records)                      | whose state answers | value | from another text's | from an empty one |
 """
@@ -77,37 +77,27 @@ def by_part(runs: Sequence[RunRecord]) -> str:
     return markdown(crossed(found, _percent).assign(mean=_means(found)))
 
 
-def by_task(runs: Sequence[RunRecord]) -> str:
-    """A line a method and whose state answered, a column a task: its main metric after all that was read.
+def by_task(runs: Sequence[Run]) -> str:
+    """A line a method and whose state answered, a column a task: its main metric, with the error of `ttabench compare`.
 
     Figures of an adapter that was trained on another task have a mark behind them; an empty state answers as `none`
     does, or as the window alone, and has no line.
     """
+    folders = {run.id: folder for folder, run in runs}
     found = [
-        (f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})", (run, row))
-        for run in _ordered(runs)
-        if run.state_of != "none" and (row := _last(run)) is not None
-    ]
-    grid = crossed(found, _figure)
+        (f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})",
+         (folders[run.id], run))
+        for run in _ordered([run for _, run in runs])
+        if run.state_of != "none"
+    ]  # fmt: skip
+    grid = crossed(found, _marked)
     return markdown(grid[list(dict.fromkeys(column for _, column, _ in found))])
 
 
-def _last(run: RunRecord) -> Row | None:
-    """The main metric at the last step; over sub-tasks their mean."""
-    rows = [row for row in run.rows if row.metric == run.main_metric and row.subtask in (None, "mean")]
-    whole = [row for row in rows if row.subtask == "mean"] or rows
-    return max(whole, key=lambda row: row.step or 0, default=None)
-
-
-def _figure(cells: Sequence[tuple[RunRecord, Row]]) -> str:
-    rows = [row for _, row in cells]
-    perplexity = all(row.metric.startswith("ppl") for row in rows)
-    text = spread(list(_by_seed(rows).values()), 2) if perplexity else _percent(rows)
-    elsewhere = any(
-        run.config["checkpoint"] and not str(run.config["checkpoint"]).endswith(f"-{run.config['task']}")
-        for run, _ in cells
-    )
-    return f"{text} °" if elsewhere else text
+def _marked(runs: Sequence[Run]) -> str:
+    trained_on = [str(run.config["checkpoint"] or f"-{run.config['task']}") for _, run in runs]
+    own = all(name.endswith(f"-{run.config['task']}") for name, (_, run) in zip(trained_on, runs, strict=True))
+    return quality(runs) + ("" if own else " °")
 
 
 def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:

@@ -95,8 +95,8 @@ def grid_of(suite: str, out: Path) -> str:
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
     if suite in BY_TASK:
-        head = "main metric by task (per cent; ppl: perplexity), mean over seeds ± standard error over seeds"
-        return f"**{head}; ° by an adapter trained on another task**\n\n{grids.by_task(grids.records(out / suite))}\n"
+        head = "main metric by task (ppl: perplexity) ± standard error over queries and draws"
+        return f"**{head}; ° by an adapter trained on another task**\n\n{grids.by_task(grids.runs_of(out / suite))}\n"
     if suite in BY_STATE:
         head = f"{BY_STATE[suite]} Mean over seeds ± standard error over seeds; differences paired by seed."
         return f"{head}\n\n{grids.by_state(grids.records(out / suite))}\n"
