@@ -42,8 +42,12 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "compressive largest": ("compressive", {"pool": "max"}),
     "templora epoch": ("templora", {"by": "epoch", "prefix": 0}),
     "streamadapter whole": ("streamadapter", {"window": None}),
+    "rag+mac": ("rag+mac", {}),
+    "rag+templora": ("rag+templora", {}),
+    "window+streamadapter": ("window+streamadapter", {}),
+    "h2o+rag": ("h2o+rag", {}),
 }
-"""Settings that read in another way than those a method is checked with."""
+"""Settings that read in another way than those a method is checked with, and methods together."""
 
 
 def settings(name: str) -> tuple[MethodSpec, Any]:

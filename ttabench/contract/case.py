@@ -52,8 +52,9 @@ class Case:
         method = self.untrained()
         with torch.no_grad(), torch.random.fork_rng():
             torch.manual_seed(1)
-            for parameter in method.modules().parameters():
-                parameter.add_(torch.randn_like(parameter) * MOVED)
+            for part in (method, *method.parts()):
+                for parameter in part.modules().parameters():
+                    parameter.add_(torch.randn_like(parameter) * MOVED)
         return method
 
 

@@ -11,7 +11,7 @@ A method overrides `adapt` and `patch`, and what else it does differently:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from torch import nn
 
@@ -87,6 +87,10 @@ class BaseMethod(Generic[SettingsT]):
     def evicts_nothing(self, tokens: int) -> bool:  # noqa: ARG002  # for methods that evict
         """Whether a method that evicts keeps all of a context of so many tokens, so that it is full context."""
         return False
+
+    def parts(self) -> Sequence[BaseMethod[Any]]:
+        """The methods that it is made of (`rag+mac`); by default none."""
+        return ()
 
     def modules(self) -> nn.ModuleDict:
         """What is trained and saved."""

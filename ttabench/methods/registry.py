@@ -2,6 +2,7 @@
 
     find("mac")                  -> its MethodSpec, from the door of its room
     find("./mine.py")            -> that of the method in the file
+    find("rag+mac")              -> that of both together, see `pair`
 
 Every package beside this module that has `METHODS` (or `FAMILIES`) is a room; nothing else has to name it. Other
 packages offer methods through the entry-point group `ttabench.methods`, and a file of Python is named by its path.
@@ -11,7 +12,7 @@ Nothing here imports torch, so that `--help`, lists, refusals and costs on paper
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,7 @@ from ttabench.core.plugins import offered
 from ttabench.core.types import Json
 from ttabench.cost import ON_PAPER, Cost, Formula, Shape, Workload
 from ttabench.methods.others import GROUP, of_file, of_package
+from ttabench.methods.pair import SIGN, PairSpec, pair_of
 from ttabench.methods.settings import defaults, restored
 from ttabench.methods.spec import MethodFamily, MethodSpec
 
@@ -104,6 +106,8 @@ def find(name: str) -> MethodSpec:
     """
     if name in methods():
         return methods()[name]
+    if len(parts := parts_of(name)) > 1:
+        return _together([find(part) for part in parts])
     family, _, member = name.partition(":")
     if family in families():
         return families()[family].of(member)
@@ -116,9 +120,28 @@ def find(name: str) -> MethodSpec:
     raise UnknownName("method", name, sorted([*methods(), *offered(GROUP), *(f"{each}:..." for each in families())]))
 
 
+def parts_of(name: str) -> list[str]:
+    """The names of methods that read together (`rag+mac`); of a single one its own, as of a file whose name has a +."""
+    if (in_file := FILE.fullmatch(name)) and Path(in_file["path"]).expanduser().is_file():
+        return [name]
+    return name.split(SIGN)
+
+
+def _together(parts: Sequence[MethodSpec]) -> PairSpec:
+    """One spec for the same parts, so that its settings are of one class."""
+    name = SIGN.join(part.name for part in parts)
+    known = _pairs.get(name)
+    if known is None or any(one is not other for one, other in zip(known.parts, parts, strict=True)):
+        known = _pairs[name] = pair_of(parts)
+    return known
+
+
+_pairs: dict[str, PairSpec] = {}
+
+
 def is_file(name: str) -> bool:
-    """Whether the name of a method is that of a file, which is executed when it is looked up."""
-    return FILE.fullmatch(name) is not None
+    """Whether the name of a method is that of a file, which is executed when it is looked up, or has one in it."""
+    return any(FILE.fullmatch(part) is not None for part in (name, *parts_of(name)))
 
 
 def find_installed(name: str) -> MethodSpec:
@@ -142,7 +165,7 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
     Raises:
         UserError: whatever `find` raises; the method of that name is of another origin.
     """
-    family = families().get(name.partition(":")[0])
+    family = families().get(name.partition(":")[0]) if len(parts_of(name)) == 1 else None
     found = family.stands_for if family else find_installed(name)
     if found.origin != origin:
         raise UserError(f"{name} is now of {found.origin or 'ttabench'}, not of {origin or 'ttabench'}.", "")

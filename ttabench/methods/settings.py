@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -55,12 +55,18 @@ def typed_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
     hints = get_type_hints(spec.Settings)
     known = [each.name for each in fields(spec.Settings)]
     typed: dict[str, Json] = {}
-    for key, value in changes.items():
+    for text, value in changes.items():
+        key = key_of(text, known)
         if key not in known:
-            _refuse_key(spec.name, key, known)
+            _refuse_key(spec, key, known)
         where = f"--set {key} of {spec.name}"
         typed[key] = parse_value(value, hints[key], where) if isinstance(value, str) else value
     return typed
+
+
+def key_of(text: str, known: Collection[str]) -> str:
+    """The setting that is meant: that of a part may be typed `rag.top` as well as `rag_top`."""
+    return text if text in known or (key := text.replace(".", "_", 1)) not in known else key
 
 
 def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> Any:
@@ -133,10 +139,13 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Json]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
 
 
-def _refuse_key(method: str, key: str, known: list[str]) -> None:
+def _refuse_key(spec: Formula, key: str, known: list[str]) -> None:
     if not known:
-        raise UserError(f"{method} has no settings, so --set {key} means nothing.", "Leave it out.")
-    raise UnknownName(f"setting of {method}", key, known)
+        raise UserError(f"{spec.name} has no settings, so --set {key} means nothing.", "Leave it out.")
+    if meant := [name for name, (_, own) in getattr(spec, "owners", {}).items() if own == key]:
+        what = f"{spec.name} has settings of its parts alone, and {key!r} says of none whose it is."
+        raise UserError(what, f"Did you mean {' or '.join(meant)}?")
+    raise UnknownName(f"setting of {spec.name}", key, known)
 
 
 def describe_settings(spec: Formula) -> list[tuple[str, str, Json]]:

@@ -163,6 +163,9 @@ def _taken(spec: MethodSpec, wanted: Wanted, preset: str) -> str:
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
     """The docstring under each field of a class and of those it inherits from; empty where no source can be read."""
+    if made_of := getattr(settings, "MADE_OF", ()):
+        docs = [(label, field_docs(part)) for label, part in made_of]
+        return {f"{label}_{key}": text for label, own in docs for key, text in own.items()}
     found: dict[str, str] = {}
     for cls in reversed(settings.__mro__[:-1]):
         try:

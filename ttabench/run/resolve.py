@@ -7,7 +7,7 @@ resolve_method(request).build(lm)                                      # the met
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,8 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.methods import registry
 from ttabench.methods.checkpoint_header import header, settings_in
-from ttabench.methods.settings import plain, preset_for, settings_of, typed_settings
+from ttabench.methods.pair import SIGN, PairSpec, joined
+from ttabench.methods.settings import key_of, plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers.formats import readable
 from ttabench.run.config import check_loading, standing_name
@@ -168,6 +169,33 @@ class ResolvedMethod:
         return state
 
 
+@dataclass(frozen=True, kw_only=True)
+class ResolvedPair(ResolvedMethod):
+    """Resolved methods that read together."""
+
+    parts: tuple[ResolvedMethod, ...] = ()
+
+    def build(self, lm: LM) -> BaseMethod[Any]:
+        """The methods on a base model, with their checkpoints.
+
+        Raises:
+            UserError: see `ResolvedMethod.build`; their patches cannot be merged.
+        """
+        assert isinstance(self.spec, PairSpec)
+        parts = [part.build(lm) for part in self.parts]
+        settings = self.spec.Settings(**joined(self.spec.labels, [part.settings for part in parts]))
+        made: BaseMethod[Any] = self.spec.load()(lm, settings, parts)
+        return made
+
+    def checkpoint_name(self) -> str:
+        """Those of all parts that have one."""
+        return SIGN.join(name for part in self.parts if (name := part.checkpoint_name()))
+
+    def notes(self) -> list[str]:
+        """Those of all parts."""
+        return [note for part in self.parts for note in part.notes()]
+
+
 def resolve_method(request: RunRequest) -> ResolvedMethod:
     """Resolve the method of a request: spec, preset, settings, checkpoint.
 
@@ -177,6 +205,10 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
         UserError: an unknown method, preset or setting; a checkpoint that is missing or of another method.
     """
     spec = registry.find(request.method)
+    return _together(request, spec) if isinstance(spec, PairSpec) else _alone(request, spec)
+
+
+def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
     changes = typed_settings(spec, request.settings)
     preset = preset_for(spec, request.preset, request.model)
     path = _checkpoint(request, spec)
@@ -198,6 +230,51 @@ def resolve_method(request: RunRequest) -> ResolvedMethod:
         checkpoint_digest=digest(path),
         training=found.training,
     )
+
+
+def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
+    """Each part with its own settings, and with the checkpoint given if that is of its method."""
+    changes, preset = typed_settings(spec, request.settings), preset_for(spec, request.preset, request.model)
+    taker = _taker(request, spec)
+    words: list[list[str]] = [[] for _ in spec.parts]
+    for text in request.settings:
+        key, _, value = text.partition("=")
+        place, own = spec.owners[key_of(key.strip(), spec.owners)]
+        words[place].append(f"{own}={value}")
+    parts = tuple(
+        _alone(
+            replace(
+                request,
+                method=part.name,
+                settings=tuple(own),
+                preset=request.preset if request.preset in part.presets else "",
+                checkpoint=request.checkpoint if part.trainable and taker in (part.name, NO_CHECKPOINT) else "",
+            ),
+            part,
+        )
+        for part, own in zip(spec.parts, words, strict=True)
+    )
+    settings = [(label, part.settings) for label, part in zip(spec.labels, parts, strict=True)]
+    return ResolvedPair(
+        spec=spec,
+        preset=preset,
+        changes=changes,
+        settings={f"{label}_{key}": value for label, own in settings for key, value in own.items()},
+        checkpoint=None,
+        checkpoint_digest=SIGN.join(part.checkpoint_digest for part in parts if part.checkpoint_digest),
+        parts=parts,
+    )
+
+
+def _taker(request: RunRequest, spec: PairSpec) -> str:
+    """The part whose checkpoint was given; `none` where nobody is to have one, "" where nothing was said."""
+    if request.checkpoint in ("", NO_CHECKPOINT):
+        return request.checkpoint
+    path = named(request.checkpoint, request.base_name)
+    method = header(path).method
+    if method not in [part.name for part in spec.parts if part.trainable]:
+        raise UserError(f"{path} is a checkpoint of {method}.", f"Use --method {method}, or {method} with others.")
+    return method
 
 
 def shipped_checkpoint(method: str, task: str, model: str) -> Path:

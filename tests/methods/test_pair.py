@@ -1,0 +1,273 @@
+"""Methods together: what each part does, by itself and beside the other; names, settings, checkpoints, refusals."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_llama
+from tests.tiny_methods import TEXTS, asks, observes, teach, tiny_method
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Observe
+from ttabench.cost import Workload, shape_of
+from ttabench.cost.load import closed_book
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import LowRank
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.pair import PairSpec
+from ttabench.methods.pair.method import Pair
+from ttabench.methods.registry import cost_of, find, is_file, parts_of
+from ttabench.methods.session import Session
+from ttabench.methods.settings import describe_settings
+from ttabench.run.resolve import ASSETS, RunRequest, resolve_method
+from ttabench.run.swapping import replaced
+
+QUESTION = asks("Where does Ada live?")
+
+
+@pytest.fixture(scope="module")
+def lm() -> LM:
+    return tiny_llama()
+
+
+def paired(name: str, lm: LM, **changes: object) -> Pair:
+    spec = find(name)
+    method = spec.load()(lm, replace(spec.checked, **changes))
+    assert isinstance(method, Pair)
+    return method
+
+
+def read(method: BaseMethod[object], lm: LM) -> Session:
+    session = Session(lm, method)
+    session.read(observes(*TEXTS))
+    return session
+
+
+def test_rag_and_mac_are_mac_asked_with_the_found_text_in_the_prompt() -> None:
+    nano = load("nano", device="cpu")
+    texts = ["The usual transport of Dadel Hurov is the taxi.", "The home of Sinio Dorard is in Redmoor."]
+    asked = replace(QUESTION[0], prompt="How does Dadel Hurov travel?")
+    found = replace(asked, prompt=f"{texts[0]}\n\n{asked.prompt}", question=asked.prompt)
+
+    def likelihood(method: str, ask: Ask) -> float:
+        session = Session(nano, resolve_method(RunRequest(method=method, task="streamingqa")).build(nano))
+        session.read(observes(*texts))
+        return session.gold_likelihoods([ask])[0][0]
+
+    both = likelihood("rag+mac", asked)
+    assert both == pytest.approx(likelihood("mac", found), abs=1e-3)
+    assert abs(both - likelihood("rag", asked)) > 0.1
+    assert abs(both - likelihood("mac", asked)) > 0.1
+
+
+def test_each_part_puts_what_it_puts_alone(lm: LM) -> None:
+    pair = paired("window+streamadapter", lm)
+    window, adapter = tiny_method("window", lm), tiny_method("streamadapter", lm)
+    teach(pair.parts()[1])
+    both, kept, deltas = (method.patch(read(method, lm).state, QUESTION) for method in (pair, window, adapter))
+    assert both.prefix is not None
+    assert kept.prefix is not None
+    for ours, theirs in zip(both.prefix.keys_LBHPD, kept.prefix.keys_LBHPD, strict=True):
+        assert torch.equal(ours, theirs)
+    assert both.deltas.keys() == deltas.deltas.keys()
+    for name, delta in deltas.deltas.items():
+        ours, theirs = both.deltas[name], delta
+        assert isinstance(ours, LowRank)
+        assert isinstance(theirs, LowRank)
+        assert torch.equal(ours.a_BRI, theirs.a_BRI)
+        assert torch.equal(ours.b_BOR, theirs.b_BOR)
+
+
+def test_two_changes_of_weights_add_up(lm: LM) -> None:
+    pair = paired("templora+streamadapter", lm)
+    teach(pair.parts()[1])
+    session = read(pair, lm)
+    parts = [
+        part.patch(pair.state_of(session.state, label), QUESTION)
+        for label, part in zip(pair.spec.labels, pair.parts(), strict=True)
+    ]
+    both = pair.patch(session.state, QUESTION)
+    shared = parts[0].deltas.keys() & parts[1].deltas.keys()
+    assert shared
+    x = torch.randn(1, 3, lm.hidden_size)
+    for name in shared:
+        one, other, sum_ = (_applied(patch.deltas[name], x) for patch in (*parts, both))
+        torch.testing.assert_close(sum_, one + other)
+        assert float(other.detach().abs().max()) > 0
+
+
+def _applied(delta: object, x_BTI: torch.Tensor) -> torch.Tensor:
+    assert isinstance(delta, LowRank)
+    if delta.a_BRI.shape[-1] != x_BTI.shape[-1]:
+        x_BTI = torch.ones(1, 3, delta.a_BRI.shape[-1])
+    return x_BTI @ delta.a_BRI.mT @ delta.b_BOR.mT
+
+
+def test_a_break_stands_between_the_texts_of_two_parts(lm: LM) -> None:
+    pair = paired("icl+rag", lm, icl_truncate="left", icl_max_tokens=24, rag_top=1)
+    patch = pair.patch(read(pair, lm).state, QUESTION)
+    assert patch.tokens_BT is not None
+    assert lm.decode(patch.tokens_BT[0].tolist()) == "i Okoro repairs old radios..\n\nAda Voss lives in Port Ansel."[4:]
+    cached = paired("window+rag", lm, rag_top=1)
+    behind = cached.patch(read(cached, lm).state, QUESTION)
+    assert behind.tokens_BT is not None
+    assert lm.decode(behind.tokens_BT[0].tolist()) == "\n\nAda Voss lives in Port Ansel."
+    alone = paired("mac+rag", lm, rag_top=1)
+    first = alone.patch(read(alone, lm).state, QUESTION)
+    assert first.tokens_BT is not None
+    assert lm.decode(first.tokens_BT[0].tolist()) == "Ada Voss lives in Port Ansel."
+
+
+def test_what_a_pair_is_follows_from_its_parts(lm: LM) -> None:
+    spec = find("window+rag")
+    assert isinstance(spec, PairSpec)
+    assert (spec.growth, spec.looks_at_question, spec.trainable) == ("linear", True, False)
+    assert find("window+templora").growth == "constant"
+    assert not find("window+templora").looks_at_question
+    assert paired("rag+h2o", lm).reads == "run"
+    assert paired("window+rag", lm).reads == "pieces"
+    assert spec.checked.window_recent == find("window").checked.recent
+    assert find("window+rag") is spec
+
+
+def test_bytes_and_costs_add(lm: LM) -> None:
+    names = ("rag", "mac")
+    sizes = [read(tiny_method(name, lm), lm).state.nbytes for name in names]
+    assert read(paired("rag+mac", lm), lm).state.nbytes == sum(sizes)
+    shape, work = shape_of("nano"), Workload(pieces=(40, 30), prompt_tokens=9, new_tokens=4)
+    assert shape is not None
+    bare = closed_book(shape, work)
+    one, other = (cost_of(name, asdict(find(name).presets["nano"]), shape, work) for name in names)
+    both = cost_of("rag+mac", asdict(find("rag+mac").presets["nano"]), shape, work)
+    assert one is not None
+    assert other is not None
+    assert both is not None
+    for key, value in asdict(both).items():
+        assert value == getattr(one, key) + getattr(other, key) - getattr(bare, key), key
+    assert both.parameters == bare.parameters
+
+
+def test_what_stands_in_the_window_stays_the_own_text_s(lm: LM) -> None:
+    pair = paired("window+mac", lm, window_mode="stride", window_n_sink=0, window_recent=12)
+    own, other = (Session(lm, pair), Session(lm, pair))
+    own.read(observes(*TEXTS[:2]))
+    other.read(observes(*TEXTS[2:]))
+    both = replaced(pair, own.state, other.state)
+    assert torch.equal(both.tensors["window.tokens"], own.state.tensors["window.tokens"])
+    assert torch.equal(both.tensors["mac.bank"], other.state.tensors["mac.bank"])
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("icl+window", "icl and window both put keys and values in front of the text"),
+        ("snapkv+mac", "snapkv and mac both put keys and values in front of the text"),
+        ("rag+rag", "rag+rag names rag twice"),
+        ("rag+macc", "Did you mean 'mac'?"),
+        ("rag+", "Unknown method ''"),
+    ],
+)
+def test_what_cannot_be_together_is_said_in_a_line_before_anything_is_read(
+    ttabench: Command, method: str, told: str
+) -> None:
+    assert told in one_line(ttabench("eval", "--method", method, "--task", "streamingqa"))
+    assert told in one_line(ttabench("check", method))
+
+
+def test_a_part_of_another_form_can_be_together(lm: LM) -> None:
+    changes = {"mac_modulation": "lora", "mac_lora_targets": ("q_proj", "v_proj")}
+    both = paired("icl+mac", lm, **changes)
+    patch = both.patch(read(both, lm).state, QUESTION)
+    assert patch.prefix is not None
+    assert patch.deltas
+    with pytest.raises(UserError, match="both put keys and values"):
+        paired("icl+mac", lm)
+
+
+def test_settings_are_those_of_the_parts_by_name(ttabench: Command) -> None:
+    def identity(*words: str, method: str = "rag+mac") -> tuple[str, object]:
+        told = ttabench("eval", "--method", method, "--task", "streamingqa", *words, "--dry-run", "--json").json()
+        return told["runs"][0]["id"], told["runs"][0]["config"]["settings"]["rag_top"]
+
+    plain, dotted, under = identity(), identity("--set", "rag.top=5"), identity("--set", "rag_top=5")
+    assert dotted == under
+    assert (plain[1], dotted[1]) == (1, 5)
+    assert len({plain[0], dotted[0], identity("--set", "mac.bank_cap=9")[0], identity(method="mac+rag")[0]}) == 4
+    words = ("eval", "--method", "rag+mac", "--task", "streamingqa", "--set")
+    assert "Did you mean rag_document_tokens or mac_document_tokens?" in one_line(ttabench(*words, "document_tokens=4"))
+    assert "top must be at least 1, got 0" in one_line(ttabench(*words, "rag.top=0"))
+    assert "Did you mean 'rag_top'?" in one_line(ttabench(*words, "rag.topp=1"))
+    (listed,) = ttabench("list", "methods", "rag+mac", "--json").json().values()
+    meanings = {row["setting"]: row["meaning"] for row in listed}
+    assert meanings["mac_bank_cap"].startswith("Most entries in the bank")
+    assert len(meanings) == len(describe_settings(find("rag"))) + len(describe_settings(find("mac")))
+
+
+def test_a_checkpoint_goes_to_the_part_that_it_is_of(ttabench: Command, tmp_path: Path) -> None:
+    def resolved(*, checkpoint: str = "") -> tuple[str, list[str]]:
+        found = resolve_method(RunRequest(method="rag+mac", task="streamingqa", checkpoint=checkpoint))
+        return found.checkpoint_name(), found.notes()
+
+    assert resolved() == ("shipped:mac-streamingqa", [])
+    name, notes = resolved(checkpoint="none")
+    assert name == ""
+    assert notes == ["mac has no checkpoint here: its modules are untrained, so the result says nothing about mac"]
+    own = tmp_path / "own"
+    shutil.copytree(ASSETS / "adapters" / "nano" / "mac-streamingqa", own)
+    assert resolved(checkpoint=str(own)) == (str(own), [])
+    words = ("eval", "--method", "rag+templora", "--task", "streamingqa", "--checkpoint", own)
+    assert "is a checkpoint of mac. Use --method mac, or mac with others" in one_line(ttabench(*words))
+
+
+def test_a_state_of_both_is_stored_and_asked(ttabench: Command, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("The home of Sinio Dorard is in Redmoor.\n", encoding="utf-8")
+    words = ("--method", "rag+templora", "--set", "templora.epochs=1", "--out", tmp_path / "state")
+    assert ttabench("adapt", "--context", notes, *words).code == 0
+    ran = ttabench("ask", "Where does Sinio Dorard live?", "--state", tmp_path / "state")
+    assert ran.code == 0
+    assert "Redmoor" in ran.out
+
+
+def test_a_file_takes_part_and_may_have_the_sign_in_its_name(ttabench: Command, tmp_path: Path) -> None:
+    assert ttabench("new", "method", "tail", "--out", tmp_path).code == 0
+    file, odd = tmp_path / "tail.py", tmp_path / "a+b.py"
+    shutil.copy(file, odd)
+    assert parts_of(f"rag+{file}") == ["rag", str(file)]
+    assert parts_of(str(odd)) == [str(odd)]
+    assert find(f"rag+{file}").name == "rag+tail"
+    assert find(str(odd)).name == "tail"
+    assert is_file(f"rag+{file}")
+    assert not is_file("rag+mac")
+    ran = ttabench("check", f"rag+{file}")
+    assert ran.code == 0
+    assert "rag+tail passes" in ran.out
+
+
+def test_a_pair_is_profiled_on_paper(ttabench: Command) -> None:
+    words = ("profile", "--analytic", "--methods", "none,rag,mac,rag+mac", "--prefill", "1k", "--json")
+    (rows,) = ttabench(*words).json().values()
+    state = {row["method"]: row["state_bytes"] for row in rows}
+    assert state["rag+mac"] == state["rag"] + state["mac"] > 0
+
+
+def test_a_run_of_both(ttabench: Command) -> None:
+    ran = ttabench("eval", "--method", "rag+window", "--task", "streamingqa", "--limit", "8", "--json").json()["runs"]
+    (run,) = ran
+    assert run["config"]["method"] == "rag+window"
+    assert run["method"]["looks_at_question"] is True
+    f1 = next(row["value"] for row in run["rows"] if row["metric"] == "f1")
+    assert f1 > 0.5
+
+
+def test_pieces_are_read_by_all(lm: LM) -> None:
+    pair = paired("rag+window", lm)
+    state = pair.adapt(pair.begin(1), [[Observe(text="Ada lives.")]])
+    counts = [pair.state_of(state, label).meta["tokens_read"] for label in pair.spec.labels]
+    assert counts == [[10], [10]]
+    assert state.meta["tokens_read"] == [10]

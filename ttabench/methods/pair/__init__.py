@@ -1,0 +1,167 @@
+"""Methods together: `--method rag+mac`. All of them read, and their patches are put on the model at once.
+
+    pair_of("rag+mac", [find("rag"), find("mac")])      a MethodSpec: settings rag_top, mac_bank_cap ...
+
+What is known of it follows from its parts: settings are theirs, named after the part; bytes and operations add.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, make_dataclass
+from functools import cached_property, partial
+from importlib import import_module
+from typing import Any, get_args, get_type_hints
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Growth
+from ttabench.cost.load import Cost, Workload, closed_book
+from ttabench.cost.shape import Shape
+from ttabench.methods.spec import MethodSpec
+
+SIGN = "+"
+BY_SIZE: tuple[Growth, ...] = get_args(Growth)
+"""How states grow, from nothing to most: none, constant, linear."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairSpec(MethodSpec):
+    """Methods that read together."""
+
+    parts: tuple[MethodSpec, ...]
+    """The methods, in the order in which their tokens stand in the window."""
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """What the settings and tensors of each part begin with."""
+        return tuple(label_of(part.name) for part in self.parts)
+
+    @cached_property
+    def owners(self) -> Mapping[str, tuple[int, str]]:
+        """Place of the part, and its own name of the setting, by setting."""
+        return {
+            f"{label}_{each.name}": (place, each.name)
+            for place, (label, part) in enumerate(zip(self.labels, self.parts, strict=True))
+            for each in fields(part.Settings)
+        }
+
+    def settings_of_parts(self, settings: Any) -> list[Any]:
+        """The settings of each part, in order.
+
+        Raises:
+            ValueError: one of them refuses a value.
+        """
+        return parted(settings, self.labels, self.parts)
+
+    def load(self) -> type[Any]:
+        """A class of its own, which the parts are instances within."""
+        made: type[Any] = import_module("ttabench.methods.pair.method").pair_class(self)
+        return made
+
+
+def label_of(name: str) -> str:
+    """The name of a method as the beginning of other names: kvpress_SnapKVPress."""
+    return re.sub(r"\W+", "_", name.partition("?")[0]).strip("_")
+
+
+def parted(settings: Any, labels: Sequence[str], parts: Sequence[MethodSpec]) -> list[Any]:
+    """The settings of each part, out of those of all."""
+    return [
+        part.Settings(**{each.name: getattr(settings, f"{label}_{each.name}") for each in fields(part.Settings)})
+        for label, part in zip(labels, parts, strict=True)
+    ]
+
+
+def joined(labels: Sequence[str], settings: Sequence[Any]) -> dict[str, Any]:
+    """The settings of all parts by their common names."""
+    return {
+        f"{label}_{each.name}": getattr(own, each.name)
+        for label, own in zip(labels, settings, strict=True)
+        for each in fields(own)
+    }
+
+
+def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
+    """The methods together.
+
+    Raises:
+        UserError: one of them stands twice.
+    """
+    name = SIGN.join(part.name for part in parts)
+    labels = [label_of(part.name) for part in parts]
+    if twice := next((label for label in labels if labels.count(label) > 1), ""):
+        raise UserError(f"{name} names {twice} twice, and one text is read once.", "Name each method once.")
+    settings = _settings_class(labels, parts)
+    presets = {preset: None for part in parts for preset in part.presets}
+    return PairSpec(
+        name=name,
+        parts=tuple(parts),
+        summary=" and ".join(part.name for part in parts) + ": both read, and their patches are merged",
+        Settings=settings,
+        presets={
+            preset: settings(**joined(labels, [part.presets.get(preset) or part.Settings() for part in parts]))
+            for preset in presets
+        },
+        growth=max((part.growth for part in parts), key=BY_SIZE.index),
+        looks_at_question=any(part.looks_at_question for part in parts),
+        checked=settings(**joined(labels, [part.checked or part.Settings() for part in parts])),
+        paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),
+        origin=", ".join(part.origin for part in parts if part.origin),
+        cost=partial(_cost, tuple(labels), tuple(parts)) if all(part.cost for part in parts) else None,
+        most=partial(_most, tuple(labels), tuple(parts)),
+    )
+
+
+def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec]) -> type[Any]:
+    """A frozen dataclass of the fields of all parts, which refuses what a part refuses."""
+    described = []
+    for label, part in zip(labels, parts, strict=True):
+        hints, own = get_type_hints(part.Settings), part.Settings()
+        for each in fields(part.Settings):
+            value = getattr(own, each.name)
+            described.append((f"{label}_{each.name}", hints[each.name], field(default_factory=partial(_same, value))))
+
+    def check(self: Any) -> None:
+        parted(self, labels, parts)
+
+    space = {"__post_init__": check, "__doc__": f"Settings of {SIGN.join(labels)}.", "MADE_OF": _made_of(labels, parts)}
+    return make_dataclass("Settings", described, namespace=space, frozen=True, kw_only=True)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _made_of(labels: Sequence[str], parts: Sequence[MethodSpec]) -> tuple[tuple[str, type[Any]], ...]:
+    """Settings of the parts by label: where the meaning of each field is written."""
+    return tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True))
+
+
+def _cost(
+    labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any, shape: Shape, work: Workload
+) -> Cost | None:
+    """The sum of the parts beyond the closed book, and the closed book once; None where a part has none.
+
+    What one part's slots cost the tokens of another is left out.
+    """
+    bare, found = closed_book(shape, work), []
+    for part, own in zip(parts, parted(settings, labels, parts), strict=True):
+        each = part.cost(own, shape, work) if part.cost else None
+        if each is None:
+            return None
+        found.append(each)
+    return Cost(
+        **{
+            each.name: getattr(bare, each.name)
+            + sum(getattr(one, each.name) - getattr(bare, each.name) for one in found)
+            for each in fields(Cost)
+        }
+    )
+
+
+def _most(labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any, positions: int) -> int | None:
+    """The least of what the parts read."""
+    pairs = zip(parts, parted(settings, labels, parts), strict=True)
+    found = [most for part, own in pairs if part.most and (most := part.most(own, positions)) is not None]
+    return min(found, default=None)

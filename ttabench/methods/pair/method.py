@@ -1,0 +1,157 @@
+"""Methods together: all of them read, and their patches are put on the model at once.
+
+    adapt   each part reads every piece into a state of its own          tensors "rag.texts", "mac.bank"
+    patch   prefix, then tokens in the order of the parts; deltas of one weight add up
+    answer  the adapted weights read the tokens behind the prefix, then the prompt
+
+Two prefixes have no order: of methods that put keys and values in front of the text only one can take part. Which do is
+seen before anything is read, on one short piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import JOINER, Ask, Json, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.methods.base import BaseMethod, Reads
+from ttabench.methods.pair import BY_SIZE, SIGN, PairSpec
+
+AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
+"""What a part wants in one call of `adapt`, from least to most."""
+PARTS = "parts"
+"""Where `meta` keeps that of each part, by label."""
+PROBE = "A text that is read to see what a method puts in front of others."
+
+
+class Pair(BaseMethod[Any]):
+    """Methods that read together. State: the tensors of each part under its label, and their `meta`.
+
+    Args:
+        lm: the frozen base model.
+        settings: those of all parts.
+        parts: the methods, where they are there already (with their checkpoints).
+
+    Raises:
+        UserError: their patches cannot be merged; a part refuses the base model.
+    """
+
+    spec: ClassVar[PairSpec]
+
+    def __init__(self, lm: LM, settings: Any, parts: Sequence[BaseMethod[Any]] = ()) -> None:
+        super().__init__(lm, settings)
+        specs = zip(self.spec.parts, self.spec.settings_of_parts(settings), strict=True)
+        self._parts = tuple(parts) or tuple(spec.load()(lm, own) for spec, own in specs)
+        self.growth = max((part.growth for part in self._parts), key=BY_SIZE.index)
+        self.looks_at_question = any(part.looks_at_question for part in self._parts)
+        self.reads = max((part.reads for part in self._parts), key=AT_ONCE.index)
+        self.num_beams = max(part.num_beams for part in self._parts)
+        self.own_tensors = tuple(f"{label}.{name}" for label, part in self._labelled() for name in part.own_tensors)
+        self._break = tuple(lm.encode(JOINER, follows=True))
+        self._probe()
+
+    def parts(self) -> tuple[BaseMethod[Any], ...]:
+        """The methods, in their order."""
+        return self._parts
+
+    def begin(self, rows: int) -> State:
+        """Nothing read by any part."""
+        return self._joined({label: part.begin(rows) for label, part in self._labelled()})
+
+    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        """Every part reads all pieces."""
+        return self._each(state, lambda part, own: part.adapt(own, pieces))
+
+    def adapt_window(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        """Every part reads what fills its window."""
+        return self._each(state, lambda part, own: part.adapt_window(own, pieces))
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        """What all parts do to the model.
+
+        Raises:
+            UserError: two of them put keys and values in front of the text.
+        """
+        return self._merged([part.patch(self.state_of(state, label), asks) for label, part in self._labelled()])
+
+    def state_of(self, state: State, label: str) -> State:
+        """The state of one part."""
+        begins = f"{label}."
+        own = {name.removeprefix(begins): each for name, each in state.tensors.items() if name.startswith(begins)}
+        return State(state.rows, own, state.meta[PARTS][label])
+
+    def _labelled(self) -> list[tuple[str, BaseMethod[Any]]]:
+        return list(zip(self.spec.labels, self._parts, strict=True))
+
+    def _each(self, state: State, work: Callable[[BaseMethod[Any], State], State]) -> State:
+        return self._joined({label: work(part, self.state_of(state, label)) for label, part in self._labelled()})
+
+    def _joined(self, states: Mapping[str, State]) -> State:
+        rows = next(iter(states.values())).rows
+        tensors = {f"{label}.{name}": each for label, own in states.items() for name, each in own.tensors.items()}
+        meta: dict[str, Json] = {PARTS: {label: dict(own.meta) for label, own in states.items()}}
+        for own in states.values():
+            for key, counts in own.meta.items():
+                if key == "tokens_read" or key.startswith("truncated"):
+                    before = meta.get(key) or counts
+                    meta[key] = [max(pair) for pair in zip(counts, before, strict=True)]
+        if labels := {key: value for own in states.values() for key, value in own.labels.items()}:
+            meta["labels"] = labels
+        return State(rows, tensors, meta)
+
+    def _merged(self, patches: Sequence[Patch]) -> Patch:
+        """Prefix and deltas of all, then the tokens of each behind a break where text stands in front of them."""
+        putting = [part.name for part, patch in zip(self._parts, patches, strict=True) if patch.prefix is not None]
+        if len(putting) > 1:
+            what = f"{putting[0]} and {putting[1]} both put keys and values in front of the text: these have no order"
+            hint = "Combine one of them with methods that put texts there (rag) or change weights (templora)."
+            raise UserError(f"{what}, so {self.name} cannot be merged.", hint)
+        whole = Patch()
+        for patch in patches:
+            whole += replace(patch, tokens_BT=None, tokens_mask_BT=None)
+        follows = whole.prefix is not None and whole.prefix.holds_bos
+        for patch in patches:
+            if patch.tokens_BT is not None:
+                whole += self._behind(patch) if follows else _tokens(patch)
+                follows = True
+        return whole
+
+    def _behind(self, patch: Patch) -> Patch:
+        """The tokens of a patch behind what stands between two texts; none where a row has no tokens."""
+        assert patch.tokens_BT is not None
+        tokens_BT, mask_BT = patch.tokens_BT, patch.tokens_mask_BT
+        mask_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if mask_BT is None else mask_BT.bool()
+        break_BJ = tokens_BT.new_tensor(self._break).expand(len(tokens_BT), -1)
+        any_BJ = mask_BT.any(1, keepdim=True).expand(break_BJ.shape)
+        return Patch(torch.cat([break_BJ, tokens_BT], 1), torch.cat([any_BJ, mask_BT], 1))
+
+    def _probe(self) -> None:
+        """Whether the patches of all parts merge, seen on one short piece before anything is read.
+
+        Raises:
+            UserError: they do not.
+        """
+        piece, ask = Observe(text=PROBE, key="probe"), Ask(prompt=PROBE, key="probe")
+        patches = []
+        with torch.random.fork_rng():
+            for part in self._parts:
+                try:
+                    patches.append(part.patch(part.adapt(part.begin(1), [[piece]]), [ask]))
+                except (UserError, ValueError, RuntimeError):  # a piece this short need not suit a method
+                    patches.append(Patch())
+        self._merged(patches)
+
+
+def _tokens(patch: Patch) -> Patch:
+    return Patch(patch.tokens_BT, patch.tokens_mask_BT)
+
+
+def pair_class(spec: PairSpec) -> type[Pair]:
+    """The class of these methods together."""
+    return type(f"Pair[{SIGN.join(spec.labels)}]", (Pair,), {"spec": spec, "__doc__": spec.summary})
