@@ -97,6 +97,7 @@ def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
     made = load(str(tmp_path / "a"), device="cpu")
     assert made.max_positions == 8192
     assert made.model.config.rope_parameters["rope_theta"] == 1e8
+    assert all(torch.equal(weight, weight.half().float()) for weight in made.model.parameters())
 
 
 def test_the_last_stage_begins_with_the_weights_and_the_tokenizer_of_another_training(tmp_path: Path) -> None:

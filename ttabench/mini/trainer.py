@@ -118,12 +118,13 @@ class Trainer:
         self.began_at = self.seen
 
     def _start(self, folder: Path) -> None:
-        """The weights and the record of a model that the stages before the last have made."""
+        """The weights and the record of a model; what it had of the last stage begins anew."""
         from ttabench.lm import tensors as files_of_tensors
 
         weights, _ = files_of_tensors.read(folder / "model.safetensors", self.device)
         self.model.load_state_dict(weights, strict=False)
         self._take(json_of(folder / "training.json"))
+        self.steps.pop(FAR.name, None)
         self.lengthen(FAR.shortened(self.share))
 
     def _resume(self) -> None:
@@ -184,11 +185,17 @@ class Trainer:
             self.save()
 
     def save(self) -> None:
-        """The model folder, and beside it what a continued training needs."""
+        """The model folder, and beside it what a continued training needs.
+
+        Weights that are read are float32 to float16's precision: a file of which a third packs away.
+        """
         from ttabench.lm import tensors as files_of_tensors
 
         with replacing_files(self.out) as scratch:
             self.model.save_pretrained(scratch)
+            weights, metadata = files_of_tensors.read(scratch / "model.safetensors")
+            rounded = {name: weight.half().float() for name, weight in weights.items()}
+            files_of_tensors.write(scratch / "model.safetensors", rounded, metadata)
         tensors = {
             f"model.{name}": value for name, value in self.model.state_dict().items() if name != "lm_head.weight"
         }
