@@ -21,7 +21,9 @@ from ttabench.lm.patch import State
 from ttabench.lm.patching import hidden_states
 from ttabench.methods.ccm.comp_tokens import first_embeddings
 from ttabench.methods.ccm.method import Ccm
+from ttabench.methods.ccm.parallel import laid
 from ttabench.methods.ccm.settings import CcmSettings
+from ttabench.methods.parts.one_forward import Row, alike
 from ttabench.methods.trainable import answer_loss
 from ttabench.run.training import TrainConfig, train
 
@@ -67,6 +69,19 @@ def test_one_forward_gives_the_loss_of_reading_piece_by_piece(base: Callable[[],
     with torch.no_grad():
         told = method.loss_parts(episodes())["answer"]
         torch.testing.assert_close(told, answer_loss(method, episodes()), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("update", ["concat", "merge"])
+@torch.no_grad()
+def test_rows_of_other_lengths_and_of_no_piece_count_by_their_answers(update: str) -> None:
+    """Rows of about one length share a forward; an episode may ask before anything is read."""
+    method = ccm(tiny_llama(), update=update)
+    bare, (long, other) = Episode(key="bare", steps=tuple(asks("Who?"))), episodes()
+    rows = [Row(ids=[0] * length) for length in (10, 30, 11, 12, 13)]
+    assert [[len(row.ids) for row in group] for group in alike(rows)] == [[10, 11, 12], [13], [30]]
+    mixed = [bare, long, other]
+    torch.testing.assert_close(method.loss_parts(mixed)["answer"], answer_loss(method, mixed), atol=1e-4, rtol=1e-5)
+    assert len(alike([laid(method.lm, method.settings, episode) for episode in mixed])) > 1
 
 
 @pytest.mark.parametrize("update", ["concat", "merge"])

@@ -125,18 +125,17 @@ class CompTokens(OwnLora[CompT]):
         keys, values = torch.stack(after.keys_LBHPD), torch.stack(after.values_LBHPD)
         return keys[..., -s.comp_tokens :, :], values[..., -s.comp_tokens :, :]
 
-    def mean_nll(
+    def answer_nll(
         self, rows: Sequence[Row], batch: Batch, sees_BTS: Tensor, attending: AbstractContextManager[None]
-    ) -> Tensor:
-        """Mean negative log-likelihood of the answers of episodes that stand in one row each."""
+    ) -> tuple[Tensor, int]:
+        """Sum of the negative log-likelihoods of the answers in these rows, and how many tokens those are."""
         layout = Layout(
             positions_BT=batch.positions_BT,
             sees_BTS=sees_BTS,
             embeddings_BTC=self.lm.embedded(batch.ids_BT, self.embeddings.weight),
             marked_BT=batch.pieces_BT > 0 if self.settings.conditional else None,
         )
-        total, count = answer_nll(self.lm, rows, batch, layout, self.deltas, attending)
-        return total / count
+        return answer_nll(self.lm, rows, batch, layout, self.deltas, attending)
 
 
 def attention_maps(lm: LM) -> list[str]:

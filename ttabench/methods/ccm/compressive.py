@@ -29,7 +29,7 @@ from ttabench.methods.ccm.comp_tokens import Memory, OwnLora, joined, prefix_of
 from ttabench.methods.ccm.parallel import with_more
 from ttabench.methods.ccm.pooling import groups, pooled, taps_of
 from ttabench.methods.ccm.settings import CompressiveSettings
-from ttabench.methods.parts.one_forward import BEGINS, Batch, Row, answer_nll
+from ttabench.methods.parts.one_forward import BEGINS, Batch, Row, answer_nll, mean_nll
 
 
 class Compressive(OwnLora[CompressiveSettings]):
@@ -83,28 +83,27 @@ class Compressive(OwnLora[CompressiveSettings]):
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, pooled and asked in one forward."""
-        lm, rows, places, made = self.lm, [], [], []
-        for episode in episodes:
-            row, slots = self._laid(episode)
-            rows.append(row)
-            places.append([place for place, _ in slots])
-            made.append([piece for _, piece in slots])
-        batch = Batch.of(rows, lm)
+        return {"answer": mean_nll([self._laid(episode) for episode in episodes], self._nll)}
+
+    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
+        lm, batch = self.lm, Batch.of(rows, self.lm)
+        most = max(len(row.slots) for row in rows)
+        made = [[piece for _, piece in row.slots] + [0] * (most - len(row.slots)) for row in rows]
+        made_B1E = torch.tensor(made, device=lm.device)[:, None]
+        sees_BTE = (made_B1E > 0) & (made_B1E <= batch.memories_BT[:, :, None])
+        taps_BER = taps_of([[places for places, _ in row.slots] for row in rows], self.width).to(lm.device)
         layout = Layout(positions_BT=batch.positions_BT, sees_BTS=batch.sees(), marked_BT=batch.texts_BT > 0)
-        made_BE = torch.tensor([row + [0] * (max(map(len, made)) - len(row)) for row in made], device=lm.device)
-        sees_BTE = (made_BE[:, None] > 0) & (made_BE[:, None] <= batch.memories_BT[:, :, None])
-        attending = watched(self._pooling(taps_of(places, self.width).to(lm.device), sees_BTE))
-        total, count = answer_nll(lm, rows, batch, layout, self.deltas, attending)
-        return {"answer": total / count}
+        attending = watched(self._pooling(taps_BER, sees_BTE))
+        return answer_nll(lm, rows, batch, layout, self.deltas, attending)
 
     @property
     def width(self) -> int:
         """Tokens of a slot, at least."""
         return self.settings.ratio if self.settings.pool == "conv" else 1
 
-    def _laid(self, episode: Episode) -> tuple[Row, list[tuple[list[int], int]]]:
-        """An episode as one row, and of every slot the places of its tokens and the number of its piece."""
-        lm, row, slots, read, done = self.lm, Row(), [], 0, 0
+    def _laid(self, episode: Episode) -> Row:
+        """An episode as one row, with what becomes a slot."""
+        lm, row, read, done = self.lm, Row(), 0, 0
         for step in episode.steps:
             if not isinstance(step, Observe):
                 row.ask(lm, step, bool(done), read, memories=done)
@@ -115,8 +114,8 @@ class Compressive(OwnLora[CompressiveSettings]):
             first = len(row.ids)
             row.add(text, len(lm.start_ids) + read, block, memories=done, texts=done + 1)
             read, done = read + len(text), done + 1
-            slots += [([first + place for place in group], done) for group in groups(self.settings, len(text))]
-        return row, slots
+            row.slots += [([first + place for place in group], done) for group in groups(self.settings, len(text))]
+        return row
 
     def _pooling(self, taps_BER: Tensor, sees_BTE: Tensor) -> Callable[[Call], Tensor]:
         """Attention of every layer, with the slots of all pieces behind the tokens."""

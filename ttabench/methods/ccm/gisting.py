@@ -25,7 +25,7 @@ from ttabench.methods.ccm.comp_tokens import CompTokens, joined
 from ttabench.methods.ccm.parallel import laid_whole, sees_newest
 from ttabench.methods.ccm.settings import GistingSettings
 from ttabench.methods.parts.newest import appended, ids_of
-from ttabench.methods.parts.one_forward import Batch
+from ttabench.methods.parts.one_forward import Batch, Row, mean_nll
 
 
 class Gisting(CompTokens[GistingSettings]):
@@ -50,9 +50,12 @@ class Gisting(CompTokens[GistingSettings]):
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""
-        rows = [laid_whole(self.lm, self.settings.comp_tokens, episode) for episode in episodes]
+        comp = self.settings.comp_tokens
+        return {"answer": mean_nll([laid_whole(self.lm, comp, episode) for episode in episodes], self._nll)}
+
+    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
         batch = Batch.of(rows, self.lm)
-        return {"answer": self.mean_nll(rows, batch, sees_newest(batch), nullcontext())}
+        return self.answer_nll(rows, batch, sees_newest(batch), nullcontext())
 
 
 class GistingOnline(Gisting):

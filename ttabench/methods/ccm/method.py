@@ -24,7 +24,7 @@ from ttabench.methods.ccm import CCM
 from ttabench.methods.ccm.comp_tokens import CompTokens, Memory, joined
 from ttabench.methods.ccm.parallel import laid, merged, merging, sees_all
 from ttabench.methods.ccm.settings import CcmSettings
-from ttabench.methods.parts.one_forward import Batch
+from ttabench.methods.parts.one_forward import Batch, Row, mean_nll
 
 
 class Ccm(CompTokens[CcmSettings]):
@@ -60,13 +60,14 @@ class Ccm(CompTokens[CcmSettings]):
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""
-        lm, s = self.lm, self.settings
-        rows = [laid(lm, s, episode) for episode in episodes]
-        batch = Batch.of(rows, lm)
-        if s.update == "merge":
-            attending = watched(merging(*merged(batch, s, lm)))
-            return {"answer": self.mean_nll(rows, batch, batch.sees(sink=s.sink), attending)}
-        return {"answer": self.mean_nll(rows, batch, sees_all(batch, sink=s.sink), nullcontext())}
+        return {"answer": mean_nll([laid(self.lm, self.settings, episode) for episode in episodes], self._nll)}
+
+    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
+        batch, s = Batch.of(rows, self.lm), self.settings
+        if s.update == "concat":
+            return self.answer_nll(rows, batch, sees_all(batch, sink=s.sink), nullcontext())
+        attending = watched(merging(*merged(batch, s, self.lm)))
+        return self.answer_nll(rows, batch, batch.sees(sink=s.sink), attending)
 
     def _read_on(self, memory: Memory | None, texts: Sequence[list[int]], counts: Sequence[int], step: int) -> Memory:
         """Mem(t)."""

@@ -83,7 +83,7 @@ def merged(batch: Batch, settings: CcmSettings, lm: LM) -> tuple[Tensor, Tensor]
 
     Slots are those of the memory after the first piece, then of that after the second, and so on; bool [B, T, E].
     """
-    comp, steps, device = settings.comp_tokens, int(batch.pieces_BT.max()), batch.ids_BT.device
+    comp, steps, device = settings.comp_tokens, max(1, int(batch.pieces_BT.max())), batch.ids_BT.device
     weights_SS = merge_weights(settings, steps).to(device)
     by_step_BST = weights_SS[:, (batch.pieces_BT - 1).clamp(min=0)].transpose(0, 1)
     of_kind_BnT = batch.ids_BT[:, None] == torch.tensor(comp_ids(lm, comp), device=device)[:, None]

@@ -26,7 +26,7 @@ from ttabench.lm.tokens import window_ids
 from ttabench.methods.lora import LORA
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.parts import lora
-from ttabench.methods.parts.one_forward import Batch, answer_nll, laid
+from ttabench.methods.parts.one_forward import Batch, Row, answer_nll, laid, mean_nll
 from ttabench.methods.trainable import Trainable, training_item
 
 
@@ -61,7 +61,7 @@ class Lora(Trainable[LoraSettings]):
         With `full_context` behind what was read before them, too: one forward an episode.
         """
         if self.settings.full_context:
-            return self._behind_what_was_read(episodes)
+            return {"answer": mean_nll([laid(self.lm, episode) for episode in episodes], self._nll)}
         asks = [ask for episode in episodes for ask in episode.asks()]
         losses, count = [], 0
         for _, group in groupby(asks, key=lambda ask: ask.window):
@@ -76,10 +76,7 @@ class Lora(Trainable[LoraSettings]):
             count += tokens
         return {"answer": torch.stack(losses).sum() / count}
 
-    def _behind_what_was_read(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
-        rows = [laid(self.lm, episode) for episode in episodes]
+    def _nll(self, rows: list[Row]) -> tuple[Tensor, int]:
         batch = Batch.of(rows, self.lm)
         layout = Layout(positions_BT=batch.positions_BT, sees_BTS=batch.sees())
-        deltas = self.patch(State(1), []).deltas
-        total, count = answer_nll(self.lm, rows, batch, layout, deltas, nullcontext())
-        return {"answer": total / count}
+        return answer_nll(self.lm, rows, batch, layout, self.patch(State(1), []).deltas, nullcontext())

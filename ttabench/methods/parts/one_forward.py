@@ -12,7 +12,7 @@ Shape letters: B episodes · T tokens · C width · N targets · V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -51,6 +51,8 @@ class Row:
     """At a COMP token the number of the piece, the last of them, that it compresses, from 1 on; else 0."""
     targets: list[tuple[int, int]] = field(default_factory=list)
     """(place, id of the token that is to be predicted there)."""
+    slots: list[tuple[list[int], int]] = field(default_factory=list)
+    """Of every slot that tokens are pooled into their places, and the number of their piece."""
 
     def add(self, ids: Sequence[int], first: int, block: int, **told: int) -> None:
         """More tokens of a block, at positions from `first` on; `told`: other fields, 0 where not given."""
@@ -160,6 +162,30 @@ class Batch:
         return own_BTT & causal_TT
 
 
+ALIKE = 1.25
+"""How much longer than the shortest the longest row of a forward may be."""
+
+
+def alike(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows in groups of about one length, for a forward each: what is padded is computed, too."""
+    groups: list[list[Row]] = []
+    for row in sorted(rows, key=lambda row: len(row.ids)):
+        if groups and len(row.ids) <= ALIKE * len(groups[-1][0].ids):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups
+
+
+def mean_nll(rows: Sequence[Row], nll: Callable[[list[Row]], tuple[Tensor, int]]) -> Tensor:
+    """Mean negative log-likelihood of all target tokens of these rows; `nll` gives the sum, and the count, of some."""
+    asked = [row for row in rows if row.targets]
+    assert asked, "training episodes without a query"
+    sums, counts = zip(*map(nll, alike(asked)), strict=True)
+    mean: Tensor = torch.stack(sums).sum() / sum(counts)
+    return mean
+
+
 def answer_nll(
     lm: LM,
     rows: Sequence[Row],
@@ -185,7 +211,6 @@ def answer_nll(
         hidden_BTC, _ = hidden_states(lm, Patch(deltas=deltas), batch.ids_BT, layout, batch.real)
     places = [(number, place) for number, row in enumerate(rows) for place, _ in row.targets]
     wanted = [token for row in rows for _, token in row.targets]
-    assert wanted, "training episodes without a query"
     at_N2 = torch.tensor(places, device=lm.device)
     logits_NV = lm.logits(hidden_BTC[at_N2[:, 0], at_N2[:, 1]]).float()
     return cross_entropy(logits_NV, torch.tensor(wanted, device=lm.device), reduction="sum"), len(wanted)
