@@ -235,7 +235,7 @@ def dialogues() -> Iterator[Cell]:
             yield Cell(line, "", ("--method", *words, *told))
     for recent in (16, 32):
         yield Cell(f"window {recent} tokens", "", ("--method", "window", "--set", f"recent={recent}", *told))
-    learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DIALOGUE_RATE}", *told[:-1], "100")
+    learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DIALOGUE_RATE}", *told[:-1], "50")
     yield from (cell for cell in swapped("", learned) if cell.state != "none")
 
 
@@ -263,7 +263,7 @@ SUITES: Mapping[str, Suite] = {
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
     "pg19-256": Suite("PG-19 through a window of 256 tokens, perplexity of four test books", "pg19",
                       tuple(short_windows()), "0"),
-    "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read, 80 dialogues each (TempLoRA: 20)",
+    "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read, 80 dialogues each (TempLoRA: 10)",
                          "dailydialog", tuple(dialogues()), "0"),
     "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
 }  # fmt: skip
