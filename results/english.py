@@ -263,7 +263,7 @@ SUITES: Mapping[str, Suite] = {
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
     "pg19-256": Suite("PG-19 through a window of 256 tokens, perplexity of four test books", "pg19",
                       tuple(short_windows()), "0"),
-    "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read, 80 dialogues each (TempLoRA: 10)",
-                         "dailydialog", tuple(dialogues()), "0"),
+    "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read: 80 dialogues each, 28 at 12 turns "
+                         "(TempLoRA 10 each)", "dailydialog", tuple(dialogues()), "0"),
     "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
 }  # fmt: skip
