@@ -69,7 +69,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "dtype": (["--dtype", "float23"], "Did you mean 'float32'?"),
     "dtype of a dry run": (["--dtype", "float23", "--dry-run"], "Did you mean 'float32'?"),
     "asking without a state": (["--ask-only"], "--state DIR"),
-    "T5 without the hub": (["--method", "mac", "--preset", "distilgpt2"], "T5 't5-small'"),
+    "T5 without the hub": (["--method", "mac", "--preset", "distilgpt2"], "T5 'google-t5/t5-small'"),
     "unknown option": (["--methd", "none"], "--methd"),
     "option of another type": (["--seed", "one"], "--seed"),
     "context too long": (["--task-set", "documents=40"], "truncate=left"),
