@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-ABSOLUTE, RELATIVE = 2e-5, 1e-4
-"""How far numbers of one computation in two orders may lie apart: a share of the largest (or of 1), and of each."""
+ABSOLUTE, RELATIVE = 1e-4, 1e-4
+"""How far numbers of one computation in two orders may lie apart: a share of the largest (or of 1), and of each.
+A window of StreamAdapter reads through deltas made of what it read before: in float32 rows of a batch were seen 3.6e-5
+of the largest logit apart from rows alone, in float64 2e-14."""
 
 
 class Broken(Exception):
