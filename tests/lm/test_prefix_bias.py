@@ -124,3 +124,22 @@ def test_another_attention_knows_no_bias(lm: LM) -> None:
     lm.model.set_attn_implementation("eager")
     with pytest.raises(AssertionError, match="tells heads apart"):
         forward(lm, Patch(prefix=hiding(lm, 1)[1]), text(1, 3))
+
+
+@torch.no_grad()
+def test_taking_some_slots_is_hiding_the_others(lm: LM) -> None:
+    """With padding, and what single heads miss; where the slots stood, keys know."""
+    prefix, _ = hiding(lm, 2)
+    prefix = replace(prefix, mask_BP=torch.tensor([[False, True, True, True, True], [True] * SLOTS]))
+    stays, ids_BT = torch.tensor([1, 2, 4]), text(2, 6)
+    gone = torch.ones(SLOTS, dtype=torch.bool).index_fill(0, stays, False)
+    assert prefix.hidden_LBHP is not None
+    masked = replace(prefix, hidden_LBHP=tuple(each | gone for each in prefix.hidden_LBHP))
+    taken = prefix.take(stays)
+    assert taken.keys_LBHPD[0].shape[2] == 3
+    assert taken.nbytes * SLOTS == prefix.nbytes * 3
+    found, wanted, whole = (forward(lm, Patch(prefix=each), ids_BT)[0] for each in (taken, masked, prefix))
+    close(found, wanted, atol=1e-5)
+    assert (found - whole).abs().max() > 0.01
+    turned = taken.take(torch.tensor([2, 0, 1]))
+    close(forward(lm, Patch(prefix=turned), ids_BT)[0], found, atol=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from ttabench.lm.layout import Layout
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.lm.patching import hidden_states
+from ttabench.methods import checkpoints
 from ttabench.methods.ccm.comp_tokens import first_embeddings
+from ttabench.methods.ccm.gisting import Gisting
 from ttabench.methods.ccm.method import Ccm
 from ttabench.methods.ccm.parallel import laid
 from ttabench.methods.ccm.settings import CcmSettings
@@ -192,3 +195,37 @@ def test_bad_targets_and_long_texts_are_refused_in_one_line() -> None:
         Ccm(lm, CcmSettings(targets=("k_prod",)))
     with pytest.raises(UserError, match="exceeds the 512 positions"):
         read(ccm(lm), observes("long " * 300))
+
+
+@pytest.mark.parametrize("given", ["piece", "prompt"])
+def test_ids_of_comp_tokens_are_none_of_a_text(given: str) -> None:
+    """They stand right behind the vocabulary: a text cut with another model's tokenizer might bring them."""
+    lm = tiny_llama()
+    method, last, behind = ccm(lm), lm.vocab_size - 1, lm.vocab_size
+    told = f"brings the token id {behind:,}, and the ids of .* end at {last:,}"
+
+    def episode(token: int) -> Episode:
+        ids = (5, token) if given == "piece" else ()
+        want = Score(continuation="x", prompt_ids=(5, token) if given == "prompt" else ())
+        return Episode(key="one", steps=(Observe(text="..", joiner="", ids=ids), Ask(prompt="..", want=want, key="q")))
+
+    for loss in (
+        lambda token: method.loss_parts([episode(token)]),
+        lambda token: answer_loss(method, [episode(token)]),
+    ):
+        loss(last)
+        with pytest.raises(UserError, match=told):
+            loss(behind)
+
+
+@pytest.mark.parametrize("update", ["concat", "merge"])
+def test_a_checkpoint_of_other_comp_tokens_is_refused_in_one_line(update: str, tmp_path: Path) -> None:
+    lm = tiny_llama()
+    checkpoints.save(ccm(lm, update=update), tmp_path)
+    loaded = checkpoints.load(Ccm, lm, tmp_path)
+    assert loaded.settings == CcmSettings(comp_tokens=3, rank=2, update=update)  # type: ignore[arg-type]
+    for other in ({"comp_tokens": 2}, {"comp_tokens": 4}):
+        with pytest.raises(UserError, match=r"embeddings.weight is \[3, .*\], not"):
+            checkpoints.load(Ccm, lm, tmp_path, other)
+    with pytest.raises(UserError, match="is a checkpoint of ccm"):
+        checkpoints.load(Gisting, lm, tmp_path)

@@ -16,6 +16,8 @@ from tests.tiny import tiny_llama
 from ttabench.core.architectures import names
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.cost import Cost
+from ttabench.cost.formula import Formula
+from ttabench.methods import registry
 from ttabench.methods.registry import find, formulas, methods
 from ttabench.profiling.analytic import AnalyticLoad, break_even, table
 
@@ -189,3 +191,15 @@ def test_a_table_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_method_that_runs_wins_over_a_formula_of_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A room may come for a method that was on paper only, before its formula goes."""
+    monkeypatch.setattr(registry, "ON_PAPER", {**registry.ON_PAPER, "ccm": Formula(name="ccm")})
+    registry.formulas.cache_clear()
+    try:
+        assert registry.formulas()["ccm"] is registry.formula("ccm") is methods()["ccm"]
+        assert list(registry.formulas()) == ALL
+        assert registry.formula("camels") is registry.ON_PAPER["camels"]
+    finally:
+        registry.formulas.cache_clear()

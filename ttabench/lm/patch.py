@@ -8,7 +8,7 @@ Shape letters used in tensor names throughout the package:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
@@ -69,6 +69,25 @@ class Prefix:
     def nbytes(self) -> int:
         """Bytes of keys and values."""
         return sum(t.numel() * t.element_size() for t in (*self.keys_LBHPD, *self.values_LBHPD))
+
+    def take(self, slots_P: Tensor) -> Prefix:
+        """Only these slots of every layer and head, in this order; text goes on where it would have.
+
+        Args:
+            slots_P: int64 [P], each below the slots held.
+        """
+        assert self.eviction is None, "what evicts decides itself which slots stay"
+
+        def picked(layers: tuple[Tensor, ...] | None, dim: int) -> tuple[Tensor, ...] | None:
+            return None if layers is None else tuple(each.index_select(dim, slots_P) for each in layers)
+
+        keys, values = picked(self.keys_LBHPD, 2), picked(self.values_LBHPD, 2)
+        hidden, bias = picked(self.hidden_LBHP, 2), picked(self.bias_LBHP, 2)
+        assert keys is not None
+        assert values is not None
+        mask_BP = None if self.mask_BP is None else self.mask_BP.index_select(1, slots_P)
+        told = {"mask_BP": mask_BP, "hidden_LBHP": hidden, "bias_LBHP": bias}
+        return replace(self, keys_LBHPD=keys, values_LBHPD=values, **told)
 
 
 class Eviction(Protocol):

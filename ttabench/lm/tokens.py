@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, Score, wanted
 from ttabench.lm.chat import Chat
 from ttabench.lm.model import LM
@@ -27,15 +28,27 @@ from ttabench.lm.patch import State
 
 
 def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:
-    """Ids of a piece, with its joiner in front unless it is the first text in its window."""
+    """Ids of a piece, with its joiner in front unless it is the first text in its window.
+
+    Raises:
+        UserError: it brings an id that the model's vocabulary does not have.
+    """
     if lm.chat is not None and piece.turns is not None:
         question, answer = piece.turns
         opening = () if first else lm.chat.next_ids
         return [*opening, *lm.encode(question), *lm.chat.answer_ids, *lm.encode(answer)]
     joiner = "" if first else piece.joiner
     if piece.ids:
-        return [*(lm.encode(joiner, follows=True) if joiner else []), *piece.ids]
+        return [*(lm.encode(joiner, follows=True) if joiner else []), *_known(lm, piece.ids)]
     return lm.encode(joiner + piece.text, follows=not first)
+
+
+def _known(lm: LM, ids: Sequence[int]) -> Sequence[int]:
+    """The same ids: those behind the vocabulary are of tokens that methods add (COMP of CCM), never of a text."""
+    if ids and max(ids) >= lm.vocab_size:
+        what = f"A text brings the token id {max(ids):,}, and the ids of {lm.name} end at {lm.vocab_size - 1:,}."
+        raise UserError(what, "Cut it with the tokenizer of the model.")
+    return ids
 
 
 def new_ids(lm: LM, state: State, chunks: Sequence[Sequence[Observe]]) -> list[list[list[int]]]:
@@ -60,9 +73,12 @@ def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
         lm: the base model.
         ask: the query.
         follows: whether other text stands before it in the window.
+
+    Raises:
+        UserError: it brings an id that the model's vocabulary does not have.
     """
     if isinstance(ask.want, Score) and ask.want.prompt_ids:
-        return list(ask.want.prompt_ids)
+        return list(_known(lm, ask.want.prompt_ids))
     if lm.chat is None:
         return lm.encode((ask.joiner if follows else "") + ask.prompt, follows=follows)
     opening, text = _opened(lm.chat, ask, follows)

@@ -78,17 +78,17 @@ def families() -> Mapping[str, MethodFamily]:
 def formulas() -> Mapping[str, Formula]:
     """What is known of a method's cost, by name: those that run, then those of the papers that do not."""
     own = {name: spec for name, spec in methods().items() if spec.cost is not None}
-    return {**own, **ON_PAPER}
+    return {**own, **{name: each for name, each in ON_PAPER.items() if name not in own}}
 
 
 def formula(name: str) -> Formula:
-    """What is known of a method's cost, of any that runs and of those on paper.
+    """What is known of a method's cost: of any that runs, and of those on paper that no room has.
 
     Raises:
         UnknownName: no such method; the message names the closest one.
         UserError: no cost of it is known.
     """
-    if name in ON_PAPER:
+    if name in ON_PAPER and name not in methods():
         return ON_PAPER[name]
     found = find(name)
     if found.cost is None:

@@ -122,8 +122,9 @@ class CompTokens(OwnLora[CompT]):
         prefix = None if seen is None else prefix_of(seen, first_B1[:, 0].to(lm.device))
         _, window = hidden_states(lm, Patch(prefix=prefix, deltas=self.deltas), ids_BT, layout, mask_BT)
         after = window.prefix()
-        keys, values = torch.stack(after.keys_LBHPD), torch.stack(after.values_LBHPD)
-        return keys[..., -s.comp_tokens :, :], values[..., -s.comp_tokens :, :]
+        slots = after.keys_LBHPD[0].shape[2]
+        comp = after.take(torch.arange(slots - s.comp_tokens, slots, device=lm.device))
+        return torch.stack(comp.keys_LBHPD), torch.stack(comp.values_LBHPD)
 
     def answer_nll(
         self, rows: Sequence[Row], batch: Batch, sees_BTS: Tensor, attending: AbstractContextManager[None]
