@@ -231,6 +231,27 @@ def test_perplexities_are_not_averaged_over_blocks(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in told[:2]] == ["mac on one", "mac on two"]
 
 
+def test_states_on_many_tasks_are_counted_in_one_sentence(tmp_path: Path) -> None:
+    """Perplexities among them have no mean over tasks: one sentence a task would hide the rest of the first lines."""
+    helps = {"own": 0.9, "other": 0.3, "none": 0.1}
+    by_task = {"a": helps, "b": helps, "c": {"own": 0.1, "other": 0.1, "none": 0.9}}
+    runs = [
+        stored(tmp_path, f"{task}{state}", right(part), task=task, method="mac", state_of=state)
+        for task, shares in by_task.items()
+        for state, part in shares.items()
+    ]
+    for state in helps:
+        run = scored(tmp_path, f"long-{state}", LONG)
+        record = load_record(run)
+        rows = (record.rows[0].model_copy(update={"method": "mac"}),)
+        config = {**record.config, "task": "book", "method": "mac", "state_of": state}
+        save_record(record.model_copy(update={"config": config, "rows": rows}), run)
+        runs.append(run)
+    told = [line for line in sentences(compare(runs)) if "its state" in line]
+    assert told == ["mac, task by task: its state helps, and holds the text on 2 (a, b); "
+                    "is not shown to help on 1 (book); does not help on 1 (c)."]  # fmt: skip
+
+
 def swapped(folder: Path, own: float, other: float, none: float) -> Comparison:
     runs = [stored(folder, state, right(part), method="templora", state_of=state)
             for state, part in (("own", own), ("other", other), ("none", none))]  # fmt: skip

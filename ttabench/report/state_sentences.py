@@ -6,17 +6,22 @@ helps       own is better than an empty state and than another text's: it holds 
 in part     own is better than one of the two only: what it gains may be practice with such texts
 not         own is not shown to be better than either, or is worse than an empty one
 
-"Better" is what the paired tests say, adjusted for all tests of states.
+"Better" is what the paired tests say, adjusted for all tests of states. Of more than three blocks whose values cannot
+be averaged, the outcomes are counted in one sentence:
+
+    mac, task by task: its state helps, and holds the text on 3 (streamingqa, squad_seq, msc); does not help on 1 (lamp)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.entries import Entry
 from ttabench.report.field import Field
+from ttabench.report.phrases import MANY
 from ttabench.report.standings import can_be_averaged
 
 WORDS = {"own": "own state", "other": "another text's", "none": "an empty one"}
@@ -31,16 +36,37 @@ class Swapped:
     none: str
 
 
+class Outcome(Enum):
+    """What the tests say of a method's own state: in a sentence of its own, and in one that counts blocks."""
+
+    HOLDS = "Its state helps, and it holds this text", "helps, and holds the text"
+    HELPS = ("Its state helps; whether it holds this text, another text's state would say",
+             "helps (another text's was not run)")  # fmt: skip
+    EMPTY = ("Its state helps in part; that it holds this text is not shown",
+             "helps in part (that it holds the text is not shown)")  # fmt: skip
+    ANOTHER = "Its state helps in part, against another text's only", "helps in part (against another text's only)"
+    OPEN = "Its state is not shown to help here", "is not shown to help"
+    HURTS = "Its state does not help here", "does not help"
+    UNTESTED = "No test of its state can be made", "was not tested"
+
+    def __init__(self, alone: str, counted: str) -> None:
+        self.alone = alone
+        self.counted = counted
+
+
 def state_sentences(found: Comparison) -> Iterator[str]:
-    """One for each configuration that was run under its own state and another one; of perplexities one a block."""
+    """One for each configuration that was run under its own state and another one; of few perplexities one a block."""
     places: dict[Swapped, list[Block]] = {}
     for block in found.blocks:
         for swapped in _swapped(block.entries):
             places.setdefault(swapped, []).append(block)
     for swapped, blocks in places.items():
-        together = can_be_averaged([block.place.metric for block in blocks])
-        for field in [blocks] if together else [[block] for block in blocks]:
-            yield _sentence(Field(found, field), swapped)
+        if can_be_averaged([block.place.metric for block in blocks]):
+            yield _sentence(Field(found, blocks), swapped)
+        elif len(blocks) > MANY:
+            yield _counted(Field(found, blocks), swapped)
+        else:
+            yield from (_sentence(Field(found, [block]), swapped) for block in blocks)
 
 
 def _swapped(entries: tuple[Entry, ...]) -> Iterator[Swapped]:
@@ -62,25 +88,41 @@ def _sentence(field: Field, labels: Swapped) -> str:
     return f"{own}{where}: {figures}. {_conclusion(field, labels)}."
 
 
+def _counted(field: Field, labels: Swapped) -> str:
+    """On how many blocks its state helps, and on how many not."""
+    outcomes: dict[Outcome, list[Block]] = {outcome: [] for outcome in Outcome}
+    for block in field.blocks:
+        outcomes[_outcome(Field(field.found, [block]), labels)].append(block)
+    noun = field.noun.removesuffix("s")
+    told = [
+        f"{outcome.counted} on {len(blocks)}" + (f" ({field.where(blocks)})" if len(blocks) <= MANY else "")
+        for outcome, blocks in outcomes.items() if blocks
+    ]  # fmt: skip
+    return f"{labels.own}, {noun} by {noun}: its state {'; '.join(told)}."
+
+
 def _conclusion(field: Field, labels: Swapped) -> str:
     """What the tests say of the own state, the larger claim first."""
-    empty, another = _beside(field, labels.own, labels.none), _beside(field, labels.own, labels.other)
+    outcome = _outcome(field, labels)
+    if outcome is Outcome.UNTESTED:
+        return outcome.alone
     to_empty = f"own is {field.apart(labels.own, labels.none, WORDS['none'])}" if labels.none else ""
     to_another = f"own is {field.apart(labels.own, labels.other, WORDS['other'])}" if labels.other else ""
-    both = "; ".join(filter(None, [to_empty, to_another]))
+    return f"{outcome.alone}: {'; '.join(filter(None, [to_empty, to_another]))}"
+
+
+def _outcome(field: Field, labels: Swapped) -> Outcome:
+    """What the tests of the own state against the two others come to."""
+    empty, another = _beside(field, labels.own, labels.none), _beside(field, labels.own, labels.other)
     if empty is None and another is None:
-        return "No test of its state can be made"
+        return Outcome.UNTESTED
     if empty == -1 or (another == -1 and empty != 1):
-        return f"Its state does not help here: {both}"
-    if another == 1 and (empty == 1 or not labels.none):
-        return f"Its state helps, and it holds this text: {both}"
+        return Outcome.HURTS
     if another == 1:
-        return f"Its state helps in part, against another text's only: {both}"
-    if empty == 1 and not labels.other:
-        return f"Its state helps; whether it holds this text, another text's state would say: {both}"
+        return Outcome.HOLDS if empty == 1 or not labels.none else Outcome.ANOTHER
     if empty == 1:
-        return f"Its state helps in part; that it holds this text is not shown: {both}"
-    return f"Its state is not shown to help here: {both}"
+        return Outcome.EMPTY if labels.other else Outcome.HELPS
+    return Outcome.OPEN
 
 
 def _beside(field: Field, own: str, label: str) -> int | None:
