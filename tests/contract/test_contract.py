@@ -36,6 +36,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "h2o keeps answers": ("h2o", {"join": False, "evict_decode": False}),
     "ccm merge": ("ccm", {"update": "merge", "sink": True}),
     "ccm alone": ("ccm", {"recursive": False, "conditional": False}),
+    "ccm stream": ("ccm", {"window": 24, "piece": 8, "memory": 4}),
+    "ccm stream everywhere": ("ccm", {"window": 24, "piece": 8, "memory": 4, "conditional": False}),
     "gisting everywhere": ("gisting", {"conditional": False}),
     "gisting_online everywhere": ("gisting_online", {"conditional": False}),
     "compressive means": ("compressive", {"pool": "mean", "slots": 3}),

@@ -81,6 +81,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "ccm merged": ("ccm", CcmSettings(comp_tokens=2, rank=2, update="merge", sink=True)),
     "ccm alone": ("ccm", CcmSettings(comp_tokens=2, rank=2, recursive=False, sink=True)),
     "ccm everywhere": ("ccm", CcmSettings(comp_tokens=2, rank=2, conditional=False)),
+    "ccm stream": ("ccm", CcmSettings(comp_tokens=2, rank=2, window=24, piece=8, memory=4)),
     "ccm of keys": ("ccm", CcmSettings(comp_tokens=2, rank=2, targets=("k_proj",))),
     "rag": ("rag", RagSettings(top=4)),
     "rag of one": ("rag", RagSettings(top=1)),

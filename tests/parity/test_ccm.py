@@ -44,12 +44,12 @@ def base(name: str) -> LM:
     return lm
 
 
-def method(name: str, way: str) -> Ccm:
+def method(name: str, way: str, **settings: Any) -> Ccm:
     """CCM with the fixture's factors and embeddings."""
     told, state = CONFIGS[name], load("ccm_model").under(f"{name}/state")
     made = Ccm(
         base(name),
-        CcmSettings(rank=told["lora_r"], alpha=told["lora_alpha"], comp_tokens=told["n_comp"], **WAYS[way]),
+        CcmSettings(rank=told["lora_r"], alpha=told["lora_alpha"], comp_tokens=told["n_comp"], **WAYS[way], **settings),
     )
     for place, key in enumerate(made.names):
         made.a[place].data.copy_(state[f"{key}.lora_A.default.weight"])
@@ -118,3 +118,25 @@ def test_full_context_is_the_base_model(name: str) -> None:
     logits_BTV, _ = forward(lm, Patch(), fixture.tensors[f"{name}/run/full/input_ids"])
     wanted = fixture.tensors[f"{name}/run/full/logits"]
     torch.testing.assert_close(logits_BTV, wanted, **numbers(fixture.spec["tolerance"]["logits"]))
+
+
+@torch.no_grad()
+def test_a_stream_token_by_token() -> None:
+    """Logits behind every token, their likelihoods, and how much is held before each."""
+    name, fixture = "llama", load("ccm_model")
+    told, given = CONFIGS[name]["stream"], fixture.under(f"{name}/stream")
+    sizes = {"window": told["window"], "piece": told["comp_size"], "memory": told["comp_cache"]}
+    made = method(name, "concat_recur", **sizes)
+    assert made.stream is not None
+    use, ids = made.comp_use(), given["text"].tolist()
+    kept, done, lengths, logits = None, 0, [], []
+    for token in ids[:-1]:
+        patch = Patch() if kept is None else Patch(prefix=kept.prefix(made.stream.rotary))
+        logits.append(forward(made.lm, patch, torch.tensor([[token]]))[0][0, -1])
+        kept, done = made.stream.read(kept, [token], done, use, lengths.extend)
+    assert lengths == given["kv_len_before"].tolist()
+    assert done == told["compressions"]
+    found = torch.stack(logits)
+    torch.testing.assert_close(found, given["logits"], **numbers(fixture.spec["tolerance"]["logits"]))
+    nll = torch.nn.functional.cross_entropy(found, given["text"][1:], reduction="none")
+    torch.testing.assert_close(nll, given["nll"], atol=fixture.spec["tolerance"]["nll"]["atol"], rtol=0.0)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from ttabench.cost.load import INTEGER, Cost, Workload, answer, closed_book
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.lowrank import Factors, targeted
-from ttabench.cost.shape import Shape
+from ttabench.cost.shape import LEARNED_POSITIONS, Shape
 from ttabench.methods.ccm.settings import AttentionLora, CcmSettings, CompressiveSettings, GistingSettings
 
 
@@ -36,6 +36,8 @@ def ccm(settings: CcmSettings, shape: Shape, work: Workload) -> Cost:
     factors, comp = _factors(settings, shape), settings.comp_tokens
     if not work.pieces:
         return _closed(settings, shape, work)
+    if settings.window is not None:
+        return _streamed(settings, settings.window, shape, work)
     sink = shape.starts if settings.sink else 0
     held = peak = 0
     flops = _begun(settings, shape)
@@ -45,6 +47,33 @@ def ccm(settings: CcmSettings, shape: Shape, work: Workload) -> Cost:
         peak = max(peak, behind + piece + comp)
         held = comp + (held if settings.update == "concat" and number else sink)
     return _with_comp_tokens(settings, shape, work, _Read(flops, peak, held, comp))
+
+
+def _streamed(settings: CcmSettings, window: int, shape: Shape, work: Workload) -> Cost:
+    """A stream: padded to its window, with the place of every slot."""
+    factors, comp, first = _factors(settings, shape), settings.comp_tokens, max(1, shape.starts)
+    left, held, memory, flops, peak = shape.starts + work.tokens, 0, 0, 0, 0
+    everywhere = 0 if settings.conditional else factors.forward(left)
+    while left:
+        part = min(left, window + 1 - held)
+        flops, left, held = flops + shape.forward(part, held), left - part, held + part
+        peak = max(peak, held)
+        if held <= window:
+            break
+        read = first + memory + settings.piece
+        if settings.compress:
+            flops += shape.forward(comp, read) + factors.forward(comp)
+        more = min(settings.memory, memory + comp) - memory
+        held, memory = held - settings.piece + more, memory + more
+    cost = _with_comp_tokens(settings, shape, work, _Read(flops + everywhere, peak, held, 0))
+    padded = shape.slot_floats * window
+    moved = shape.model_type not in LEARNED_POSITIONS
+    return replace(
+        cost,
+        state_floats=padded,
+        state_bytes=padded * work.value_bytes + SINGLE * window + INTEGER,
+        positions=max(peak, held + work.asked) if moved else shape.starts + work.tokens + work.asked,
+    )
 
 
 def gisting(settings: GistingSettings, shape: Shape, work: Workload) -> Cost:

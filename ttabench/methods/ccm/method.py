@@ -15,29 +15,33 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from ttabench.core.types import Episode, Observe
+from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.attention import watched
 from ttabench.lm.model import LM
-from ttabench.lm.patch import State
+from ttabench.lm.patch import Patch, State
 from ttabench.lm.tokens import new_ids
 from ttabench.methods.ccm import CCM
 from ttabench.methods.ccm.comp_tokens import CompTokens, Memory, joined
 from ttabench.methods.ccm.parallel import laid, merged, merging, sees_all
 from ttabench.methods.ccm.settings import CcmSettings
+from ttabench.methods.ccm.stream import CompUse, Stream, row_of
+from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.parts.one_forward import Batch, Row, mean_nll
 
 
 class Ccm(CompTokens[CcmSettings]):
     """Compressed context memory. State: keys and values of the memory, and the position of the next text token.
 
-    Its `meta` counts pieces read.
+    Of a stream (`window`) instead keys and values of all that is held, where in the text they stood, and how much was
+    read. Its `meta` counts pieces read, or how often a stream was compressed.
     """
 
     spec = CCM
 
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         super().__init__(lm, settings)
-        self.growth = "linear" if settings.update == "concat" else "constant"
+        self.stream = None if settings.window is None else Stream(lm, settings)
+        self.growth = "linear" if settings.update == "concat" and self.stream is None else "constant"
 
     def begin(self, rows: int) -> State:
         """Nothing read."""
@@ -47,6 +51,8 @@ class Ccm(CompTokens[CcmSettings]):
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
         """Compress piece by piece, each behind the memory of those before it."""
         rows, counts = new_ids(self.lm, state, chunks), list(state.meta["tokens_read"])
+        if self.stream is not None:
+            return self._streamed(self.stream, state, rows)
         memory = (state.tensors["keys"], state.tensors["values"]) if "keys" in state.tensors else None
         steps = state.meta["pieces_read"][0]
         for number in range(len(chunks)):
@@ -57,6 +63,28 @@ class Ccm(CompTokens[CcmSettings]):
         if memory is None:
             return State(state.rows, meta=meta)
         return State(state.rows, {"keys": memory[0], "values": memory[1], "next": self.next_of(counts)}, meta)
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
+        """The memory, or what a stream holds, as a prefix."""
+        if self.stream is not None:
+            return self.stream.patch(state.tensors, self.outside)
+        return super().patch(state, asks)
+
+    def comp_use(self) -> CompUse:
+        """What a stream reads with."""
+        return CompUse(self.embeddings.weight, self.deltas, self.outside)
+
+    def _streamed(self, stream: Stream, state: State, rows: Sequence[Sequence[list[int]]]) -> State:
+        """What a stream holds once these pieces are read; where they are cut does not matter."""
+        use, counts = self.comp_use(), list(state.meta["tokens_read"])
+        held, done = list[EvictedCache | None](), list(state.meta["pieces_read"])
+        for row, pieces in enumerate(rows):
+            ids, kept = [token for piece in pieces for token in piece], row_of(state.tensors, row)
+            kept, done[row] = stream.read(kept, ids if kept else [*self.lm.start_ids, *ids], done[row], use)
+            held.append(kept)
+            counts[row] += len(ids)
+        meta = {"tokens_read": counts, "pieces_read": done}
+        return State(state.rows, stream.tensors(held), meta)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers: each episode is read, compressed and asked in one forward."""

@@ -53,13 +53,38 @@ class CcmSettings(GistingSettings):
     """Whether a piece and its COMP tokens see the memory so far; false: they see themselves alone."""
     sink: bool = False
     """Whether the token that begins the text stays visible after the first piece."""
+    window: int | None = None
+    """A stream: so many keys and values are held, of what begins the text, of the memory and of the newest text; with a
+    token more the oldest `piece` of the text is compressed. None: every piece that is read becomes memory."""
+    piece: int = 64
+    """Tokens of a stream that are compressed at once."""
+    memory: int = 8
+    """COMP slots that a stream keeps; the oldest go."""
+    compress: bool = True
+    """False: a stream throws as many slots away, and what stays are the first and the newest (StreamingLLM)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_stream()
         if self.ema is not None and not 0 < self.ema <= 1:
             raise ValueError(f"ema must lie in (0, 1], got {self.ema}")
         if self.ema is not None and self.update != "merge":
             raise ValueError("ema is the weight of the newest piece in a merged memory: give update=merge, too")
+
+    def _check_stream(self) -> None:
+        at_least(1, piece=self.piece, memory=self.memory)
+        if self.window is None:
+            if not self.compress:
+                raise ValueError("compress=false is how a stream is compared: give window, too")
+            return
+        if self.update != "concat" or not self.recursive:
+            raise ValueError("a stream (window) has a memory that is concatenated, and seen by what is compressed")
+        if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
+            told = f"memory={self.memory}, comp_tokens={self.comp_tokens}, piece={self.piece}"
+            raise ValueError(f"a stream keeps whole groups of comp_tokens, fewer than a piece, got {told}")
+        if self.window <= self.memory + self.piece:
+            told = f"window={self.window}, memory={self.memory}, piece={self.piece}"
+            raise ValueError(f"a window must be larger than memory and piece together, got {told}")
 
     def weight(self, step: int) -> float:
         """a_t: weight of piece t, from 1 on, in a merged memory."""

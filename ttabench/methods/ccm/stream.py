@@ -1,0 +1,181 @@
+"""CCM on an endless stream: the oldest text of a full cache becomes COMP slots, and the oldest COMP slots go.
+
+    [first | memory | 64 oldest tokens | ..]      window + 1 = 161 slots: one token more was read than are held
+    [first | memory, COMP | ..]                   the 64 became 2, and the oldest beyond 8 of memory are gone: 97
+
+Kim et al., arXiv 2312.03414, section 4.2 and figure 8, as the released code does it: keys are stored as they were
+before the model rotated them, and rotated by their slot whenever they are used. Text between two compressions is read
+in one forward with exactly the effect of token by token.
+
+With `compress=false` as many slots are thrown away, and those that stay are the first and the newest: StreamingLLM
+(arXiv 2309.17453) that holds as much at every step.
+
+Shape letters: L layers · B rows · H key/value heads · P slots · D head size · n COMP tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ttabench.core.errors import UserError
+from ttabench.lm.deltas import deltas_applied
+from ttabench.lm.layout import Layout
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank, Patch
+from ttabench.lm.patching import hidden_states
+from ttabench.methods.ccm.settings import CcmSettings
+from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
+from ttabench.methods.eviction.rotary import Rotary, rotates
+
+OnStep: TypeAlias = Callable[[range], None]
+"""Told how many slots are held before each of the tokens of one forward."""
+
+
+class Stream:
+    """Reads a stream of tokens, one row at a time.
+
+    Args:
+        lm: the base model.
+        settings: with a `window`.
+
+    Raises:
+        UserError: the model has fewer positions than the window takes.
+    """
+
+    def __init__(self, lm: LM, settings: CcmSettings) -> None:
+        assert settings.window is not None, "a stream has a window"
+        self.lm, self.settings, self.window = lm, settings, settings.window
+        self.rotary = Rotary(lm) if rotates(lm) else None
+        self.first = max(1, len(lm.start_ids))
+        """Slots that always stay: of what begins a text, or else of its first token."""
+        needed, most = self.first + settings.memory + settings.piece, lm.max_positions - 1
+        if needed > self.window:
+            what = f"{self.first} first slots, a memory of {settings.memory} and a piece of {settings.piece}"
+            what = f"{what} do not fit into a window of {self.window}"
+            raise UserError(f"{what}.", f"Give --set window={needed} or more.")
+        if self.window > most:
+            what = f"A window of {self.window} and one token more exceed the {lm.max_positions} positions of {lm.name}"
+            raise UserError(f"{what}.", f"Give --set window={most} or less.")
+
+    def read(
+        self, kept: EvictedCache | None, ids: Sequence[int], done: int, use: CompUse, on_step: OnStep | None = None
+    ) -> tuple[EvictedCache | None, int]:
+        """Read on.
+
+        Args:
+            kept: one row without padding; None at the start of a text, whose first token is then what begins texts.
+            ids: the tokens.
+            done: how often was compressed before.
+            use: the COMP tokens.
+            on_step: see `OnStep`.
+
+        Returns:
+            what is held, and how often was compressed by now.
+        """
+        s, left = self.settings, list(ids)
+        while left:
+            held = 0 if kept is None else kept.index.shape[-1]
+            part, left = left[: self.window + 1 - held], left[self.window + 1 - held :]
+            if on_step is not None:
+                on_step(range(held, held + len(part)))
+            ids_BT = torch.tensor([part], device=self.lm.device)
+            with deltas_applied(self.lm, use.outside, 1):
+                kept = extended(self.lm, kept, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool), self.rotary)
+            if kept.index.shape[-1] > self.window:
+                kept, done = self._shorter(kept, min(s.memory, done * s.comp_tokens), use), done + 1
+        return kept, done
+
+    def _shorter(self, whole: EvictedCache, memory: int, use: CompUse) -> EvictedCache:
+        """The oldest piece of text compressed, or thrown away but for its newest tokens."""
+        s, end = self.settings, self.first + memory + self.settings.piece
+        front, rest = _slots(whole, 0, end), _slots(whole, end, whole.index.shape[-1])
+        stays = min(s.memory, memory + s.comp_tokens)
+        if s.compress:
+            front = _joined(_slots(front, 0, self.first + memory), self._compressed(front, use))
+        slots = front.index.shape[-1]
+        return _joined(_joined(_slots(front, 0, self.first), _slots(front, slots - stays, slots)), rest)
+
+    def _compressed(self, front: EvictedCache, use: CompUse) -> EvictedCache:
+        """The COMP slots that read behind all of it."""
+        lm, count = self.lm, len(use.embeddings_nC)
+        prefix = front.prefix(self.rotary)
+        place = front.index[:, :, :, -1:]
+        if self.rotary is None:
+            prefix = replace(prefix, next_position_B=place[0, :, 0, 0].long() + 1)
+        positions_BT = prefix.next_position_B[:, None] + torch.arange(count, device=lm.device)
+        ids_BT = torch.arange(lm.vocab_size, lm.vocab_size + count, device=lm.device)[None]
+        layout = Layout(positions_BT=positions_BT, embeddings_BTC=lm.embedded(ids_BT, use.embeddings_nC))
+        _, window = hidden_states(lm, Patch(prefix=prefix, deltas=use.deltas), ids_BT, layout)
+        after, slots = window.prefix(), front.index.shape[-1]
+        comp = after.take(torch.arange(slots, slots + count, device=lm.device))
+        keys, values = torch.stack(comp.keys_LBHPD), torch.stack(comp.values_LBHPD)
+        if self.rotary is not None:
+            keys = self.rotary.unrotate(keys, positions_BT)
+        return EvictedCache(keys, values, place.expand(-1, -1, -1, count).contiguous(), front.next)
+
+    def tensors(self, rows: Sequence[EvictedCache | None]) -> dict[str, Tensor]:
+        """Rows as tensors of a state, padded in front to the window: as many bytes whatever was read."""
+        like = next((row for row in rows if row is not None), None)
+        if like is None:
+            return {}
+        nothing = replace(_slots(like, 0, 0), next=torch.zeros_like(like.next))
+        padded = [_padded(row or nothing, self.window) for row in rows]
+        return {
+            "keys": torch.cat([row.keys for row in padded], 1),
+            "values": torch.cat([row.values for row in padded], 1),
+            "index": torch.cat([row.index for row in padded], 1),
+            "next": torch.cat([row.next for row in padded]),
+        }
+
+    def patch(self, tensors: Mapping[str, Tensor], deltas: Mapping[str, LowRank]) -> Patch:
+        """What is held as a prefix, with no more padding than the longest row leaves."""
+        if not tensors:
+            return Patch(deltas=deltas)
+        whole = EvictedCache(**tensors)
+        longest = int(whole.valid.sum(1).max())
+        return Patch(prefix=_slots(whole, self.window - longest, self.window).prefix(self.rotary), deltas=deltas)
+
+
+@dataclass(frozen=True)
+class CompUse:
+    """COMP tokens in use."""
+
+    embeddings_nC: Tensor
+    """What enters the first layer."""
+    deltas: Mapping[str, LowRank]
+    """Under which they are read."""
+    outside: Mapping[str, LowRank]
+    """Under which all other tokens are."""
+
+
+def row_of(tensors: Mapping[str, Tensor], row: int) -> EvictedCache | None:
+    """One row of a state without its padding; None before anything of it was read."""
+    if not tensors or not int(tensors["next"][row]):
+        return None
+    whole = EvictedCache(**tensors).select(torch.tensor([row], device=tensors["next"].device))
+    slots = whole.index.shape[-1]
+    return _slots(whole, slots - int(whole.valid.sum()), slots)
+
+
+def _slots(whole: EvictedCache, start: int, end: int) -> EvictedCache:
+    part = slice(start, end)
+    return EvictedCache(whole.keys[..., part, :], whole.values[..., part, :], whole.index[..., part], whole.next)
+
+
+def _joined(one: EvictedCache, other: EvictedCache) -> EvictedCache:
+    """One behind the other; what was read is what the later one says."""
+    keys, values = (torch.cat(both, 3) for both in ((one.keys, other.keys), (one.values, other.values)))
+    index = torch.cat([one.index, other.index], 3)
+    return EvictedCache(keys, values, index, other.next)
+
+
+def _padded(row: EvictedCache, slots: int) -> EvictedCache:
+    more = slots - row.index.shape[-1]
+    keys, values = (pad(each, (0, 0, more, 0)) for each in (row.keys, row.values))
+    return EvictedCache(keys, values, pad(row.index, (more, 0), value=-1), row.next)
