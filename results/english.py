@@ -5,12 +5,13 @@
     results/english/SUITE/index.json          which runs stand in which line and column
     results/english/README.md                 the tables (english_tables.py); floor (none) and ceiling (icl) first
 
-Data lie under DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/ and
-dailydialog/. What the committed tables were made of: squad/dev-v1.1.json is the second half of XQuAD's English part (24
-articles of SQuAD's `dev`, five paragraphs each, 558 questions), so draws of 32 documents of twelve articles share about
-half of them; pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`; the others are slices
-of the published files (the records say how many rows); demonstrations of hellaswag and piqa come from slices of their
-validation files, too.
+Data lie under DIR in the published formats: squad/, metaicl/, superglue/, sst2/, arc/, hellaswag/, piqa/, pg19/,
+dailydialog/ and msc/. What the committed tables were made of: squad/dev-v1.1.json is the second half of XQuAD's English
+part (24 articles of SQuAD's `dev`, five paragraphs each, 558 questions), so draws of 32 documents of twelve articles
+share about half of them; pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`; the others
+are slices of the published files (the records say how many rows); demonstrations of hellaswag and piqa come from slices
+of their validation files, too; msc/session_N/test.txt has the dialogues of all splits, 17 single sessions that no other
+session belongs to, rebuilt from what ParlAI's tests print: most stop before their end.
 
 Choices are made on other texts than tables ask: prompts on articles 0 to 12; presses and TempLoRA's rate on articles 10
 and 11, which the LoRA under `smollm2-135m-qa` has not seen either; TempLoRA's rates for demonstrations on validation
@@ -239,6 +240,20 @@ def dialogues() -> Iterator[Cell]:
     yield from (cell for cell in swapped("", learned) if cell.state != "none")
 
 
+EVERY = "every turn"
+
+
+def sessions() -> Iterator[Cell]:
+    """The next turn of a session, each of which is read once it was scored: no earlier session is there."""
+    told = ("--task", "msc", "--model", MODEL, "--task-set", "ask=turns")
+    yield Cell("none", EVERY, ("--method", "none", *told))
+    yield from (cell for cell in swapped(EVERY, ("icl", *told), "icl") if cell.state != "none")
+    yield Cell("window 32 tokens", EVERY, ("--method", "window", "--set", "recent=32", *told))
+    yield from (
+        Cell(line, EVERY, ("--method", *words, *told)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
+    )
+
+
 FEW_SHOT = {"superglue": ".", "arc_easy": "arc", "arc_challenge": "arc", "hellaswag": "hellaswag", "piqa": "piqa"}
 """Tasks of demonstrations, and where their files lie."""
 SQUAD, READ = "squad/dev-v1.1.json", ("f1", "answer_nll")
@@ -265,5 +280,7 @@ SUITES: Mapping[str, Suite] = {
                       tuple(short_windows()), "0"),
     "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read: 80 dialogues each, 28 at 12 turns "
                          "(TempLoRA 10 each)", "dailydialog", tuple(dialogues()), "0"),
+    "msc": Suite("Multi-Session Chat, perplexity of each turn by turns read: 17 single sessions", "msc",
+                 tuple(sessions()), "0"),
     "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
 }  # fmt: skip

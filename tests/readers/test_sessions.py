@@ -92,13 +92,37 @@ def test_turns_of_the_next_session_are_scored_behind_those_of_their_own(tmp_path
     assert alone == {2: [("Speaker 2:", " Back again?"), ("Speaker 1:", " I am.")]}
 
 
+def test_turns_of_the_last_session_are_scored_and_then_read(tmp_path: Path) -> None:
+    said = [["One.", "Two."], ["Three."]]
+    rows = [row("a", said, ["Four.", "Five.", "Six."]), row("b", [], ["Eins."]), row("c", [], list("UVWXYZ"))]
+    source = str(write_jsonl(tmp_path / "test.jsonl", rows))
+    task = load("msc", source=source, options={"ask": "turns"})
+    first, second, third = task.episodes()
+    assert [(o.text, o.joiner) for o in first.observes()] == [
+        ("Speaker 1: One.\nSpeaker 2: Two.", "\n\n"), ("Speaker 1: Three.", "\n\n"),
+        ("Speaker 2: Four.", "\n\n"), ("Speaker 1: Five.", "\n"),
+    ]  # fmt: skip
+    kinds = [type(step) for step in first.steps]
+    assert kinds == [Observe, Observe, Ask, Observe, Ask, Observe, Ask], "each turn is read after it was scored"
+    assert [(ask.prompt, ask.joiner, ask.at) for ask in first.asks()] == [
+        ("Speaker 2:", "\n\n", At(2)), ("Speaker 1:", "\n", At(3)), ("Speaker 2:", "\n", At(4)),
+    ]  # fmt: skip
+    assert [want.continuation for want in wanted(first.asks(), Score)] == [" Four.", " Five.", " Six."]
+    assert (len(second.observes()), len(second.asks()), len(third.asks())) == (0, 1, 6)
+    others = {episode.key: [o.text for o in episode.observes()] for episode in task.others()}
+    assert others[first.key] == [f"Speaker {2 - i % 2}: {letter}" for i, letter in enumerate("UVWX")], "enough turns"
+    assert others[third.key][:2] == ["Speaker 1: One.\nSpeaker 2: Two.", "Speaker 1: Three."], "the longest there is"
+    assert task.describe_others()["notes"] == ["1 conversations have fewer turns of others than of their own"]
+    assert set(turns(load("msc", source=source, options={"ask": "turns", "steps": "1,3"}))) == {1, 3}
+
+
 def test_a_session_of_any_length_costs_no_more_a_turn(tmp_path: Path) -> None:
     source = str(write_jsonl(tmp_path / "test.jsonl", [row("a", [["Hi."]], ["word " * 9] * 400)]))
     found = turns(load("msc", source=source, options={"ask": "last", "steps": "1"}))
     assert max(len(prompt) for prompt, _ in found[1]) < 17 * 60
 
 
-@pytest.mark.parametrize("ask", ["questions", "next", "last"])
+@pytest.mark.parametrize("ask", ["questions", "next", "last", "turns"])
 def test_queries_stay_and_sessions_are_of_another_conversation(ask: str) -> None:
     task = load("msc", options={**SMALL, "ask": ask}, seed=1)
     pairs = list(zip(task.episodes(), task.others(), strict=True))
@@ -112,7 +136,8 @@ def test_queries_stay_and_sessions_are_of_another_conversation(ask: str) -> None
     assert task.describe_others()["notes"] == []
     only = load("msc", options={"conversations": 1, "ask": ask})
     ((own, other),) = zip(only.episodes(), only.others(), strict=True)
-    assert not {o.text for o in own.observes()} & {o.text for o in other.observes()}
+    mine, theirs = ({n for o in e.observes() for n in names_in(o.text)} for e in (own, other))
+    assert not mine & theirs
 
 
 def test_another_context_is_never_of_the_same_conversation(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ What is asked (`ask`):
                Adapter, arXiv 2411.05877). The session that goes on is not read, but with `include_current`.
     next       the turns of the session that follows, after every session: `step` says how many were read.
     last       the turns of the last session, after none, one, two ... of those before: the same turns at every step.
+    turns      the turns of the last session, each read once it was scored: `step` counts earlier sessions and turns.
 
     Episode("msc/test/valid_0", [Observe("Speaker 1: Hi.\\nSpeaker 2: Hello!"), Observe(...), Ask("What was ...?")])
 
 A session is one observation, one line a turn. A turn is scored behind the turns of its own session (`window_turns` of
-them), which stand in its prompt whatever the method is; the end of a text is not scored.
+them), which stand in its prompt whatever the method is, unless turns are what is read; the end of a text is not scored.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
-
-from pydantic import BeforeValidator, Field
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
@@ -28,44 +26,15 @@ from ttabench.mini.world import names_in
 from ttabench.readers.bound import Bound, Training, spread
 from ttabench.readers.cards import Card
 from ttabench.readers.description import described
-from ttabench.readers.options import ProtocolSettings, TokenCount, resolve
+from ttabench.readers.options import resolve
 from ttabench.readers.others import other_seeds, with_pieces
 from ttabench.readers.session_files import session_table
+from ttabench.readers.session_protocol import Settings, check
 from ttabench.readers.session_rows import Conversation, Session, conversations, transcript
 from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import Tokens
-from ttabench.stats.metrics import text_metric
 
 _OF_A_TWIN = 32
-SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")
-"""Metrics of turns: over all tokens, the mean over conversations, and a word."""
-
-
-def _steps(value: object) -> object:
-    if value in ("", "all", None):
-        return None
-    return tuple(value.split(",")) if isinstance(value, str) else (value,) if isinstance(value, int) else value
-
-
-class Settings(ProtocolSettings):
-    """The protocol part of a card of this reader, and what `--task-set` may change."""
-
-    ask: Literal["questions", "next", "last"] = "questions"
-    conversations: Annotated[int, Field(gt=0)] | None = None
-    """How many, drawn by the seed; None for all of them."""
-    session: Annotated[int, Field(gt=0)] | None = None
-    """Of ParlAI's folders: conversations that have come to this session; None for the last one there."""
-    steps: Annotated[tuple[Annotated[int, Field(ge=0)], ...] | None, BeforeValidator(_steps)] = None
-    """Sessions read before queries: "2,4"; "all" is after every one, of questions after all."""
-    include_current: bool = False
-    """Read the session that goes on, too, before the questions."""
-    window_turns: Annotated[int, Field(ge=0)] = 16
-    """Turns of its own session in front of a turn that is scored, at most."""
-    prompt: str = "bare"
-    """Name of a question template of the card."""
-    examples: Annotated[int, Field(ge=0)] = 0
-    """Worked examples of the card in front of every question, in the words of its template."""
-    max_new_tokens: TokenCount = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,17 +76,22 @@ class Sessions(Bound[Settings]):
         return f"{self.card.name}/{self.split}/{each.id}" + (f"/seed{self.seed}" if self.mini else "")
 
     def _observes(self, each: Conversation) -> list[Observe]:
-        joiner = self.card.prompt.joiner
+        inner, before = self.settings.ask == "turns", len(each.sessions) - 1
         return [
-            Observe(text=transcript(session), key=f"{each.id}@{number}", joiner=joiner)
+            Observe(text=transcript(session), key=f"{each.id}@{number}", joiner=self._joiner(inner and number > before))
             for number, session in enumerate(self._read(each))
         ]
 
+    def _joiner(self, inner: bool) -> str:
+        """Between sessions, or the turns of one."""
+        return "\n" if inner else self.card.prompt.joiner
+
     def _read(self, each: Conversation) -> Sequence[Session]:
-        """Sessions that are read, or may be."""
+        """Sessions that are read, or may be; of the last its turns, where these are read."""
         if self.settings.ask == "questions":
             return each.sessions if self.settings.include_current else each.previous
-        return each.sessions[:-1]
+        *before, last = each.sessions
+        return (*before, *((turn,) for turn in last[:-1])) if self.settings.ask == "turns" else before
 
     def _of(self, each: Conversation) -> Iterator[Ask]:
         """Every query about a conversation, in order."""
@@ -129,9 +103,13 @@ class Sessions(Bound[Settings]):
                     for number, (question, answer) in enumerate(each.questions, 1):
                         yield self._question(each.id, (number, step), question, answer)
             return
+        *before, last = each.sessions
         for step in range(there + 1) if settings.steps is None else sorted(set(settings.steps)):
-            if step <= there:
-                yield from self._turns(each.id, each.sessions[step if settings.ask == "next" else -1], step)
+            if settings.ask == "turns":
+                if len(before) <= step <= there:
+                    yield self._turn((f"{each.id}@{step}", step), last, step - len(before), seen=0)
+            elif step <= there:
+                yield from self._turns(each.id, each.sessions[step] if settings.ask == "next" else last, step)
 
     def _question(self, name: str, place: tuple[int, int], question: str, answer: str) -> Ask:
         """A question; `place` is its number and the sessions read."""
@@ -147,16 +125,21 @@ class Sessions(Bound[Settings]):
         )
 
     def _turns(self, name: str, session: Session, step: int) -> Iterator[Ask]:
-        for number, turn in enumerate(session):
-            before = session[max(0, number - self.settings.window_turns) : number]
-            lead = "".join(f"{each.line}\n" for each in before)
-            yield Ask(
-                prompt=f"{lead}{turn.speaker}:",
-                key=f"{name}@{step}.{number}",
-                want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
-                joiner=self.card.prompt.joiner,
-                at=At(step),
-            )
+        for number in range(len(session)):
+            yield self._turn((f"{name}@{step}.{number}", step), session, number, seen=self.settings.window_turns)
+
+    def _turn(self, place: tuple[str, int], session: Session, number: int, *, seen: int) -> Ask:
+        """A turn behind so many of its own session; `place` is the key of the query and what was read before."""
+        key, step = place
+        turn, before = session[number], session[max(0, number - seen) : number]
+        lead = "".join(f"{each.line}\n" for each in before)
+        return Ask(
+            prompt=f"{lead}{turn.speaker}:",
+            key=key,
+            want=Score(continuation=f" {turn.text}", words=len(turn.text.split())),
+            joiner=self._joiner(inner=self.settings.ask == "turns" and number > 0),
+            at=At(step),
+        )
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the sessions of the next conversation, the last with those of the first (see `readers.Task`)."""
@@ -167,17 +150,26 @@ class Sessions(Bound[Settings]):
     def _next(self, own: Conversation) -> Conversation:
         """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own.
 
+        Where turns are read, the next with as many to read, or else the one with most.
+
         Raises:
             UserError: there is none.
         """
         place, texts = self.found.index(own), set(own.texts())
         people = {name for text in texts for name in names_in(text)} if self.mini else set()
+        wanted = len(self._read(own)) if self.settings.ask == "turns" else 0
+        most: Conversation | None = None
         for other in self._candidates(place):
             named = {name for text in other.texts() for name in names_in(text)} if self.mini else set()
             sessions = {transcript(session) for session in self._read(other)}
             strange = other.published != own.published and not people & named
             if strange and sessions and sessions.isdisjoint(transcript(session) for session in own.sessions):
-                return other
+                if len(self._read(other)) >= wanted:
+                    return other
+                if most is None or len(self._read(other)) > len(self._read(most)):
+                    most = other
+        if most is not None:
+            return most
         what = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
         raise UserError(what, "Give a source with several conversations.")
 
@@ -192,7 +184,8 @@ class Sessions(Bound[Settings]):
         """See `readers.Task`."""
         pairs = [(len(self._read(self._next(each))), len(self._read(each))) for each in self._asked()]
         fewer = sum(other < own for other, own in pairs)
-        notes = [f"{fewer} conversations have fewer sessions of others than of their own"] if fewer else []
+        what = "turns" if self.settings.ask == "turns" else "sessions"
+        notes = [f"{fewer} conversations have fewer {what} of others than of their own"] if fewer else []
         return described(self.others(), notes)
 
     def _asked(self) -> list[Conversation]:
@@ -245,28 +238,10 @@ def _in_order(pieces: Sequence[Observe], asks: dict[int, list[Ask]]) -> Iterator
         yield from asks.get(number, ())
 
 
-def _check(card: Card, settings: Settings) -> Card:
-    """The card with the metrics of what is asked.
-
-    Raises:
-        UserError: settings and card do not go together.
-    """
-    if settings.ask != "questions":
-        if settings.include_current:
-            raise UserError(
-                f"include_current is about questions; ask={settings.ask} scores turns.", "Leave include_current out."
-            )
-        return card.model_copy(update={"metrics": SCORED, "main_metric": "ppl", "chance": None})
-    for name in card.metrics:
-        text_metric(name)
-    card.prompt.check(card.name, settings.prompt, settings.examples)
-    return card
-
-
 def read(card: Card, request: Request) -> Sessions:
     """Bind a card of this reader to its data; see `readers.load`."""
     settings, arguments = resolve(card, request, Settings)
-    card = _check(card, settings)
+    card = check(card, settings)
     if request.source == "mini":
         data = twin_table(card, request.split, request.seed, settings.conversations or _OF_A_TWIN, arguments)
     else:
