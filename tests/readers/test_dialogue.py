@@ -61,6 +61,19 @@ def test_turns_lose_the_blanks_of_tokenising(published: str, plain: str) -> None
     assert detokenised(plain) == plain
 
 
+@pytest.mark.parametrize(
+    ("published", "released"),
+    [
+        ("Let ’ s see , it costs 15 yuan . ", "Let's see, it costs 15 yuan."),
+        ("Well ... it is 3.5 .", "Well. . . it is 3. 5."),
+        (" He said ' no ' ； really ?", "He said'no'； really?"),
+        ("No.I don ' t .", "No. I don't."),
+    ],
+)
+def test_turns_as_the_released_code_has_them(published: str, released: str) -> None:
+    assert detokenised(published, "released") == released
+
+
 def test_a_turn_of_blanks_and_marks_takes_no_longer_than_its_length() -> None:
     assert detokenised(" " * 200_000 + "a" + " '" * 100_000)
 
@@ -167,6 +180,7 @@ def test_the_papers_code_joins_two_splits_and_reads_one_turn_more(tmp_path: Path
     put(tmp_path, "test/dialogues_test.txt", [spoken(15), spoken(14)])
     put(tmp_path, "train/dialogues_train.txt", [spoken(15), spoken(15, "early"), spoken(9)])
     task = of(tmp_path, paper_quirks=True)
+    assert task.describe()["protocol"]["wording"] == "released"
     keys = [episode.key for episode in task.episodes()]
     assert keys == ["dailydialog/test/validation/0", "dailydialog/test/test/0", "dailydialog/test/test/1"]
     last = [episode.asks()[-1] for episode in task.episodes()]
@@ -178,6 +192,16 @@ def test_the_papers_code_joins_two_splits_and_reads_one_turn_more(tmp_path: Path
     one = {"source": str(tmp_path / "test" / "dialogues_test.txt"), "options": {"eval_split": "validation+test"}}
     assert "joins two splits" in refusal("dailydialog", **one)
     assert "and validation is asked" in refusal("dailydialog", **{**one, "split": "validation"})
+
+
+def test_the_wording_is_of_what_is_read_and_of_the_training_rows_beside(tmp_path: Path) -> None:
+    turns = ["Wait ... what ?", "No.Yes .", "Fine .", "Bye ."]
+    put(tmp_path, "dialogues_test.txt", [turns])
+    put(tmp_path, "dialogues_train.txt", [turns])
+    read = {name: of(tmp_path, steps="1", wording=name) for name in ("plain", "released")}
+    texts = {name: shape(next(iter(task.episodes())))[0] for name, task in read.items()}
+    assert texts == {"plain": "\nA: Wait... what?", "released": "\nA: Wait. . . what?"}
+    assert [task.describe()["in_training"] for task in read.values()] == [1, 1]
 
 
 def test_overlap_with_the_training_split_is_told_or_not_known(tmp_path: Path) -> None:

@@ -83,6 +83,17 @@ def test_a_dialogue_is_what_varies(ttabench: Command, tiny_base: Path, tmp_path:
     assert "14 common queries of 6 dialogues" in ttabench("compare", "--out", tmp_path / "runs").out
 
 
+def test_a_record_counts_what_was_left_out_by_the_tokens_of_its_model(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    path = put(tmp_path, "test.txt", [["a", "b", "c"], ["a b c d e f g h i j k l", "b", "c"]])
+    size = ("--task-set", "max_turn_tokens=12", "--task-set", "steps=1")
+    common = ("--task", "dailydialog", "--source", path, "--model", tiny_base, "--out", tmp_path / "runs", *size)
+    (run,) = ttabench("eval", "--method", "none", *common, "--json").json()["runs"]
+    assert load("dailydialog", source=str(path), options={"max_turn_tokens": 12, "steps": "1"}).dropped == {}
+    assert run["task"]["dropped"] == run["dropped"] == {"a turn of more than 12 tokens": 1}
+
+
 def test_no_turns_of_a_chat_template_are_asked(ttabench: Command) -> None:
     message = one_line(ttabench("eval", "--method", "none", "--task", "dailydialog", "--chat-template"))
     assert "dailydialog reads a dialogue: it asks nothing in turns" in message

@@ -21,7 +21,7 @@ from ttabench.readers.cards import Card
 from ttabench.readers.description import described
 from ttabench.readers.dialogue_files import Dialogues, dialogues, twin_dialogues
 from ttabench.readers.dialogue_protocol import JOINED, Settings, check
-from ttabench.readers.dialogue_text import Dialogue, repeated, said, speaker
+from ttabench.readers.dialogue_text import Dialogue, Wording, repeated, said, speaker
 from ttabench.readers.options import resolve
 from ttabench.readers.other_dialogues import other_dialogues
 from ttabench.readers.others import with_pieces
@@ -199,7 +199,7 @@ def read(card: Card, request: Request) -> Talks:
         if joined and Path(request.source).is_file():
             what = f"eval_split={JOINED} joins two splits, and {request.source} is one file."
             raise UserError(what, "Give the folder of all splits, or --task-set eval_split=test.")
-        found = [dialogues(card, replace(request, split=name)) for name in names]
+        found = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
     kept = [replace(each, id=f"{name}/{each.id}" if joined else each.id)
             for name, part in zip(names, found, strict=True) for each in part.kept]  # fmt: skip
     made = Talks(
@@ -211,7 +211,7 @@ def read(card: Card, request: Request) -> Talks:
         data_notes=tuple(dict.fromkeys(note for part in found for note in part.notes)),
         unused=sum((Counter(part.dropped) for part in found), Counter()),
         dialogues=tuple(kept),
-        in_training=_in_training(card, request, kept),
+        in_training=_in_training(card, request, kept, settings.wording),
     )
     if not made.n_asks:
         left = ", ".join(f"{count} {reason}" for reason, count in made.dropped.items())
@@ -220,12 +220,12 @@ def read(card: Card, request: Request) -> Talks:
     return made
 
 
-def _in_training(card: Card, request: Request, found: Sequence[Dialogue]) -> int | None:
+def _in_training(card: Card, request: Request, found: Sequence[Dialogue], wording: Wording) -> int | None:
     """How many dialogues stand in the training split beside; None where there is none, or no other."""
     if request.source == "mini" or request.split == "train" or Path(request.source).is_file():
         return None
     try:
-        training: Dialogues = dialogues(card, replace(request, split="train"))
+        training: Dialogues = dialogues(card, replace(request, split="train"), wording)
     except UserError:
         return None
     return repeated(found, training.kept)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card, Scalar
-from ttabench.readers.dialogue_text import END_OF_TURN, Dialogue, detokenised, turns_of
+from ttabench.readers.dialogue_text import END_OF_TURN, Dialogue, Wording, detokenised, turns_of
 from ttabench.readers.faults import brief
 from ttabench.readers.generators import generated
 from ttabench.readers.layouts import places, serving
@@ -39,7 +39,7 @@ class Dialogues:
     """What a record must say of the split."""
 
 
-def dialogues(card: Card, request: Request) -> Dialogues:
+def dialogues(card: Card, request: Request, wording: Wording = "plain") -> Dialogues:
     """The dialogues of `request.split` from the hub, a file or a folder.
 
     Raises:
@@ -49,13 +49,13 @@ def dialogues(card: Card, request: Request) -> Dialogues:
     if text is not None:
         kind = "file" if text == Path(request.source) else "folder"
         notes = serving(card, request.split, _name(text), text)
-        return _looked_at(card, list(_lines(text)), f"{kind}:{request.source}", notes)
+        return _looked_at(card, list(_lines(text)), f"{kind}:{request.source}", notes, wording)
     found = table(card, request)
-    return _looked_at(card, found.rows, found.label, found.notes)
+    return _looked_at(card, found.rows, found.label, found.notes, wording)
 
 
 def twin_dialogues(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Dialogues:
-    """Those of the miniature world.
+    """Those of the miniature world, which have no blanks of tokenising.
 
     Raises:
         UserError: the generator refuses its arguments, or they leave no dialogue that is long enough.
@@ -65,12 +65,14 @@ def twin_dialogues(card: Card, split: str, seed: int, arguments: Mapping[str, Sc
     return _looked_at(card, rows, "mini", ())
 
 
-def _looked_at(card: Card, rows: Sequence[RawRow], label: str, notes: tuple[str, ...]) -> Dialogues:
+def _looked_at(
+    card: Card, rows: Sequence[RawRow], label: str, notes: tuple[str, ...], wording: Wording = "plain"
+) -> Dialogues:
     kept: list[Dialogue] = []
     dropped: Counter[str] = Counter()
     seen: dict[str, str] = {}
     for number, row in enumerate(rows):
-        found = _dialogue(card, row, number)
+        found = _dialogue(card, row, number, wording)
         if found.id in seen:
             raise malformed(row.place, f"the id {brief(found.id)} is that of {seen[found.id]}, too")
         seen[found.id] = row.place
@@ -87,7 +89,7 @@ def _looked_at(card: Card, rows: Sequence[RawRow], label: str, notes: tuple[str,
     return Dialogues(kept=tuple(kept), label=label, dropped=dict(dropped), notes=notes)
 
 
-def _dialogue(card: Card, row: RawRow, number: int) -> Dialogue:
+def _dialogue(card: Card, row: RawRow, number: int, wording: Wording) -> Dialogue:
     column = next((name for name in card.columns["turns"] if name in row.values), None)
     if column is None:
         have = brief(", ".join(map(str, row.values)), 160)
@@ -98,7 +100,7 @@ def _dialogue(card: Card, row: RawRow, number: int) -> Dialogue:
         cell = turns_of(cell)
     if not isinstance(cell, list | tuple) or not all(isinstance(turn, str) for turn in cell):
         raise malformed(row.place, f"the column {column!r} holds {brief(cell)}, no list of turns")
-    turns = tuple(detokenised(proper(row.place, "a turn", turn)) for turn in cell)
+    turns = tuple(detokenised(proper(row.place, "a turn", turn), wording) for turn in cell)
     name = next((row.values[name] for name in card.columns.get("id", ()) if name in row.values), number)
     return Dialogue(id=proper(row.place, "its id", str(name)), turns=turns)
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
-from ttabench.readers.dialogue_text import Speakers
+from ttabench.readers.dialogue_text import Speakers, Wording
 from ttabench.readers.options import ProtocolSettings, StepCounts, TokenLimit
 from ttabench.readers.scored import check_metrics
 from ttabench.readers.sources import Request
@@ -23,6 +23,8 @@ class Settings(ProtocolSettings):
     """Turns that are read in front of the one that is answered."""
     speakers: Speakers = "same"
     """`same` puts "A:" in front of every turn, as CCM's released code does; `alternate` "A:" and "B:" in turn."""
+    wording: Wording = "plain"
+    """Of the published turns: `plain` English, or as CCM's `released` code has it, which parts the points of "..."."""
     max_turn_tokens: TokenLimit = 128
     """Dialogues with a longer turn are left out, counted with the speaker; 0 for no limit."""
     max_tokens: TokenLimit = 600

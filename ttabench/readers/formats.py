@@ -120,7 +120,7 @@ def json_lines(path: Path) -> Iterator[RawRow]:
             try:
                 value = json.loads(line, object_pairs_hook=_object)
             except json.JSONDecodeError as error:
-                raise malformed(place, f"not valid JSON ({error.msg} at column {error.colno})") from None
+                raise malformed(place, f"not valid JSON ({_why(error)} at column {error.colno})") from None
             except _TwoValues as error:
                 raise malformed(place, str(error)) from None
             except (ValueError, RecursionError):
@@ -130,13 +130,18 @@ def json_lines(path: Path) -> Iterator[RawRow]:
             yield RawRow(place, value)
 
 
+def _why(error: json.JSONDecodeError) -> str:
+    """The complaint of Python's parser, some of which end in "at", for the place behind it."""
+    return error.msg.removesuffix(" at")
+
+
 def _json(path: Path) -> Iterator[RawRow]:
     with opened(path) as file:
         text = file.read()
     try:
         value = json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
-        raise UserError(f"{path} line {error.lineno}: not valid JSON ({error.msg}).", "Download it again.") from None
+        raise UserError(f"{path} line {error.lineno}: not valid JSON ({_why(error)}).", "Download it again.") from None
     except _TwoValues as error:
         raise malformed(str(path), str(error)) from None
     except (ValueError, RecursionError):

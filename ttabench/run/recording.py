@@ -36,7 +36,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         config=config.to_json(),
         method=_method(plan, method, folder.costs),
         model=lm.describe(),
-        task=dict(plan.task_record),
+        task={**plan.task_record, "dropped": dict(plan.task.dropped)},
         source=plan.task.source,
         seeds={"run": config.seed},
         n=len(folder.samples),
