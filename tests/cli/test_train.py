@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.conftest import MAC, Command, one_line
 from ttabench.methods.mac.settings import RECIPES
@@ -33,3 +36,28 @@ def test_a_method_without_parameters_leaves_no_folder(ttabench: Command, tmp_pat
     refused = ttabench("train", "--method", "icl", "--out", tmp_path / "out")
     assert one_line(refused) == "Error: Method icl has no parameters to train. Choose a trainable method."
     assert not (tmp_path / "out").exists()
+
+
+def test_a_training_on_weights_that_changed_since_is_another_one(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    """Also where they did in the middle of a tensor, where no fingerprint looks."""
+    base, out = tmp_path / "base", tmp_path / "out"
+    shutil.copytree(tiny_base, base)
+    words = ["train", "--method", "lora", "--set", "rank=2", "--model", base, "--source", "mini", "--documents", 1,
+             "--steps", 2, "--out", out]  # fmt: skip
+    assert ttabench(*words).code == 0
+    stamp = (out / "adapter.safetensors").read_bytes()
+    assert ttabench(*words).code == 0, "it is stored"
+    tensors = load_file(base / "model.safetensors")
+    name = next(name for name in tensors if "q_proj" in name)
+    tensors[name][8:16] = 0
+    save_file(tensors, base / "model.safetensors", {"format": "pt"})
+    assert "was trained otherwise (data): model" in one_line(ttabench(*words))
+    assert (out / "adapter.safetensors").read_bytes() == stamp
+    assert ttabench(*words, "--force").code == 0
+    (file,) = out.glob("training/*/training.json")
+    said = json.loads(file.read_text())
+    del said["belongs"]["data"]["model"]
+    file.write_text(json.dumps(said))
+    assert ttabench(*words).code == 0, "a save of a version that did not say the model's digest is gone on from"

@@ -258,6 +258,17 @@ def test_who_is_who(job: Job) -> None:
     assert identity({**config, "dtype": "bfloat16"}, here) != identity(config, here)
 
 
+def test_a_folder_that_a_setting_names_is_what_it_holds(job: Job, tmp_path: Path) -> None:
+    """What is measured follows from it: a T5 may be another one now."""
+    (tmp_path / "config.json").write_text("{}")
+    chosen = choose(Typed(methods="mac", settings=(f"amortiser={tmp_path}",), checkpoint="none"))
+    ids = []
+    for layers in (1, 2):
+        (tmp_path / "config.json").write_text(json.dumps({"num_layers": layers}))
+        ids.append(identity(replace(job, chosen=chosen).config(), {}, job.defaults()))
+    assert ids[0] != ids[1]
+
+
 def test_a_new_setting_leaves_ids_and_every_choice_changes_them(job: Job) -> None:
     config, here, known = job.config(), {"cpu": "a"}, job.defaults()
     first = identity(config, here, known)

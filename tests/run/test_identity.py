@@ -206,6 +206,31 @@ def test_a_folder_that_a_setting_names_is_what_it_holds(tmp_path: Path) -> None:
     assert run_id(**chosen) not in (before, there)
 
 
+def test_so_is_one_below_the_home_folder_and_a_model_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "encoder").mkdir()
+    cached = tmp_path / "hub" / "models--somebody--encoder"
+    (cached / "refs").mkdir(parents=True)
+
+    def write(number: int) -> None:
+        (tmp_path / "encoder" / "model.safetensors").write_text(str(number))
+        folder = cached / "snapshots" / (commit := str(number) * 40)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        (cached / "refs" / "main").write_text(commit)
+
+    for place in ("~/encoder", "somebody/encoder"):
+        chosen = {"method": "rag", "settings": (f"retriever={place}",)}
+        write(len(list(cached.rglob("config.json"))) + 1)
+        before = run_id(**chosen)
+        assert run_id(**chosen) == before
+        write(len(list(cached.rglob("config.json"))) + 1)
+        assert run_id(**chosen) != before, place
+
+
 EDITS = {
     "prompt": ('plain: "{question}"', 'plain: "Say banana. {question}"'),
     "stops": ("prompt: {templates", 'prompt: {stops: ["."], templates'),

@@ -359,6 +359,23 @@ def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("resume", [True, False], ids=["plain", "force"])
+def test_what_lies_where_a_save_will_be_is_said_before_the_first_step(lm: LM, tmp_path: Path, resume: bool) -> None:
+    """Else nothing could be saved there, and with --force the training before was gone already."""
+    config = replace(CONFIG, out=tmp_path)
+    train(method(lm), episodes(), replace(config, steps=2))
+    mine = tmp_path / "training" / "step-00000004" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    before, told = contents(tmp_path), list[int]()
+    with pytest.raises(UserError, match=r"step-00000004/mine.txt was not written by `ttabench train`"):
+        train(method(lm), episodes(), replace(config, resume=resume), lambda step, _: told.append(step))
+    assert not told
+    assert contents(tmp_path) == before
+    mine.unlink()
+    assert train(method(lm), episodes(), replace(config, resume=resume)).steps == 4
+
+
 def test_a_training_of_a_version_without_lists_is_gone_on_with(lm: LM, tmp_path: Path) -> None:
     config = replace(CONFIG, out=tmp_path)
     train(method(lm), episodes(), replace(config, steps=2))

@@ -37,6 +37,8 @@ OPTIMIZERS = ("adam", "muon")
 FORMATS = ("float32", "float16", "bfloat16")
 MOST_ASKED = 10**6
 """Queries of one training episode."""
+READ = ("card", "reader", "method", "model")
+"""Of the digests of what a run reads, those that a training must have in common with one that goes on."""
 JUDGED = 4
 """Episodes of a validation: a book each, or a few documents with their queries."""
 
@@ -125,8 +127,11 @@ def _train_earlier(stage: _Stage, training: Training, words: str, showing: comma
 
 def _is_done(found: Header, plan: Plan, config: TrainConfig) -> bool:
     """Whether a checkpoint is what this training ends with."""
-    told = found.training.get("config", {})
-    wanted = {**config.recipe(), "data": json.loads(json.dumps(config.data))}
+    from ttabench.run.saves import NEWER
+
+    told, data = found.training.get("config", {}), json.loads(json.dumps(config.data))
+    told = {**told, "data": {**{key: data[key] for key in NEWER if key in data}, **told.get("data", {})}}
+    wanted = {**config.recipe(), "data": data}
     same = {key: told.get(key) for key in wanted} == wanted and found.settings == plan.resolved.settings
     return same and (found.method, found.step) == (plan.resolved.spec.name, config.steps)
 
@@ -218,7 +223,7 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
     data |= trained_with(run.task_options, run.chat_template)
     data["digest"] = run.inputs.get("rows", "")
     data["protocol"] = hashed(text_of(changed(run.task_options, run.defaults["task_options"])))
-    data |= {name: run.inputs[name] for name in ("card", "reader", "method") if name in run.inputs}
+    data |= {name: value for name, value in run.inputs.items() if name in READ or name.startswith("setting ")}
     try:
         return TrainConfig(**said, **asdict(training), out=out, fresh=plan.resolved.checkpoint is None, data=data)
     except ValueError as error:

@@ -133,15 +133,24 @@ def digest_of(name: str) -> str:
 
 def commit_of(hub: str) -> str:
     """The commit of a hub id that is loaded: the one in the cache, else the newest; "" where it cannot be known."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
     with suppress(OSError, ValueError, EntryNotFoundError):
+        if found := cached_commit(hub):
+            return found
+        offline_if_unreachable()
+        return Path(hf_hub_download(hub, "config.json")).parent.name
+    return ""
+
+
+def cached_commit(hub: str) -> str:
+    """The commit of a hub id in the cache; "" where it is not there, or no such id."""
+    from huggingface_hub import try_to_load_from_cache
+
+    with suppress(OSError, ValueError):
         found = try_to_load_from_cache(hub, "config.json")
-        if not isinstance(found, str):
-            offline_if_unreachable()
-            found = hf_hub_download(hub, "config.json")
-        return Path(found).parent.name
+        return Path(found).parent.name if isinstance(found, str) else ""
     return ""
 
 

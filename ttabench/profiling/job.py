@@ -28,6 +28,7 @@ from ttabench.profiling.load import Load
 from ttabench.profiling.typed import STREAM, method_names
 from ttabench.readers import cards
 from ttabench.run.config import DEVICES, DTYPES
+from ttabench.run.plan import setting_digests
 from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
 
 Emit: TypeAlias = Callable[[str, Json], None]
@@ -116,6 +117,7 @@ class Job:
                 "checkpoint": found.checkpoint_name(),
                 "digest": found.checkpoint_digest,
                 **({"origin": found.spec.origin} if found.spec.origin else {}),
+                **({"inputs": inputs} if (inputs := setting_digests(found)) else {}),
             }
             for name, found in self.adapters().items()
         }
@@ -152,7 +154,7 @@ def identity(
     methods = {
         name: {
             "settings": changed(each["settings"], (known or {}).get(name, {})),
-            **{key: each[key] for key in ("digest", "origin") if each.get(key)},
+            **{key: each[key] for key in ("digest", "origin", "inputs") if each.get(key)},
         }
         for name, each in config["methods"].items()
     }

@@ -121,21 +121,30 @@ def _inputs(request: RunRequest, resolved: ResolvedMethod, card: Card, record: M
         "state": digest(request.state) if request.state is not None else "",
         "others": str(record["others"]["digest"]) if "others" in record else "",
     }
-    found |= {f"setting {key}": digest(Path(place)) for key, place in _places(resolved).items()}
+    found |= setting_digests(resolved)
     return {name: value for name, value in found.items() if value}
 
 
-def _places(resolved: ResolvedMethod) -> dict[str, str]:
-    """Settings of the method that name a file or folder which is there, say the T5 of `mac`."""
+def setting_digests(resolved: ResolvedMethod) -> dict[str, str]:
+    """Digests of the files, folders and models of the hub that settings of a method name, by `setting KEY`.
+
+    Of a model of the hub it is the commit in the cache; where there is none, nothing is known of it before it is read.
+    """
     texts = [key for key, kind, _ in describe_settings(resolved.spec) if "str" in kind.split(" or ")]
     named = {key: str(value) for key in texts if (value := resolved.settings.get(key))}
-    return {key: place for key, place in named.items() if _is_there(place)}
+    return {f"setting {key}": found for key, value in named.items() if (found := _named_digest(value))}
 
 
-def _is_there(place: str) -> bool:
-    with suppress(OSError):  # a text that is too long for a name
-        return Path(place).exists()
-    return False
+def _named_digest(value: str) -> str:
+    """Of what a text names; "" where it names nothing that is there."""
+    with suppress(OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
+        if (place := Path(value).expanduser()).exists():
+            return digest(place)
+    if value.count("/") != 1:
+        return ""
+    from ttabench.lm.hub import cached_commit
+
+    return cached_commit(value)
 
 
 def _check_model(request: RunRequest, source: str) -> None:

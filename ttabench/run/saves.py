@@ -40,6 +40,8 @@ NAMES = (HEADER, WEIGHTS, CURVE, SAVES)
 STEP = re.compile(r"step-\d{8,}")
 """Folder of a save."""
 AGAIN = "Give the same as before, another --out, or --force to start anew."
+NEWER = ("model",)
+"""What a training says of its data that earlier versions did not say; their saves are taken at their word."""
 
 
 def check(out: Path, *, resume: bool) -> None:
@@ -186,7 +188,7 @@ def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
         UserError: naming the first difference.
     """
     for group, values in wanted.items():
-        before = stored.get(group, {})
+        before = {**{key: values[key] for key in NEWER if key in values}, **stored.get(group, {})}
         for key in dict.fromkeys([*values, *before]):
             if values.get(key) != before.get(key):
                 what = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
@@ -201,6 +203,19 @@ def tidy(out: Path) -> None:
             _remove(path)
     for folder in (out, out / SAVES):
         files.sweep(folder)
+
+
+def refuse_in_the_way(out: Path, steps: range) -> None:
+    """Whether nothing of somebody else's lies where saves after these steps will be written.
+
+    Raises:
+        UserError: something does; names it.
+    """
+    for path in sorted((out / SAVES).glob("step-*/*")):
+        ours = path.name in (STATE, TENSORS) or path.name.endswith(files.PART)
+        if not ours and STEP.fullmatch(path.parent.name) and int(path.parent.name[5:]) in steps:
+            what = f"{path} was not written by `ttabench train`, and a save will be in its folder."
+            raise UserError(what, "Give another --out, or move it away.")
 
 
 def discard(out: Path) -> None:

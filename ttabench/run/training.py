@@ -90,11 +90,13 @@ class _Training:
 
     def _begin(self, out: Path) -> None:
         if not self.config.resume:
+            saves.refuse_in_the_way(out, range(1, self.config.steps + 1))
             saves.discard(out)
             return
         saves.check(out, resume=True)
         if (record := stored_training.taken_up(out, self.method, self.config, self.optimiser)) is not None:
             self.record = record
+            saves.refuse_in_the_way(out, range(record.steps + 1, self.config.steps + 1))
             saves.tidy(out)
             stored_training.publish(out, self.method, record, self.config)
 
