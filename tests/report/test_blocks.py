@@ -50,6 +50,19 @@ def test_labels_name_what_differs_in_the_block_alone(tmp_path: Path) -> None:
     assert [block.place.name for block in found.blocks] == ["first (mini), base nano", "second (mini), base nano"]
 
 
+def test_a_method_of_a_package_is_told_by_its_version_and_by_its_code_where_that_differs(tmp_path: Path) -> None:
+    def told(*origins: str) -> list[str]:
+        (folder := tmp_path / f"{len(list(tmp_path.iterdir()))}").mkdir()
+        names = [stored(folder, f"r{number}", VALUES, method="sinkpool", inputs={"method": origin})
+                 for number, origin in enumerate(origins)]  # fmt: skip
+        return [entry.label.removeprefix("sinkpool method=") for entry in compare(names).entries]
+
+    versions = ["pool==0.1", "pool==0.10"]
+    assert told(*(f"{version} (code 3f0c2a9b71de)" for version in versions)) == versions
+    codes = [f"pool==0.1 (code {digits})" for digits in ("3f0c2a9b71de", "91de3f0c2a9b")]
+    assert told(*codes) == codes
+
+
 def test_titles_have_what_all_lines_share(tmp_path: Path) -> None:
     folders = [stored(tmp_path, name, VALUES, method=name) for name in ("mac", "icl", "none")]
     table, _ = comparison_tables(compare(folders))

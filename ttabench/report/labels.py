@@ -23,6 +23,8 @@ OF_BLOCKS = ("split", "chat_template", "limit")
 Natural: TypeAlias = list[tuple[bool, float, str]]
 OF_METHODS = ("method", "checkpoint", "base_checkpoint")
 """Inputs that are the method's own."""
+CODE = " (code "
+"""What stands between a package's version and the digest of its code, see `plugins.Offer.origin`."""
 
 
 def labels_of(blocks: Sequence[Sequence[Group]]) -> list[list[str]]:
@@ -72,6 +74,10 @@ def _setting(key: str, value: Json, group: Group, block: Sequence[Group]) -> str
         others = {_checkpoint(other) for other in block if other.varying.get(key) != value}
         if _checkpoint(group) and _checkpoint(group) not in others:
             return f"checkpoint={_checkpoint(group)}"
+    if key == "method file" and "==" in str(value):
+        package, code, _ = str(value).partition(CODE)
+        rest = {str(other.varying.get(key)) for other in block} - {str(value)}
+        return f"method={value if any(each.startswith(package + code) for each in rest) else package}"
     return f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
 
 
