@@ -44,6 +44,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "compressive largest": ("compressive", {"pool": "max"}),
     "templora epoch": ("templora", {"by": "epoch", "prefix": 0}),
     "streamadapter whole": ("streamadapter", {"window": None}),
+    "uniform lora": ("uniform", {"restrict": "lora"}),
+    "uniform sgd": ("uniform", {"optimizer": "sgd", "normaliser": "tokens"}),
     "rag+mac": ("rag+mac", {}),
     "rag+templora": ("rag+templora", {}),
     "window+streamadapter": ("window+streamadapter", {}),

@@ -33,6 +33,7 @@ from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, Wind
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.mac.settings import PRESETS
+from ttabench.methods.online.settings import UniformSettings
 from ttabench.methods.rag.settings import RagSettings
 from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
@@ -101,6 +102,9 @@ CASES: dict[str, tuple[str, Any]] = {
     "templora of queries": ("templora", replace(TEMPLORA, targets=("q_proj", "v_proj"), prefix=0)),
     "templora of outputs": ("templora", replace(TEMPLORA, targets=("o_proj", "down_proj"))),
     "templora of feeds": ("templora", replace(TEMPLORA, targets=("gate_proj",))),
+    "uniform": ("uniform", UniformSettings()),
+    "uniform of few tokens": ("uniform", UniformSettings(max_tokens=9, optimizer="sgd")),
+    "uniform lora": ("uniform", UniformSettings(restrict="lora", rank=4)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "streamadapter whole chunks": ("streamadapter", replace(STREAMADAPTER, chunk=1)),
     "streamadapter in parallel": ("streamadapter", replace(STREAMADAPTER, mapping="parallel", chunk=3)),
@@ -127,6 +131,8 @@ ANYWHERE = [
 BYTES = [*FLOPS, *((base, case) for case in ANYWHERE for base in ("llama", "gpt2"))]
 COUNTED_BYTES = [pair for pair in BYTES if CASES[pair[1]][0] != "rag"]
 """Cases whose bytes follow from counts of tokens: those of `rag` depend on words too, see its own tests."""
+ALONE = ("uniform",)
+"""Methods that read each document by itself, without a joiner."""
 QUICK = 4
 """Tokens of an answer."""
 
@@ -144,8 +150,9 @@ class Measured:
     def on_paper(self, *, dense: bool = False, pieces: int = len(TEXTS)) -> Cost:
         """The analytic cost of the same work; `dense`: with everything that is computed and masked."""
         settings = {} if self.method.settings is None else asdict(self.method.settings)
+        alone = self.method.name in ALONE
         lengths = tuple(
-            len(piece_ids(self.lm, piece, first=not i)) for i, piece in enumerate(observes(*TEXTS[:pieces]))
+            len(piece_ids(self.lm, piece, first=alone or not i)) for i, piece in enumerate(observes(*TEXTS[:pieces]))
         )
         if dense and "pad_to" in settings and lengths:
             settings["pad_to"] = max(lengths)  # MAC's documents are padded to the longest of their batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, low_rank, plain, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.deltas import deltas_applied, merged
+from ttabench.lm.deltas import deltas_applied, merged, weights_as
 from ttabench.lm.generation import generate
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
@@ -318,3 +319,21 @@ def test_a_low_rank_delta_of_the_head_that_all_rows_share(lm: LM) -> None:
     found = token_logprobs(lm, Patch(deltas={"lm_head": delta}), ITEMS)
     for item, values in zip(ITEMS, found, strict=True):
         close(token_logprobs(lm, Patch(deltas={"lm_head": delta}), [item])[0], values, atol=1e-3)
+
+
+@pytest.mark.parametrize("made", [tiny_llama, tiny_gpt2])
+def test_other_weights_take_the_place_of_parameters(made: Any) -> None:
+    """A tied embedding is given once and is the head, too; gradients reach the values; all is undone."""
+    lm, ids_BT = made(), text(2, 6)
+    before, held = plain(lm, ids_BT), dict(lm.model.named_parameters())
+    values = {name: (1.1 * weight).requires_grad_() for name, weight in held.items()}
+    changes: dict[str, Delta] = {name: Dense(0.1 * weight[None]) for name, weight in held.items()}
+    with weights_as(lm, values):
+        found = forward(lm, Patch(), ids_BT)[0]
+    found.sum().backward()  # type: ignore[no-untyped-call]
+    close(found.detach(), forward(lm, Patch(deltas=changes), ids_BT)[0], atol=1e-4)
+    assert all(value.grad is not None for value in values.values())
+    with pytest.raises(ZeroDivisionError), weights_as(lm, values):
+        _ = 1 / 0
+    assert all(weight is held[name] for name, weight in lm.model.named_parameters())
+    assert torch.equal(plain(lm, ids_BT), before)

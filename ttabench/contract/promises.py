@@ -17,7 +17,7 @@ PROMISES: Mapping[str, Callable[[Case], None]] = {
     "questions of one batch do not meet": asking.alone_or_together,
     "adapting nothing gives the base model": asking.nothing_read,
     "what is read arrives, unless the spec says that the state stays empty": reading.reading_arrives,
-    "a row alone equals the row in a batch": reading.rows_apart,
+    "a row alone equals the row in a batch, or no batch begins where the method says one_reader": reading.rows_apart,
     "a patch has a row a question where it looks at questions, and else one that serves all": asking.patch_rows,
     "what is read together may be cut anywhere, where the method says so": reading.cut_anywhere,
     "states are values: neither reading on nor asking changes one": reading.values,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from typing import Any
 
 from ttabench.contract.case import PROMPTS, TEXTS, Case, answers, asks, logits, observes, read
 from ttabench.contract.keeping import Broken, equal, furthest, near
+from ttabench.core.errors import UserError
+from ttabench.methods.base import BaseMethod
 
 ARRIVES = 1e-3
 """Logits move by more where something was read."""
@@ -25,8 +28,11 @@ def reading_arrives(case: Case) -> None:
 
 
 def rows_apart(case: Case) -> None:
-    """Readers of one batch do not meet, whatever the lengths of what they read."""
+    """Readers of one batch do not meet, whatever the lengths of what they read; with `one_reader` none begins."""
     method, questions = case.method(), asks(*PROMPTS)
+    if method.one_reader:
+        _refused(method)
+        return
     first = [TEXTS[0], TEXTS[1] + " And green ones, too, of all sizes.", TEXTS[2]]
     second = ["It is a harbour.", TEXTS[3], "There are terns, gulls and one old lighthouse."]
     state, chunks = method.begin(len(first)), [observes(*first), observes(*second)]
@@ -36,6 +42,14 @@ def rows_apart(case: Case) -> None:
     for row, pieces in enumerate(zip(first, second, strict=True)):
         alone = logits(method, read(method, *pieces), [questions[row]])
         near(f"logits of row {row} in a batch and alone", [together[row]], alone)
+
+
+def _refused(method: BaseMethod[Any]) -> None:
+    try:
+        method.begin(2)
+    except UserError:
+        return
+    raise Broken("one_reader is true, and a state of two rows begins")
 
 
 def cut_anywhere(case: Case) -> None:

@@ -2,6 +2,7 @@
 
     with deltas_applied(lm, deltas, rows=4): ...        hooks, rows may differ
     with merged(lm, patch) as rest: ...                 in the weights, once for many forwards under `rest`
+    with weights_as(lm, values): ...                    other weights in their place, while these are trained
 
 Low-rank deltas add `(x A^T) B^T` to the output of their linear map, row by row where rows differ, and where tokens are
 marked at these alone. A dense delta of all rows stands in for the parameter as `parameter + delta`, a plain tensor:
@@ -160,27 +161,54 @@ def _plus(output: Tensor, low: Tensor, b: Tensor) -> Tensor:
 
 
 @contextmanager
+def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Run the block with these values in the place of parameters: plain tensors, which gradients reach.
+
+    Args:
+        lm: the base model.
+        values: by parameter name; they are brought to the model's number format. A parameter that stands in two places
+            (embedding and head) is given once.
+
+    The parameters are the very ones they were when the block ends, exceptions included.
+    """
+    found = {name: (_held(lm.model, name), value) for name, value in values.items()}
+    with _placed(lm.model, {id(base): (base, value.to(base.dtype)) for base, value in found.values()}):
+        yield
+
+
+@contextmanager
 def _swapped(model: nn.Module, changes: Mapping[str, Tensor]) -> Iterator[None]:
     """`parameter + change` in every place that holds the parameter (embedding and head may share one)."""
+    values: dict[int, tuple[Tensor, Tensor]] = {}
+    for name, change in changes.items():
+        base = _held(model, name)  # under another swap a plain tensor
+        assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
+        _, value = values.get(id(base), (base, base))
+        values[id(base)] = base, value + change.to(base.dtype)
+    with _placed(model, values):
+        yield
+
+
+def _held(model: nn.Module, name: str) -> Tensor:
+    owner, _, leaf = name.rpartition(".")
+    held: Tensor | None = model.get_submodule(owner)._parameters[leaf]
+    assert held is not None, f"{name} is no parameter"
+    return held
+
+
+@contextmanager
+def _placed(model: nn.Module, values: Mapping[int, tuple[Tensor, Tensor]]) -> Iterator[None]:
+    """Each value in every place that holds its parameter: (parameter, value) by the parameter's id."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for leaf, held in module._parameters.items():
             places.setdefault(id(held), []).append((module, leaf))
-    bases: dict[int, Tensor] = {}
-    values: dict[int, Tensor] = {}
-    for name, change in changes.items():
-        owner, _, leaf = name.rpartition(".")
-        base: Tensor | None = model.get_submodule(owner)._parameters[leaf]  # under another swap a plain tensor
-        assert base is not None, f"{name} is no parameter"
-        assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
-        bases[id(base)] = base
-        values[id(base)] = values.get(id(base), base) + change.to(base.dtype)
     try:
-        for key, value in values.items():
+        for key, (_, value) in values.items():
             for module, leaf in places[key]:
                 module._parameters[leaf] = value  # type: ignore[assignment]  # a plain tensor keeps its gradient path
         yield
     finally:
-        for key, base in bases.items():
+        for key, (base, _) in values.items():
             for module, leaf in places[key]:
                 module._parameters[leaf] = base  # type: ignore[assignment]

@@ -15,12 +15,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, Ty
 
 from torch import nn
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Growth, Json, Observe
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.spec import MethodSpec
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
+
+
+class Stopped(UserError):
+    """A piece that a method cannot go on from; what was read before it is kept, see `session.Session`.
+
+    Args:
+        what: what is wrong, with the name of the piece.
+        hint: how to mend it.
+        state: of all that stands before the piece.
+        pieces: of the call that `state` has read.
+    """
+
+    def __init__(self, what: str, hint: str, state: State, pieces: int) -> None:
+        super().__init__(what, hint)
+        self.state, self.pieces = state, pieces
 
 
 SettingsT = TypeVar("SettingsT")
@@ -46,6 +62,9 @@ class BaseMethod(Generic[SettingsT]):
     "run", all that is read between two questions; "once", everything, so that no task may ask in between."""
     own_tensors: tuple[str, ...] = ()
     """Tensors of the state that are text in the window: they stay the text's own under `eval --swap-state`."""
+    one_reader: bool = False
+    """Whether it reads for one reader at a time, because it changes what all rows of a batch share (all weights): no
+    state of several rows then begins."""
     num_beams: int = 1
     """Beams of generation, where the paper searches rather than decoding greedily."""
 
@@ -60,7 +79,14 @@ class BaseMethod(Generic[SettingsT]):
         return self.spec.name
 
     def begin(self, rows: int) -> State:
-        """An empty state for `rows` independent readers."""
+        """An empty state for `rows` independent readers.
+
+        Raises:
+            UserError: several rows, and the method has `one_reader`.
+        """
+        if rows > 1 and self.one_reader:
+            what = f"{self.name} changes what all rows of a batch share, so it reads for one reader, not {rows}."
+            raise UserError(what, "Read one context at a time.")
         return State(rows, meta={"tokens_read": [0] * rows})
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:

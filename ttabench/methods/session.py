@@ -23,7 +23,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import encoded, follows_text
 from ttabench.lm.tokens import window_ids
-from ttabench.methods.base import BaseMethod
+from ttabench.methods.base import BaseMethod, Stopped
 
 READ_AT_ONCE = 256
 """Pieces in one call of `adapt` where the method does not care: enough to batch by length, few enough for a progress
@@ -77,11 +77,18 @@ class Session:
 
         Raises:
             UserError: the text does not fit the model, or the method refuses it.
+            Stopped: it went as far as it could; the state then holds what stands before the piece that it stopped at,
+                which is still to be read.
         """
         count = min(READ_AT_ONCE, self.unsettled) if self.method.reads == "pieces" else self.unsettled
         if count:
             self._kept = None
-            self._state = self._adapted(self._state, self._unread[:count])
+            try:
+                self._state = self._adapted(self._state, self._unread[:count])
+            except Stopped as stopped:
+                self._state = stopped.state
+                del self._unread[: stopped.pieces]
+                raise
             del self._unread[:count]
         return count
 

@@ -1,0 +1,152 @@
+"""Online finetuning: a step on each document is a plain training loop's; what stops it, and what then is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import forward
+from ttabench.methods.base import Stopped
+from ttabench.methods.online.losses import weighted_loss
+from ttabench.methods.online.method import Uniform
+from ttabench.methods.online.settings import UniformSettings
+from ttabench.methods.online.trained import shaped
+from ttabench.methods.session import Session
+
+TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
+PLAIN = UniformSettings(lr=1e-3, dropout=False, pad_len=64)
+
+
+def observed(*texts: str) -> list[Observe]:
+    return [Observe(text=text, key=f"d{number}") for number, text in enumerate(texts)]
+
+
+def read(method: Uniform, *texts: str) -> State:
+    return method.adapt(method.begin(1), [[piece] for piece in observed(*texts)])
+
+
+def weights_of(method: Uniform, state: State) -> dict[str, Tensor]:
+    return shaped(state.tensors["weights"][0], method._trained.layout)
+
+
+def losses_of(model: Any, lm: LM, text: str) -> Tensor:
+    ids = torch.tensor([[*lm.start_ids, *lm.encode(text)]])
+    losses: Tensor = cross_entropy(model(ids).logits[0, :-1], ids[0, 1:], reduction="none")
+    return losses
+
+
+@pytest.mark.parametrize("made", [tiny_llama, tiny_gpt2])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_uniform_is_plain_finetuning(made: Any, optimizer: Any) -> None:
+    lm = made()
+    # a larger eps: Adam would blow float noise in gradients that are zero (GPT-2's biases of keys) up to the rate
+    settings = replace(PLAIN, optimizer=optimizer, lr=1e-2 if optimizer == "adam" else 1.0, eps=1e-3)
+    method = Uniform(lm, settings)
+    state = read(method, *TEXTS)
+    model = deepcopy(lm.model).requires_grad_(True)
+    plain: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    if optimizer == "adam":
+        plain = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
+    for text in TEXTS:
+        plain.zero_grad()
+        (losses_of(model, lm, text).sum() / 63).backward()  # type: ignore[no-untyped-call]
+        plain.step()
+    ours, theirs = weights_of(method, state), dict(model.named_parameters())
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, theirs[name].detach(), atol=2e-5, rtol=1e-4)
+    moved = max(float((weight - lm.model.get_parameter(name)).abs().max()) for name, weight in ours.items())
+    assert moved > 1e-3
+    ids = torch.tensor([[*lm.start_ids, *lm.encode("Who sails?")]])
+    with torch.no_grad():
+        found, _ = forward(lm, method.patch(state, []), ids)
+        torch.testing.assert_close(found, model(ids).logits, atol=1e-3, rtol=1e-3)
+
+
+class Silent(Uniform):
+    """Tokens weigh nothing."""
+
+    def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
+        return torch.zeros(len(ids))
+
+
+def test_without_weights_nothing_moves() -> None:
+    lm = tiny_gpt2()
+    for normaliser in ("padded", "weights"):
+        state = read(Silent(lm, replace(PLAIN, normaliser=normaliser)), *TEXTS)
+        assert torch.equal(state.tensors["weights"][0], Silent(lm, PLAIN)._trained.start())
+        assert not state.tensors["first_moment"].any()
+        assert not state.tensors["second_moment"].any()
+
+
+def test_the_padded_normaliser_is_the_mean_over_a_padded_text() -> None:
+    logprobs, weights = -torch.rand(5), torch.rand(6)
+    padded = torch.cat([-logprobs * weights[1:], torch.zeros(63 - 5)]).mean()
+    torch.testing.assert_close(weighted_loss(PLAIN, logprobs, weights), padded)
+    torch.testing.assert_close(
+        weighted_loss(replace(PLAIN, normaliser="tokens"), logprobs, torch.ones(5)), -logprobs.mean()
+    )
+    torch.testing.assert_close(
+        weighted_loss(replace(PLAIN, normaliser="weights"), logprobs, weights),
+        -(logprobs * weights[1:]).sum() / weights[1:].sum(),
+    )
+
+
+def test_the_order_of_documents_matters() -> None:
+    method = Uniform(tiny_gpt2(), PLAIN)
+    one, other = read(method, *TEXTS), read(method, *TEXTS[::-1])
+    assert not torch.equal(one.tensors["weights"], other.tensors["weights"])
+
+
+def test_dropout_is_drawn_from_the_seed_and_over_after_a_step() -> None:
+    lm = tiny_gpt2()
+    found = [read(Uniform(lm, replace(PLAIN, dropout=on, seed=seed)), *TEXTS)
+             for on, seed in ((True, 0), (True, 0), (True, 1), (False, 0))]  # fmt: skip
+    first, again, other, without = (state.tensors["weights"] for state in found)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, without)
+    assert not any(module.training for module in lm.model.modules())
+
+
+def test_a_long_document_is_cut_and_counted() -> None:
+    method = Uniform(tiny_gpt2(), replace(PLAIN, max_tokens=12))
+    state = read(method, TEXTS[0], "Short.", "")
+    assert state.meta["tokens_read"] == [18]
+    assert state.meta["truncated_documents"] == [1]
+    assert state.tensors["steps"].tolist() == [2]
+    with pytest.raises(UserError, match=r"exceeds the 512 positions .* max_tokens"):
+        read(Uniform(tiny_gpt2(), PLAIN), "word " * 200)
+
+
+def test_a_loss_that_is_not_finite_stops_at_its_document_and_keeps_what_was_read() -> None:
+    lm = tiny_gpt2()
+    method = Uniform(lm, replace(PLAIN, optimizer="sgd", lr=1e30))
+    session = Session(lm, method)
+    session.read(observed(*TEXTS))
+    with pytest.raises(Stopped, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
+        session.settle()
+    assert session.unsettled == 2
+    kept = read(method, TEXTS[0])
+    assert torch.equal(session._state.tensors["weights"], kept.tensors["weights"])
+    assert session._state.meta == kept.meta
+
+
+def test_one_reader_at_a_time_unless_restricted() -> None:
+    with pytest.raises(UserError, match="reads for one reader, not 3"):
+        Uniform(tiny_gpt2(), PLAIN).begin(3)
+    method = Uniform(tiny_gpt2(), replace(PLAIN, restrict="lora", rank=2))
+    assert method.begin(3).rows == 3
+    assert method.patch(method.begin(3), []) == Patch()

@@ -1,0 +1,21 @@
+"""Online finetuning: one gradient step on each document; methods differ in what its tokens weigh."""
+
+from __future__ import annotations
+
+from ttabench.methods.online.cost import cost
+from ttabench.methods.online.settings import UNIFORM_PRESETS, UniformSettings
+from ttabench.methods.spec import MethodSpec
+
+UNIFORM = MethodSpec(
+    name="uniform",
+    summary="weights finetuned on each document, every token alike",
+    where="ttabench.methods.online.method:Uniform",
+    Settings=UniformSettings,
+    presets=UNIFORM_PRESETS,
+    growth="constant",
+    cost=cost,
+    # a larger eps: Adam would blow float noise in gradients near zero up to the rate
+    checked=UniformSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32),
+    paper="2305.15076",
+)
+METHODS = (UNIFORM,)

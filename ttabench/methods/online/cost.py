@@ -1,0 +1,47 @@
+"""What online finetuning costs.
+
+cost(settings, shape, work).adapt_flops     forward and back through everything that is trained, once for each document
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book
+from ttabench.cost.lowrank import Factors, targeted
+from ttabench.cost.shape import Shape
+from ttabench.methods.online.settings import OnlineSettings
+
+
+def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
+    """Online finetuning (CaMeLS, arXiv 2305.15076): a step on each document; weights and Adam's moments are kept.
+
+    Answers are those of a closed book under other weights (or under low-rank deltas, with their products). What an
+    optimiser step itself does is left out.
+    """
+    bare = closed_book(shape, work)
+    if not work.pieces:
+        return bare
+    read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
+    factors = Factors(shape, settings.rank, targeted(settings.targets, shape)) if settings.restrict == "lora" else None
+    size = factors.size if factors else shape.parameters
+    floats = (3 if settings.optimizer == "adam" else 1) * size
+    step = factors.step if factors else lambda tokens, targets: whole_step(shape, tokens, targets)
+    return replace(
+        bare,
+        state_floats=floats,
+        state_bytes=SINGLE * floats + INTEGER,
+        adapt_slots=max(read) - 1,
+        adapt_flops=sum(step(tokens - 1, tokens - 1) for tokens in read if tokens > 1),
+        ask_flops=bare.ask_flops + (factors.forward(bare.positions) if factors else 0),
+        positions=max(bare.positions, *read),
+    )
+
+
+def whole_step(shape: Shape, tokens: int, targets: int) -> int:
+    """Operations of a gradient step of all weights on `tokens`, of which `targets` positions have a loss.
+
+    Back through a linear map goes the gradient of what enters it, and of its weight: twice forward. So it is of the two
+    products of attention.
+    """
+    return 3 * (shape.forward(tokens) + shape.head(targets))

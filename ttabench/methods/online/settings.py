@@ -1,0 +1,57 @@
+"""Settings of the methods that finetune online, and those of the papers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ttabench.core.bounds import at_least
+from ttabench.methods.parts.lora_shape import LoraShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineSettings(LoraShape):
+    """Settings of every method that finetunes online; the defaults are those of CaMeLS' released code."""
+
+    restrict: Literal["none", "lora"] = "none"
+    """What is trained. none: all weights of the base; lora: low-rank deltas of `rank`, `alpha` and `targets`."""
+    lr: float = 1e-4
+    """Learning rate: chosen on validation data."""
+    optimizer: Literal["adam", "sgd"] = "adam"
+    """Adam carries its moments from document to document; sgd, plain gradient descent, carries nothing."""
+    beta2: float = 0.999
+    """Adam's decay of squared gradients."""
+    eps: float = 1e-8
+    """Adam's."""
+    clip: float = 750.0
+    """Largest norm of the gradient."""
+    normaliser: Literal["padded", "tokens", "weights"] = "padded"
+    """What the weighted sum of a document's losses is divided by. padded: `pad_len` - 1, as where every text is padded
+    to that length; tokens: how many tokens have a loss; weights: the sum of their weights."""
+    pad_len: int = 1024
+    """Tokens that documents are thought to be padded to."""
+    max_tokens: int = 1024
+    """First tokens of a document that are read."""
+    dropout: bool = True
+    """Whether the base's own dropout is on in a gradient step, drawn from the seed and the number of the step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(2, pad_len=self.pad_len, max_tokens=self.max_tokens)
+        at_least(0, lr=self.lr, eps=self.eps)
+        if not 0 <= self.beta2 < 1:
+            raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
+        if self.clip <= 0:
+            raise ValueError(f"clip must be positive, got {self.clip}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniformSettings(OnlineSettings):
+    """Settings of `uniform`."""
+
+
+UNIFORM_PRESETS: Mapping[str, UniformSettings] = {
+    # The rate of MAC's baselines (arXiv 2403.04317, appendix), which cut documents at 512 tokens.
+    "mac": UniformSettings(lr=6.5e-6, max_tokens=512),
+}
