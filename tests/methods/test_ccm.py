@@ -16,10 +16,11 @@ from tests.tiny import MODELS, tiny_gpt2, tiny_llama, tinyllama_shaped
 from tests.tiny_methods import asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe, Score, Step
+from ttabench.lm.attention import watched
 from ttabench.lm.layout import Layout
-from ttabench.lm.model import LM
+from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
-from ttabench.lm.patching import hidden_states
+from ttabench.lm.patching import forward, hidden_states
 from ttabench.methods import checkpoints
 from ttabench.methods.ccm.comp_tokens import first_embeddings
 from ttabench.methods.ccm.gisting import Gisting
@@ -229,3 +230,18 @@ def test_a_checkpoint_of_other_comp_tokens_is_refused_in_one_line(update: str, t
             checkpoints.load(Ccm, lm, tmp_path, other)
     with pytest.raises(UserError, match="is a checkpoint of ccm"):
         checkpoints.load(Gisting, lm, tmp_path)
+
+
+@pytest.mark.parametrize(("update", "peak"), [("concat", 178), ("merge", 66)])
+@torch.no_grad()
+def test_the_most_slots_alive_are_the_papers(update: str, peak: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 5: 16 pieces of 50 tokens, 50 of input and output, 8 COMP tokens, nothing that begins a text."""
+    lm = load("nano", device="cpu")
+    monkeypatch.setattr(lm, "bos_ids", ())
+    method, lengths = ccm(lm, comp_tokens=8, update=update), list[int]()
+    text = Observe(text=".", joiner="", ids=tuple(range(10, 60)))
+    with watched(lambda call: lengths.append(call.key.shape[2])):
+        state = read(method, [text] * 16)
+        forward(lm, method.patch(state, []), torch.tensor([text.ids]))
+    assert max(lengths) == peak
+    assert state.nbytes == lm.layers * 2 * lm.kv_heads * lm.head_dim * 4 * {"concat": 128, "merge": 8}[update] + 8
