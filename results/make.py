@@ -6,6 +6,7 @@
     python results/make.py --profile             what methods cost on this machine; seconds, so leave it idle
     python results/make.py --books path/to/pg19  two splits of PG-19's own files: published books under nano
     python results/make.py --english --data DIR  real data under smollm2-135m, see english.py; --quick for a first look
+    python results/make.py --english --data DIR --scores piqa   again what was stored without the scores of its queries
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
     python results/make.py --pack                folders of runs that lie in suites go into the suites' files
     python results/make.py --unpack unseen       and back; both take --english
@@ -150,7 +151,7 @@ def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         place = HERE / "scratch" / "data"
         shelve(options.data, place)
         os.chdir(HERE.parent)
-        english_run.make(options.suites, place.relative_to(HERE.parent), quick=options.quick)
+        english_run.make(options.suites, place.relative_to(HERE.parent), quick=options.quick, scores=options.scores)
     english_tables.write(english_folder(options))
     if not options.quick:
         pages.write_english()
@@ -175,6 +176,7 @@ def main() -> None:
     parser.add_argument("--english", action="store_true", help="the suites of real English data, or those named")
     parser.add_argument("--data", type=Path, help="where real data lie as published")
     parser.add_argument("--quick", action="store_true", help="with --english: one draw, few queries, few suites")
+    parser.add_argument("--scores", action="store_true", help="with --english: run again what has no scores of queries")
     parser.add_argument("--books", type=Path, help="PG-19's folder: score its books, all of them under every seed")
     parser.add_argument("--pack", action="store_true", help="only put folders of runs into the files of their suite")
     parser.add_argument("--unpack", action="store_true", help="only take them out again, into folders")
