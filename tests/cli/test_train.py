@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import MAC, Command, one_line
+from ttabench.methods.checkpoint_header import header
 from ttabench.methods.mac.settings import RECIPES
 from ttabench.methods.recipe import Recipe
 
@@ -61,3 +62,31 @@ def test_a_training_on_weights_that_changed_since_is_another_one(
     del said["belongs"]["data"]["model"]
     file.write_text(json.dumps(said))
     assert ttabench(*words).code == 0, "a save of a version that did not say the model's digest is gone on from"
+
+
+def test_several_tasks_take_turns(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    """Odd steps are those of the task, even ones of the other; the checkpoint says of what it is."""
+    words = ["train", "--method", "ccm", "--set", "comp_tokens=2", "--model", tiny_base, "--source", "mini",
+             "--documents", 1, "--questions", 1, "--validate-every", 0, "--lr", "1e-9"]  # fmt: skip
+
+    def losses(out: str, task: str, steps: int, *more: object) -> list[float]:
+        ran = ttabench(*words, "--task", task, "--steps", steps, *more, "--out", tmp_path / out)
+        assert ran.code == 0, ran.err
+        lines = (tmp_path / out / "curve.jsonl").read_text(encoding="utf-8").splitlines()
+        return [round(json.loads(line)["loss"], 3) for line in lines]
+
+    one, other = losses("one", "streamingqa", 2), losses("other", "squad_seq", 1)
+    both = losses("both", "streamingqa", 3, "--also", "squad_seq")
+    assert both == [one[0], other[0], one[1]]
+    assert len(set(both)) == len(both)
+    (also,) = header(tmp_path / "both").training["config"]["data"]["also"]
+    assert (also["task"], also["source"]) == ("squad_seq", "mini")
+    assert "also" not in header(tmp_path / "one").training["config"]["data"]
+    again = ttabench(*words, "--task", "streamingqa", "--steps", 3, "--out", tmp_path / "both")
+    assert "was trained otherwise" in one_line(again)
+
+
+def test_a_further_task_that_is_not_there_is_refused(ttabench: Command, tmp_path: Path) -> None:
+    refused = one_line(ttabench("train", "--method", "ccm", "--also", "squad_sek", "--out", tmp_path / "out"))
+    assert "squad_seq" in refused
+    assert not (tmp_path / "out").exists()

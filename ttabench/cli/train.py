@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from ttabench.cli import commands
+from ttabench.cli import commands, training_tasks
 from ttabench.cli.options import DEFAULT_OUT
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
@@ -55,6 +55,8 @@ class Training:
     """Resume from what is saved, if anything is; False starts again."""
     accumulate: int = 1
     validate_every: int = 0
+    also: tuple[str, ...] = ()
+    """Further tasks, NAME or NAME=SOURCE; all take turns, a step each."""
 
 
 def train(
@@ -142,7 +144,7 @@ def _train_stage(
     """Train the method of a plan and store its checkpoint."""
     from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
     from ttabench.run.saves import check
-    from ttabench.run.training import lessons, refuse_untrainable
+    from ttabench.run.training import refuse_untrainable
     from ttabench.run.training import train as train_method
 
     assert config.out is not None, "a stage has a folder"
@@ -153,12 +155,8 @@ def _train_stage(
     if base.stands_on:
         config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest")})
     method = plan.resolved.build(base)
-    streams = [
-        (plan.task.training(training.seed + 1_000_003 * lesson, count, recipe.questions, base),
-         recipe.episodes(count) * training.accumulate)
-        for lesson, count in enumerate(recipe.documents)
-    ]  # fmt: skip
-    batches = lessons(streams, recipe.steps, recipe.rounds)
+    plans = [plan, *training_tasks.further(plan.request, training.also, training.seed)]
+    batches = training_tasks.batches(plans, recipe, base, training.seed, training.accumulate)
     judged = _validation(plan, recipe, base) if training.validate_every else []
     with render.progress(showing.talking) as tick:
 
@@ -224,7 +222,10 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
     data["digest"] = run.inputs.get("rows", "")
     data["protocol"] = hashed(text_of(changed(run.task_options, run.defaults["task_options"])))
     data |= {name: value for name, value in run.inputs.items() if name in READ or name.startswith("setting ")}
+    data |= training_tasks.described(training_tasks.further(plan.request, training.also, training.seed))
+    told = asdict(training)
+    del told["also"]
     try:
-        return TrainConfig(**said, **asdict(training), out=out, fresh=plan.resolved.checkpoint is None, data=data)
+        return TrainConfig(**said, **told, out=out, fresh=plan.resolved.checkpoint is None, data=data)
     except ValueError as error:
         raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None

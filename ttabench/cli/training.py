@@ -20,6 +20,7 @@ def train(
     source: o.Source = "",
     split: o.Split = "train",
     task_set: o.TaskSet = None,
+    also: of_training.Also = None,
     documents: of_training.Documents = "",
     rounds: of_training.Rounds = None,
     questions: of_training.Questions = None,
@@ -66,7 +67,8 @@ def train(
         "rounds": rounds,
     }  # fmt: skip
     training = train_command.Training(seed=seed, save_every=save_every, dtype=stored, resume=not force,
-                                      accumulate=accumulate, validate_every=validate_every)  # fmt: skip
+                                      accumulate=accumulate, validate_every=validate_every,
+                                      also=tuple(also or ()))  # fmt: skip
     bounded(threads, memory_limit, device)
     storing, showing = commands.Storing(out=out, force=force), commands.Showing(json=json, quiet=quiet)
     train_command.train(request, changes, training, storing, showing)

@@ -31,6 +31,11 @@ Optimizer = Annotated[
 Beta2 = Annotated[float | None, typer.Option(help="Adam's decay of squared gradients.", rich_help_panel=RECIPE)]
 Clip = Annotated[float | None, typer.Option(help="Largest norm of the gradient.", rich_help_panel=RECIPE)]
 Decay = Annotated[float | None, typer.Option(help="Weight decay (AdamW).", rich_help_panel=RECIPE)]
+Also = Annotated[
+    list[str] | None,
+    typer.Option("--also", help="A further task to train on, NAME or NAME=SOURCE: all take turns, a step each. Repeat "
+                 "for more.", show_default=False, rich_help_panel=RECIPE),
+]  # fmt: skip
 Documents = Annotated[
     str,
     typer.Option(help="Pieces of context in a training episode; of 8,16,32 each gets an equal part of the steps.",

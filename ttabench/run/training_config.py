@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
@@ -135,6 +135,15 @@ def lessons(streams: Sequence[tuple[Iterator[Episode], int]], steps: int, rounds
     for step in range(steps):
         stream, count = streams[(step if steps < turns else step * turns // steps) % len(streams)]
         yield list(islice(stream, count))
+
+
+def in_turn(tasks: Sequence[Iterator[list[Episode]]]) -> Iterator[list[Episode]]:
+    """The batches of several tasks, a step each; ends where the task whose turn it is has no more."""
+    for turn in cycle(tasks):
+        batch = next(turn, None)
+        if batch is None:
+            return
+        yield batch
 
 
 class Curve:

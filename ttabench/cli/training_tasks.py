@@ -1,0 +1,56 @@
+"""What `ttabench train` trains on: a task, or several that take turns (`--also NAME` or `--also NAME=SOURCE`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ttabench.core.types import Json
+from ttabench.methods.recipe import Recipe
+from ttabench.run.plan import Plan, make_plan
+from ttabench.run.resolve import RunRequest
+
+if TYPE_CHECKING:
+    from ttabench.core.types import Episode
+    from ttabench.lm.model import LM
+
+
+def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
+    """Further tasks, as their cards say; of the same kind of source where none is named.
+
+    Raises:
+        UserError: no such task, or its source cannot be used.
+    """
+    named = [word.partition("=") for word in also]
+    return [
+        make_plan(replace(request, task=name, source=source or request.source, task_options=()), seed)
+        for name, _, source in named
+    ]
+
+
+def described(others: Sequence[Plan]) -> dict[str, Json]:
+    """What a checkpoint tells of further tasks; nothing where there are none."""
+    found: list[Json] = [
+        {"task": one.task.card.name, "source": one.task.source, "digest": one.config.inputs.get("rows", "")}
+        for one in others
+    ]
+    return {"also": found} if found else {}
+
+
+def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumulate: int) -> Iterator[list[Episode]]:
+    """The episodes of each step: tasks take turns, and each goes through the documents of the recipe on its own."""
+    from ttabench.run.training_config import in_turn, lessons
+
+    steps = -(-recipe.steps // len(plans))
+    tasks = [
+        lessons(
+            [
+                (plan.task.training(seed + 1_000_003 * lesson, count, recipe.questions, base),
+                 recipe.episodes(count) * accumulate)
+                for lesson, count in enumerate(recipe.documents)
+            ], steps, recipe.rounds,
+        )
+        for plan in plans
+    ]  # fmt: skip
+    return in_turn(tasks)
