@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttabench.methods.online.cost import cost
-from ttabench.methods.online.settings import UNIFORM_PRESETS, UniformSettings
+from ttabench.methods.online.settings import SALIENT_PRESETS, UNIFORM_PRESETS, SalientSettings, UniformSettings
 from ttabench.methods.spec import MethodSpec
 
 UNIFORM = MethodSpec(
@@ -18,4 +18,15 @@ UNIFORM = MethodSpec(
     checked=UniformSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32),
     paper="2305.15076",
 )
-METHODS = (UNIFORM,)
+SALIENT_SPANS = MethodSpec(
+    name="salient_spans",
+    summary="weights finetuned on the named entities of each document",
+    where="ttabench.methods.online.salient:SalientSpans",
+    Settings=SalientSettings,
+    presets=SALIENT_PRESETS,
+    growth="constant",
+    cost=cost,
+    checked=SalientSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, spans="rule"),
+    paper="2305.15076",
+)
+METHODS = (UNIFORM, SALIENT_SPANS)

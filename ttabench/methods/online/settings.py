@@ -51,7 +51,23 @@ class UniformSettings(OnlineSettings):
     """Settings of `uniform`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SalientSettings(OnlineSettings):
+    """Settings of `salient_spans`."""
+
+    spans: Literal["spacy", "rule"] = "spacy"
+    """What finds named entities. spacy: its model, without times, percentages, amounts, quantities and numbers; rule:
+    runs of capitalised words (a single one that begins a sentence does not count) and years."""
+    spacy_model: str = "en_core_web_sm"
+    """Of spaCy, with `spans=spacy`."""
+
+
 UNIFORM_PRESETS: Mapping[str, UniformSettings] = {
     # The rate of MAC's baselines (arXiv 2403.04317, appendix), which cut documents at 512 tokens.
     "mac": UniformSettings(lr=6.5e-6, max_tokens=512),
+}
+SALIENT_PRESETS: Mapping[str, SalientSettings] = {
+    # Names and places of the miniature world are capitalised, and spaCy knows none of them.
+    "nano": SalientSettings(spans="rule"),
+    "mac": SalientSettings(lr=6.5e-6, max_tokens=512),
 }

@@ -1,0 +1,81 @@
+"""Where named entities stand in a text: found by spaCy, or by a rule that needs nothing.
+
+    entities_by_rule("In 1999 Ada Voss sailed.")      [(3, 7), (8, 16)]
+    spacy_entities("en_core_web_sm")(text)            the same kind of spans, by spaCy's model
+
+Spans are (first, behind the last) character.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, TypeAlias
+
+from ttabench.core.errors import UserError
+
+Span: TypeAlias = tuple[int, int]
+Finder: TypeAlias = Callable[[str], list[Span]]
+
+LEFT_OUT = frozenset({"TIME", "PERCENT", "MONEY", "QUANTITY", "ORDINAL", "CARDINAL"})
+"""Types of spaCy's entities that do not count; dates do."""
+RUN = re.compile(r"\b[A-Z][\w'-]*(?:[ ]+[A-Z][\w'-]*)*")
+"""Words in a row that begin with a capital."""
+YEAR = re.compile(r"\b(?:1\d|20)\d\d\b")
+BEGINS = re.compile(r"(?:^|[.!?:\n][\"')\]]*\s*|[\"(\[])$")
+"""What stands in front of a word that begins a sentence."""
+
+
+def entities_by_rule(text: str) -> list[Span]:
+    """Runs of capitalised words and years (1000 to 2099), in order.
+
+    A single capitalised word that begins a sentence does not count: any word would.
+    """
+    spans = [found.span() for found in YEAR.finditer(text)]
+    for found in RUN.finditer(text):
+        begins = BEGINS.search(text[max(0, found.start() - 8) : found.start()]) is not None
+        if not begins or " " in found[0]:
+            spans.append(found.span())
+    return sorted(spans)
+
+
+def spacy_entities(model: str) -> Finder:
+    """What finds entities with a model of spaCy.
+
+    Raises:
+        UserError: spaCy or the model is not installed; says what to install.
+    """
+    otherwise = "or --set spans=rule (runs of capitalised words, and years)."
+    try:
+        spacy: Any = import_module("spacy")
+    except ImportError:
+        what = "salient_spans finds named entities with spaCy, which is not installed."
+        raise UserError(what, f"pip install spacy and python -m spacy download {model}, {otherwise}") from None
+    try:
+        found = spacy.load(model)
+    except OSError:
+        what = f"spaCy has no model {model!r}."
+        raise UserError(what, f"python -m spacy download {model}, --set spacy_model=NAME, {otherwise}") from None
+
+    def find(text: str) -> list[Span]:
+        return [(each.start_char, each.end_char) for each in found(text).ents if each.label_ not in LEFT_OUT]
+
+    return find
+
+
+def inside(text: str, starts: Sequence[int], spans: Sequence[Span]) -> list[bool]:
+    """Which tokens have a character of a span in them, blanks aside.
+
+    Args:
+        text: that was tokenised.
+        starts: first character of each token.
+        spans: of the text.
+    """
+    counts = [False] * len(text)
+    for first, behind in spans:
+        for place in range(first, behind):
+            counts[place] = not text[place].isspace()
+    ends = [*starts[1:], len(text)]
+    # a character of several tokens begins them all
+    return [any(counts[start : max(end, start + 1)]) for start, end in zip(starts, ends, strict=True)]
