@@ -86,8 +86,7 @@ class Prefix:
         assert keys is not None
         assert values is not None
         mask_BP = None if self.mask_BP is None else self.mask_BP.index_select(1, slots_P)
-        told = {"mask_BP": mask_BP, "hidden_LBHP": hidden, "bias_LBHP": bias}
-        return replace(self, keys_LBHPD=keys, values_LBHPD=values, **told)
+        return replace(self, keys_LBHPD=keys, values_LBHPD=values, mask_BP=mask_BP, hidden_LBHP=hidden, bias_LBHP=bias)
 
 
 class Eviction(Protocol):
