@@ -45,6 +45,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "templora epoch": ("templora", {"by": "epoch", "prefix": 0}),
     "streamadapter whole": ("streamadapter", {"window": None}),
     "uniform lora": ("uniform", {"restrict": "lora"}),
+    "camels lora": ("camels", {"restrict": "lora", "first_order": True}),
     "salient_spans lora": ("salient_spans", {"restrict": "lora"}),
     "uniform sgd": ("uniform", {"optimizer": "sgd", "normaliser": "tokens"}),
     "rag+mac": ("rag+mac", {}),

@@ -33,7 +33,7 @@ from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, Wind
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.mac.settings import PRESETS
-from ttabench.methods.online.settings import SalientSettings, UniformSettings
+from ttabench.methods.online.settings import CamelsSettings, SalientSettings, UniformSettings
 from ttabench.methods.rag.settings import RagSettings
 from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
@@ -105,6 +105,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "uniform": ("uniform", UniformSettings()),
     "uniform of few tokens": ("uniform", UniformSettings(max_tokens=9, optimizer="sgd")),
     "salient_spans": ("salient_spans", SalientSettings(spans="rule")),
+    "camels": ("camels", CamelsSettings()),
     "uniform lora": ("uniform", UniformSettings(restrict="lora", rank=4)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "streamadapter whole chunks": ("streamadapter", replace(STREAMADAPTER, chunk=1)),
@@ -132,7 +133,7 @@ ANYWHERE = [
 BYTES = [*FLOPS, *((base, case) for case in ANYWHERE for base in ("llama", "gpt2"))]
 COUNTED_BYTES = [pair for pair in BYTES if CASES[pair[1]][0] != "rag"]
 """Cases whose bytes follow from counts of tokens: those of `rag` depend on words too, see its own tests."""
-ALONE = ("uniform", "salient_spans")
+ALONE = ("uniform", "salient_spans", "camels")
 """Methods that read each document by itself, without a joiner."""
 QUICK = 4
 """Tokens of an answer."""

@@ -118,6 +118,11 @@ class BaseMethod(Generic[SettingsT]):
         """The methods that it is made of (`rag+mac`); by default none."""
         return ()
 
+    @classmethod
+    def serves_other_bases(cls, settings: SettingsT) -> bool:  # noqa: ARG003  # for methods with a proxy
+        """Whether a checkpoint of these settings belongs to a tokenizer rather than to one base model."""
+        return False
+
     def modules(self) -> nn.ModuleDict:
         """What is trained and saved."""
         return nn.ModuleDict()

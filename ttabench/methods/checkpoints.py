@@ -94,7 +94,9 @@ def load(
         raise UserError(
             f"{folder} is a checkpoint of {found.method}, not of {cls.spec.name}.", f"Use --method {found.method}."
         )
-    if found.base_fingerprint != lm.fingerprint:
+    if found.base_fingerprint != lm.fingerprint and not cls.serves_other_bases(
+        settings_in(found, cls.spec, settings or {}, folder)
+    ):
         under = str(found.stands_on.get("name", ""))
         theirs = f"{found.base_name} on {under}" if under else found.base_name
         ours = f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name

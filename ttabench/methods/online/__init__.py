@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from ttabench.methods.online.cost import cost
-from ttabench.methods.online.settings import SALIENT_PRESETS, UNIFORM_PRESETS, SalientSettings, UniformSettings
+from ttabench.methods.online.cost import camels_cost, cost
+from ttabench.methods.online.settings import (
+    CAMELS_PRESETS,
+    RECIPES,
+    SALIENT_PRESETS,
+    UNIFORM_PRESETS,
+    CamelsSettings,
+    SalientSettings,
+    UniformSettings,
+)
 from ttabench.methods.spec import MethodSpec
 
 UNIFORM = MethodSpec(
@@ -29,4 +37,17 @@ SALIENT_SPANS = MethodSpec(
     checked=SalientSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, spans="rule"),
     paper="2305.15076",
 )
-METHODS = (UNIFORM, SALIENT_SPANS)
+CAMELS = MethodSpec(
+    name="camels",
+    summary="weights finetuned on each document, tokens weighed by a small trained LM",
+    where="ttabench.methods.online.camels:Camels",
+    Settings=CamelsSettings,
+    presets=CAMELS_PRESETS,
+    recipes=RECIPES,
+    growth="constant",
+    trainable=True,
+    cost=camels_cost,
+    checked=CamelsSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
+    paper="2305.15076",
+)
+METHODS = (UNIFORM, SALIENT_SPANS, CAMELS)

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book
 from ttabench.cost.lowrank import Factors, targeted
-from ttabench.cost.shape import Shape
-from ttabench.methods.online.settings import OnlineSettings
+from ttabench.cost.shape import Shape, shape_of
+from ttabench.methods.online.settings import CamelsSettings, OnlineSettings
 
 
 def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
@@ -35,6 +35,30 @@ def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
         adapt_flops=sum(step(tokens - 1, tokens - 1) for tokens in read if tokens > 1),
         ask_flops=bare.ask_flops + (factors.forward(bare.positions) if factors else 0),
         positions=max(bare.positions, *read),
+    )
+
+
+HEAD = 128
+"""Hidden numbers of the head that weighs tokens."""
+
+
+def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost | None:
+    """CaMeLS (arXiv 2305.15076): as `cost`, and one forward of the decoder that weighs tokens for each document.
+
+    Of a proxy whose sizes are not known here, None.
+    """
+    proxy = shape_of(settings.proxy) if settings.proxy else shape
+    if proxy is None:
+        return None
+    head = HEAD * (proxy.hidden + 1) + HEAD + 1
+    untied = 0 if proxy.tied else proxy.vocabulary * proxy.hidden
+    found = cost(settings, shape, work)
+    read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
+    weighing = sum(proxy.forward(tokens) + 2 * tokens * HEAD * (proxy.hidden + 1) for tokens in read)
+    return replace(
+        found,
+        added_parameters=proxy.parameters - untied + head,
+        adapt_flops=found.adapt_flops + weighing,
     )
 
 

@@ -5,7 +5,8 @@
     answer  the adapted weights on the question, closed book
 
 Hu et al., "Meta-Learning Online Adaptation of Language Models" (CaMeLS), arXiv 2305.15076, section 3. The methods
-differ in the weights of tokens alone: all ones (`uniform`), or ones at named entities (`salient`).
+differ in the weights of tokens alone: all ones (`uniform`), ones at named entities (`salient`),
+or what a small trained LM says (`camels`).
 
 Shape letters: B readers · N numbers of a reader · T tokens of a document.
 """

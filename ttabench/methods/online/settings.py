@@ -8,6 +8,7 @@ from typing import Literal
 
 from ttabench.core.bounds import at_least
 from ttabench.methods.parts.lora_shape import LoraShape
+from ttabench.methods.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,31 @@ class SalientSettings(OnlineSettings):
     """Of spaCy, with `spans=spacy`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CamelsSettings(OnlineSettings):
+    """Settings of `camels`; the defaults are those of the released code."""
+
+    proxy: str = ""
+    """The small LM whose decoder weighs tokens, of the same tokenizer; empty for the base itself. With a proxy named, a
+    checkpoint serves any base of its tokenizer."""
+    inner_lr: float = 5e-4
+    """Of the steps of gradient descent that are unrolled in training."""
+    kl_weight: float = 0.1
+    """Of how far the base moves on a text of no document, in training."""
+    kl_tokens: int = 64
+    """Tokens of those texts, which the base model itself writes."""
+    reset_every: int = 24
+    """Documents after which training begins at the base's own weights again."""
+    first_order: bool = False
+    """Leave out, in training, how one step changes the gradient of the next: less memory, another gradient."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(2, kl_tokens=self.kl_tokens)
+        at_least(1, reset_every=self.reset_every)
+        at_least(0, inner_lr=self.inner_lr, kl_weight=self.kl_weight)
+
+
 UNIFORM_PRESETS: Mapping[str, UniformSettings] = {
     # The rate of MAC's baselines (arXiv 2403.04317, appendix), which cut documents at 512 tokens.
     "mac": UniformSettings(lr=6.5e-6, max_tokens=512),
@@ -70,4 +96,12 @@ SALIENT_PRESETS: Mapping[str, SalientSettings] = {
     # Names and places of the miniature world are capitalised, and spaCy knows none of them.
     "nano": SalientSettings(spans="rule"),
     "mac": SalientSettings(lr=6.5e-6, max_tokens=512),
+}
+CAMELS_PRESETS: Mapping[str, CamelsSettings] = {
+    "nano": CamelsSettings(),
+    "mac": CamelsSettings(lr=2.5e-5, max_tokens=512),
+}
+RECIPES: Mapping[str, Recipe] = {
+    "nano": Recipe(documents=(6,), batch_documents=24, steps=200, lr=1e-3),
+    "mac": Recipe(documents=(6,), batch_documents=24, steps=1000, lr=1e-5),
 }

@@ -1,0 +1,80 @@
+"""CaMeLS: how it begins, that training moves what it should, and for which bases a checkpoint is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.contract.lasting import _episode
+from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
+from ttabench.lm.model import LM
+from ttabench.methods import checkpoints
+from ttabench.methods.online import token_weights
+from ttabench.methods.online.camels import Camels
+from ttabench.methods.online.method import Uniform
+from ttabench.methods.online.settings import CamelsSettings, UniformSettings
+
+PLAIN = CamelsSettings(dropout=False, pad_len=32, kl_tokens=8, inner_lr=0.1, optimizer="sgd", lr=0.1)
+TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.")
+
+
+def observed() -> list[list[Observe]]:
+    return [[Observe(text=text, key=text)] for text in TEXTS]
+
+
+def test_untrained_it_is_uniform_with_smaller_losses() -> None:
+    lm = tiny_llama()
+    method = Camels(lm, PLAIN)
+    weights = method.token_weights(observed()[0][0], lm.encode(TEXTS[0]))
+    torch.testing.assert_close(weights, torch.full_like(weights, math.log(2) / 3))
+    rate = PLAIN.lr * math.log(2) / 3
+    plain = Uniform(lm, UniformSettings(dropout=False, pad_len=32, optimizer="sgd", lr=rate))
+    ours, theirs = (each.adapt(each.begin(1), observed()).tensors["weights"] for each in (method, plain))
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_training_lowers_its_loss_and_drifts_until_it_is_reset() -> None:
+    method = Camels(tiny_gpt2(), replace(PLAIN, reset_every=4))
+    optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
+    episode = _episode("a", 2)
+    before = method.judge([episode])
+    assert method.carried().keys() == {"since"}
+    for step in range(4):
+        optimiser.zero_grad()
+        method.learn([episode])
+        optimiser.step()
+        carried = method.carried()
+        assert ("start" in carried) == (step % 2 == 0)
+        other = Camels(method.lm, method.settings)
+        other.carry(carried)
+        assert all(torch.equal(each, carried[name]) for name, each in other.carried().items())
+    after = method.judge([episode])
+    assert after["loss"] < before["loss"]
+    assert after["uniform"] == before["uniform"]
+
+
+def test_a_checkpoint_of_a_proxy_serves_other_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proxy, large = tiny_gpt2(3), tiny_gpt2(4)
+    monkeypatch.setattr(token_weights, "load", lambda *_, **__: proxy)
+    named = replace(PLAIN, proxy="small")
+    checkpoints.save(Camels(tiny_gpt2(), named), tmp_path / "named")
+    found = checkpoints.load(Camels, large, tmp_path / "named")
+    assert found.lm is large
+    checkpoints.save(Camels(tiny_gpt2(), PLAIN), tmp_path / "own")
+    with pytest.raises(UserError, match="was trained on another base model"):
+        checkpoints.load(Camels, large, tmp_path / "own")
+
+
+def test_a_proxy_of_another_tokenizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(*_: object, **__: object) -> LM:
+        return tiny_llama()  # which begins texts with BOS
+
+    monkeypatch.setattr(token_weights, "load", other)
+    with pytest.raises(UserError, match=r"^The proxy small has another tokenizer than tiny-gpt2-0"):
+        Camels(tiny_gpt2(), replace(PLAIN, proxy="small"))
