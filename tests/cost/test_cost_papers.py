@@ -226,8 +226,8 @@ def test_generative_adapter_sizes() -> None:
         ("templora", "tinyllama-1.1b", {}, 0, 3 * 50_462_720),
         ("ccm", "llama-7b", {"update": "merge"}, 8_388_608 + 8 * 4096, 2 * 32 * 4096 * 8),
         ("ccm", "llama-7b", {"comp_tokens": 2}, 8_388_608 + 2 * 4096, 2 * 32 * 4096 * 2 * 4),
-        ("camels", "gpt2-xl", {"weights": "uniform"}, 0, 3 * 1_557_611_200),
-        ("camels", "gpt2-xl", {}, 81_912_576 + 98_561, 3 * 1_557_611_200),
+        ("uniform", "gpt2-xl", {}, 0, 3 * 1_557_611_200),
+        ("camels", "gpt2-xl", {"proxy": "distilgpt2"}, 81_912_576 + 98_561, 3 * 1_557_611_200),
         ("mac", "gpt2-xl", {"bank_cap": 3}, None, 3 * 38_400),
     ],
 )
@@ -268,7 +268,7 @@ def test_what_adapting_adds_to_a_token(method: str, model: str, settings: dict[s
 @pytest.mark.parametrize(
     ("method", "settings", "passes"),
     [
-        ("camels", {"weights": "uniform"}, 3),
+        ("uniform", {}, 3),
         ("sft", {"document_epochs": 8}, 24),
         ("templora", {"rank": 1, "prefix": 0}, 4),
     ],

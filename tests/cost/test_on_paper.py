@@ -27,8 +27,8 @@ def test_shows_every_formula_at_every_length(ttabench: Command) -> None:
 
 
 def test_people_see_what_is_only_a_formula(ttabench: Command) -> None:
-    ran = ttabench(*ANALYTIC, "--methods", "icl,camels", "--prefill", "1k", "--format", "markdown")
-    assert "| camels * |" in ran.out
+    ran = ttabench(*ANALYTIC, "--methods", "icl,sft", "--prefill", "1k", "--format", "markdown")
+    assert "| sft * |" in ran.out
     assert "| icl |" in ran.out
     assert "a formula only" in ran.out
     assert "a formula only" not in ttabench(*ANALYTIC, "--methods", "icl", "--format", "markdown").out

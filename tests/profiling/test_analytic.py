@@ -200,6 +200,6 @@ def test_a_method_that_runs_wins_over_a_formula_of_its_name(monkeypatch: pytest.
     try:
         assert registry.formulas()["ccm"] is registry.formula("ccm") is methods()["ccm"]
         assert list(registry.formulas()) == ALL
-        assert registry.formula("camels") is registry.ON_PAPER["camels"]
+        assert registry.formula("sft") is registry.ON_PAPER["sft"]
     finally:
         registry.formulas.cache_clear()
