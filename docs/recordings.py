@@ -43,7 +43,7 @@ STEPS = (
      "ttabench eval --method snapkv --set budget=0.2 --task streamingqa --dry-run"),
     ("Then for real.", "ttabench eval --method snapkv --set budget=0.2 --task streamingqa --seeds 0,1,2"),
     ("Who leads, and is it more than chance?", "ttabench compare"),
-    ("What did it get wrong? The id is one that `ttabench list runs` shows.", "ttabench show {mac} --wrong"),
+    ("What did it get wrong? The id is one that `ttabench list runs` shows.", "ttabench show {snapkv} --wrong"),
     ("Notes of one's own are read once ...", "ttabench adapt --method mac --context notes.txt --pieces paragraphs"),
     ("... and asked, beside the floor and the ceiling.", 'ttabench ask "What animal does Mirel Dovan keep?" --compare'),
     ("What does it cost by length?", "ttabench profile --methods icl,mac --prefill 1k,4k --repeat 3"),

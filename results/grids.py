@@ -4,6 +4,8 @@ by_option(runs, "ratio", quality)      | task | method | 0.1 | 0.2 | ... |
 by_part(records)                       | method | boolq | cb | ... | hellaswag | ... | mean |
 by_task(runs)                          | method | streamingqa (f1) | ... | pg19 (ppl) | ... |
 by_length(records)                     | method | 16384 | 32768 | ... |
+by_documents(suites)                   | method | 4 | 16 | ... |
+by_documents(suites)                   | method | 4 documents | 16 documents | ... |
 by_state(records)                      | whose state answers | value | from another text's | from an empty one |
 """
 
@@ -57,14 +59,13 @@ def state(runs: Sequence[Run]) -> str:
 
 def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
     """A line a task and method, a column a value of the option."""
-    folders = {run.id: folder for folder, run in runs}
     found = (
         (
             (str(run.config["task"]), str(run.config["method"])),
             float(run.config["task_options"][option]),
-            (folders[run.id], run),
+            (folder, run),
         )
-        for run in _ordered([run for _, run in runs])
+        for folder, run in _in_order(runs)
     )
     grid = crossed(found, cell)
     lines = [(*line, *cells) for line, cells in zip(grid.index, grid.to_numpy(), strict=True)]
@@ -83,13 +84,11 @@ def by_task(runs: Sequence[Run]) -> str:
     Figures of an adapter that was trained on another task have a mark behind them; an empty state answers as `none`
     does, or as the window alone, and has no line.
     """
-    folders = {run.id: folder for folder, run in runs}
     found = [
-        (f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})",
-         (folders[run.id], run))
-        for run in _ordered([run for _, run in runs])
+        (f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})", (folder, run))
+        for folder, run in _in_order(runs)
         if run.state_of != "none"
-    ]  # fmt: skip
+    ]
     grid = crossed(found, _marked)
     return markdown(grid[list(dict.fromkeys(column for _, column, _ in found))])
 
@@ -128,6 +127,33 @@ def by_length(runs: Sequence[RunRecord]) -> str:
     return markdown(grid.rename(columns="{:,}".format))
 
 
+def by_documents(suites: Mapping[int, Sequence[Run]]) -> str:
+    """A line a method and whose state answered, a column a number of documents, as `ttabench compare` has them.
+
+    Where a method could not take in all of a stream, its own count of lost tokens says so.
+    """
+    found = [
+        (_stream_line(run), documents, (folder, run))
+        for documents, runs in suites.items()
+        for folder, run in _in_order(runs)
+        if run.state_of != "none"
+    ]
+    return markdown(crossed(found, _cut).rename(columns="{:,} documents".format))
+
+
+def _stream_line(run: RunRecord) -> str:
+    settings = run.method["settings"]
+    tree = f" hierarchy={settings['hierarchy']}" if isinstance(settings, dict) and settings.get("hierarchy") else ""
+    return f"{run.config['method']}{tree}{STATES[run.state_of]}"
+
+
+def _cut(runs: Sequence[Run]) -> str:
+    lost, read = (
+        sum(float(run.cost.get(name) or 0) for _, run in runs) for name in ("truncated_tokens", "tokens_read")
+    )
+    return quality(runs) + (f" (last {1 - lost / read:.0%})" if lost else "")
+
+
 def by_state(runs: Sequence[RunRecord]) -> str:
     """A line a state that answered: the main metric, and how far it is from that under the other states, by seed."""
     found = [(run.state_of, row.seed, row.value) for run in runs if (row := run.value(run.main_metric)) is not None]
@@ -150,6 +176,12 @@ def markdown(grid: DataFrame, head: str = "method") -> str:
     return table((head, *grid.columns), [tuple(row) for row in grid.itertuples(name=None)], 1)
 
 
+def cells(text: str) -> dict[tuple[str, str], str]:
+    """Cells of a table of `markdown` by line and column."""
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line]
+    return {(line[0], column): cell for line in lines for column, cell in zip(head[1:], line[1:], strict=True)}
+
+
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:
     """Markdown; the first `words` columns stand left, the others right."""
     rule = ["---"] * words + ["---:"] * (len(columns) - words)
@@ -159,6 +191,11 @@ def table(columns: Sequence[str], lines: Iterable[Sequence[str]], words: int) ->
 def _ordered(runs: Sequence[RunRecord]) -> list[RunRecord]:
     places = {name: place for place, name in enumerate(METHODS)}
     return sorted(runs, key=lambda run: places.get(str(run.config["method"]), len(places)))
+
+
+def _in_order(runs: Sequence[Run]) -> list[Run]:
+    folders = {run.id: folder for folder, run in runs}
+    return [(folders[run.id], run) for run in _ordered([run for _, run in runs])]
 
 
 def _names(runs: Sequence[RunRecord]) -> dict[str, str]:

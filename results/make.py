@@ -4,7 +4,7 @@
     python results/make.py streamingqa-16        one suite
     python results/make.py --tables              tables only, from the records that are there
     python results/make.py --profile             what methods cost on this machine; seconds, so leave it idle
-    python results/make.py --books path/to/pg19  two splits of PG-19's own files: published books under nano
+    python results/make.py --quick               a trial of every suite: one draw, few queries, in results/scratch/quick
     python results/make.py --english --data DIR  real data under smollm2-135m, see english.py; --quick for a first look
     python results/make.py --english --data DIR --scores piqa   again what was stored without the scores of its queries
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
@@ -37,12 +37,8 @@ from suites import (
     BY_TASK,
     OPTION_VARIED,
     PROFILES,
-    PUBLISHED,
     SUITES,
-    VARIANTS,
     WITHOUT_PAIRS,
-    training,
-    variant,
 )
 
 from ttabench.records.packing import pack, unpack
@@ -50,6 +46,8 @@ from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent
 SEEDS = "0,1,2"
+QUICK = 8
+"""Queries of a run in a quick trial."""
 
 
 def ttabench(*words: str) -> str:
@@ -64,10 +62,6 @@ def ttabench(*words: str) -> str:
 def run(suite: str, out: Path, seeds: str, limit: int | None) -> None:
     """Every run of a suite; those that are stored already come back at once."""
     few = ["--limit", str(limit)] if limit is not None else []
-    for setting in VARIANTS if suite == "variants" else ():
-        if not (HERE.parent / variant(setting)).exists():
-            print("training", setting, flush=True)
-            ttabench("train", *training(setting), "--quiet")
     os.chdir(HERE.parent)
     for words in SUITES[suite]:
         english_run.stored([*words, *few, "--seeds", seeds, "--out", str(out / suite)])
@@ -141,8 +135,8 @@ def english_folder(options: argparse.Namespace) -> Path:
 
 def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """`--english`."""
-    if options.out != HERE or options.seeds != SEEDS or options.limit is not None or options.books:
-        parser.error("--english knows no --out, --seeds, --limit and --books: give --quick for a first look")
+    if options.out != HERE or options.seeds != SEEDS or options.limit is not None:
+        parser.error("--english knows no --out, --seeds and --limit: give --quick for a first look")
     if unknown := [name for name in options.suites if name not in english.SUITES]:
         parser.error(f"--english has no suite {', '.join(unknown)}; it has {', '.join(english.SUITES)}")
     if not options.tables:
@@ -175,9 +169,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="only measure cost: ten minutes of an idle machine")
     parser.add_argument("--english", action="store_true", help="the suites of real English data, or those named")
     parser.add_argument("--data", type=Path, help="where real data lie as published")
-    parser.add_argument("--quick", action="store_true", help="with --english: one draw, few queries, few suites")
+    parser.add_argument("--quick", action="store_true", help="a trial: one draw, few queries; of real data few suites")
     parser.add_argument("--scores", action="store_true", help="with --english: run again what has no scores of queries")
-    parser.add_argument("--books", type=Path, help="PG-19's folder: score its books, all of them under every seed")
     parser.add_argument("--pack", action="store_true", help="only put folders of runs into the files of their suite")
     parser.add_argument("--unpack", action="store_true", help="only take them out again, into folders")
     options = parser.parse_args()
@@ -192,17 +185,13 @@ def main() -> None:
         return
     if unknown := [name for name in options.suites if name not in SUITES]:
         parser.error(f"{', '.join(unknown)}: suites of real data, add --english")
-    if options.books:
-        if not options.books.is_dir():
-            parser.error(f"{options.books} is no folder")
-        options.suites, options.seeds = ["books"], "0"
+    if options.quick:
+        options.out, options.seeds, options.limit = HERE / "scratch" / "quick", "0", QUICK
     trial = options.out != HERE
-    if ((options.seeds != SEEDS and not options.books) or options.limit is not None) and not trial:
+    if (options.seeds != SEEDS or options.limit is not None) and not trial:
         parser.error("other seeds or a limit make a trial: give --out as well")
-    if options.books:
-        shelve(options.books, HERE.parent / PUBLISHED)
     if not options.tables:
-        for suite in options.suites or [name for name in SUITES if name != "books"]:
+        for suite in options.suites or SUITES:
             run(suite, options.out, options.seeds, options.limit)
     made = write_suites(options.out)
     if not trial:

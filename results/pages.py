@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import english_tables
 import grids
-from suites import BY_LENGTH, BY_TASK, LENGTHS, TOKENS, TRANSFER
-
-from ttabench.report.compare import Entry, compare
-from ttabench.report.finding import runs_in
-from ttabench.report.frames import crossed
-from ttabench.report.phrases import percent
-from ttabench.report.shares import share
+from pandas import read_csv
+from suites import BY_LENGTH, BY_TASK, LENGTHS, TRANSFER
 
 HERE = Path(__file__).resolve().parent
 README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
 IN_DOCS = ("streamingqa-16", "squad_seq-16")
-METHODS = ("none", "icl", "mac", "mac hierarchy=16")
+BEFORE = HERE / "nano_before.csv"
+"""Figures of nano before its last stage, with the adapters of that time."""
+ADAPTERS = HERE.parent / "ttabench" / "assets" / "adapters" / "nano"
 
 
 def write(made: Mapping[str, str], shown: Mapping[str, str]) -> None:
@@ -30,7 +28,7 @@ def write(made: Mapping[str, str], shown: Mapping[str, str]) -> None:
     """
     details = [f"### {suite}\n\n{made[suite]}" for suite in IN_DOCS if suite in made]
     families, books = ([shown[suite] for suite in suites if suite in shown] for suites in (BY_TASK, BY_LENGTH))
-    put(DOCS, "results", "\n".join([*families, overview(), demonstrated(), *books, *details]))
+    put(DOCS, "results", "\n".join([*families, streams(), before(), demonstrated(), *books, *details]))
 
 
 def write_english() -> None:
@@ -46,39 +44,47 @@ def put(page: Path, marker: str, text: str) -> None:
     page.write_text(f"{before}<!-- {marker} -->\n{text}<!-- /{marker} -->{after}", encoding="utf-8")
 
 
-def overview() -> str:
-    """Closed book, full context and MAC by length of the stream, one line each."""
-    found = list(by_length_of_stream())
-    grid = crossed(((line, method, entry) for line, method, entry, _ in found), lambda entries: figure(entries[-1]))
-    parts = {line: part for line, method, _, part in found if method == "mac"}
-    shown = [(*map(str, line), *cells, "(window)" if parts[line] is None else percent(parts[line]))
-             for line, *cells in grid[list(METHODS)].itertuples(name=None)]  # fmt: skip
-    head = ("task", "documents", *METHODS, "mac's share of the gap none to icl")
-    legend = f"F1 in per cent ± standard error, three seeds. (window): icl holds the last {TOKENS:,} tokens."
-    return f"{grids.table(head, shown, 1)}\n{legend}\n"
-
-
-def by_length_of_stream() -> Iterator[tuple[tuple[str, int], str, Entry, float | None]]:
-    """Task and documents, method, its line of the comparison, its share of the gap (None where icl is no ceiling)."""
+def streams() -> str:
+    """Question streams by their number of documents, a table a task."""
+    parts = []
     for task, lengths in LENGTHS.items():
-        for count in lengths:
-            if runs := runs_in(HERE / f"{task}-{count}"):
-                (block,) = compare(runs).blocks
-                for entry in block.entries:
-                    tree = " hierarchy=16" if "hierarchy=16" in entry.label else ""
-                    yield (task, count), f"{entry.method}{tree}", entry, share(block, entry)
+        suites = {count: runs for count in lengths if (runs := grids.runs_of(HERE / f"{task}-{count}"))}
+        parts.append(f"**{task}: F1 by number of documents**\n\n{grids.by_documents(suites)}")
+    legend = """Per cent ± standard error, three draws; "another text's state": the same questions under the state of
+other documents. (last 70 %): the share of the stream that stands in the window."""
+    return "\n".join([*parts, legend, ""])
 
 
-def figure(entry: Entry) -> str:
-    """Its value and standard error in per cent."""
-    return f"{100 * entry.value:.1f}" + ("" if entry.stderr is None else f" ± {100 * entry.stderr:.1f}")
+def before() -> str:
+    """What nano had before its last stage, with the adapters trained on it, beside what it has."""
+    parts = []
+    for task, lines in read_csv(BEFORE, comment="#", dtype=str, keep_default_na=False).groupby("task", sort=False):
+        head = "perplexity by tokens of a book" if task == "pg19" else "F1 by number of documents"
+        then = {(line, at): figure for line, at, figure in lines[["line", "at", "figure"]].itertuples(index=False)}
+        now, columns = after(str(task)), list(dict.fromkeys(lines["at"]))
+        rows = [
+            (line, *(" → ".join(filter(None, (then.get((line, at)), now.get((line, at))))) for at in columns))
+            for line in dict.fromkeys(lines["line"])
+        ]
+        parts.append(f"**{task}: {head}, before → now**\n\n{grids.table(('method', *columns), rows, 1)}")
+    return "\n".join(parts)
+
+
+def after(task: str) -> dict[tuple[str, str], str]:
+    """Figures of today's suites by line and column, as `before` names them."""
+    if task == "pg19":
+        return grids.cells(grids.by_length(grids.records(HERE / task)))
+    suites = {count: runs for count in LENGTHS[task] if (runs := grids.runs_of(HERE / f"{task}-{count}"))}
+    return grids.cells(grids.by_documents(suites))
 
 
 def demonstrated() -> str:
     """Ten demonstrations: the rules that training has seen, new rules, and tasks it has not seen."""
     found = {suite: runs for suite in TRANSFER if (runs := grids.records(HERE / suite))}
+    trained = {name: ADAPTERS / f"{name}-superglue" / "adapter.json" for name in ("lora", "streamadapter")}
+    asked = {name: json.loads(path.read_text(encoding="utf-8"))["training"]["asks"] for name, path in trained.items()}
     legend = """Per cent right, ten demonstrations: mean over sub-tasks and three draws ± standard error over draws.
 superglue-fixed: the one rule of each sub-task that `streamadapter` and `lora` were trained on; superglue-fresh: the
 same sub-tasks under new rules; unseen: six other tasks. All demonstrations are adapted to; with `ratio=0` they stand in
-the window. `lora` learned from 76,800 answers, `streamadapter` from 292,800."""
-    return f"{grids.over_tasks(found)}\n{legend}\n"
+the window. `lora` learned from {lora:,} answers, `streamadapter` from {streamadapter:,}."""
+    return f"{grids.over_tasks(found)}\n{legend.format(**asked)}\n"

@@ -113,7 +113,7 @@ Command = Callable[..., Ran]
 MAC = ("--preset", "nano", "--set", "heads=2", "--set", "head_dim=8", "--set", "blocks=1",
        "--set", "expansion_hidden=16",
        "--set", "amortiser=scratch:16,1,2,32", "--set", "input_encoder=scratch:16,1,2,32",
-       "--set", "embeddings_from_base=false")  # fmt: skip
+       "--set", "num_virtual_tokens=8", "--set", "embeddings_from_base=false")  # fmt: skip
 """Settings of a MAC small enough for a test."""
 
 

@@ -272,7 +272,7 @@ def test_a_wrong_model_is_named_before_its_data(ttabench: Command, monkeypatch: 
         (("eval", "--tail", "icl"), "No such option: --tail. ttabench eval --help lists them."),
         (("eval", "mac"), "Got unexpected extra argument(s) (mac). `ttabench eval --help` lists what it takes."),
         (("show",), "Missing argument 'RUN'. `ttabench show --help` lists what it takes."),
-        (("list", "methods", "tail"), "Unknown method 'tail'. Known: ccm, compressive, gisting, "),
+        (("list", "methods", "tail"), "Unknown method 'tail'. Known: camels, ccm, compressive, "),
     ],
 )
 def test_commands_and_options_are_suggested_as_names_are(ttabench: Command, words: tuple[str, ...], told: str) -> None:

@@ -18,7 +18,7 @@ from ttabench.methods.recipe import Recipe
 def test_fewer_steps_than_the_recipe_has_are_said(ttabench: Command, common: list[object], tmp_path: Path) -> None:
     words = ["train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--documents", 2]
     short = ttabench(*words, "--steps", 2, "--out", tmp_path / "short")
-    assert "Note: 2 steps of the 3,000 of its recipe: too few to judge the method by." in short.err.splitlines()
+    assert "Note: 2 steps of the 1,200 of its recipe: too few to judge the method by." in short.err.splitlines()
     assert ttabench(*words, "--steps", 2, "--out", tmp_path / "short", "--quiet").err == ""
 
 

@@ -101,7 +101,7 @@ def test_reading_in_two_calls_is_reading_in_one(nano: LM) -> None:
     once = method.adapt(method.begin(1), [[piece] for piece in pieces])
     twice = method.adapt(method.adapt(method.begin(1), [pieces[:1]]), [pieces[1:]])
     assert once.meta == twice.meta
-    assert torch.allclose(once.tensors["keys"], twice.tensors["keys"], atol=1e-5)
+    assert torch.allclose(once.tensors["keys"], twice.tensors["keys"], atol=1e-4)
 
 
 def _sentencepiece(merges: Sequence[tuple[str, str]] = (("\u2581", "a"), ("\u2581", "b"))) -> PreTrainedTokenizerFast:

@@ -48,10 +48,11 @@ def test_tokens_of_entities_weigh_one_and_blanks_nothing() -> None:
     assert marked(method, "in Zürich and Port Ansel") == "ZürichPortAnsel"
 
 
-def test_tokens_of_something_else_are_refused() -> None:
+def test_tokens_of_a_larger_text_are_looked_at_as_they_are_written() -> None:
     method = SalientSpans(tiny_gpt2(), RULE)
-    with pytest.raises(UserError, match="'d7' stand: it was not tokenised by itself"):
-        method.token_weights(Observe(text="in Paris", key="d7"), [5, 6])
+    ids = method.lm.encode("so in Paris, too")
+    weights = method.token_weights(Observe(text="in Paris", key="d7"), ids)
+    assert method.lm.decode([token for token, weight in zip(ids, weights.tolist(), strict=True) if weight]) == "Paris"
 
 
 def test_without_entities_nothing_moves() -> None:

@@ -13,9 +13,6 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
-from ttabench.lm.model import LM, load
-from ttabench.lm.tokens import piece_ids
-from ttabench.readers import load as load_task
 from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE
 from ttabench.report.finding import runs_in
@@ -31,21 +28,6 @@ def suites() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def nano() -> LM:
-    return load("nano", device="cpu")
-
-
-def test_a_fifth_of_the_context_is_a_fifth(suites: ModuleType, nano: LM) -> None:
-    for name, fifth in suites.FIFTH.items():
-        task = load_task(name, options={} if name == "metaicl" else {"shots": "10"})
-        lengths = [
-            sum(len(piece_ids(nano, piece, first=not i)) for i, piece in enumerate(e.observes()))
-            for e in task.episodes(nano)
-        ]
-        assert fifth == pytest.approx(sum(lengths) / len(lengths) / 5, rel=0.06), name
 
 
 def test_every_suite_is_made_of_commands_that_can_be_typed(suites: ModuleType) -> None:

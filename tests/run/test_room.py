@@ -90,7 +90,7 @@ def test_a_book_is_refused_before_the_model_is_loaded(
     asked = ["eval", "--method", method, "--task", "pg19", "--out", tmp_path / "runs"]
     told = one_line(ttabench(*asked))
     assert one_line(ttabench(*asked, "--dry-run")) == told
-    assert "nano has 4,096 positions" in told
+    assert "nano has 8,192 positions" in told
     assert "documents" not in told
     assert not (tmp_path / "runs").exists()
     ways = told.partition("Give ")[2].rstrip(".\n").replace(" or ", ", ").split(", ")

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
 from ttabench.lm.model import LM
 from ttabench.methods.online import SALIENT_SPANS
@@ -37,12 +36,12 @@ class SalientSpans(Online[SalientSettings]):
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:
         """1 at tokens with a character of a named entity, else 0.
 
-        Raises:
-            UserError: the document was tokenised as part of something else (turns of a chat, a book).
+        A document that was tokenised as a part of something else (turns of a chat, a book) is looked at as its tokens
+        are written, without special ones.
         """
-        found, starts = self.lm.encode_with_starts(piece.text)
+        text = piece.text
+        found, starts = self.lm.encode_with_starts(text)
         if found[: len(ids)] != list(ids):
-            what = f"{self.name} does not know where the tokens of document {piece.key or piece.text[:40]!r} stand"
-            raise UserError(f"{what}: it was not tokenised by itself.", "Use --method uniform for this task.")
-        marked = inside(piece.text, starts, self._find(piece.text))
+            text, starts = self.lm.decode(ids), [len(self.lm.decode(ids[:place])) for place in range(len(ids))]
+        marked = inside(text, starts, self._find(text))
         return torch.tensor(marked[: len(ids)], dtype=torch.float32, device=self.lm.device)

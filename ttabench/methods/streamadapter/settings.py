@@ -119,9 +119,9 @@ _NANO = Recipe(schedule="cosine", clip=1.0, beta2=0.98)
 _PAPER = Recipe(schedule="cosine", beta2=0.95, decay=0.01)
 RECIPES: Mapping[str, Recipe] = {
     "nano": replace(
-        _NANO, documents=(5, 10, 20, 30), rounds=600, questions=8, batch_documents=160, steps=2400, lr=2.5e-4, warmup=50
+        _NANO, documents=(5, 10, 20, 30), rounds=600, questions=8, batch_documents=160, steps=1600, lr=2.5e-4, warmup=50
     ),
-    "nano-book": replace(_NANO, documents=(1,), batch_documents=1, steps=600, lr=4e-5, warmup=20),
+    "nano-book": replace(_NANO, documents=(1,), batch_documents=1, steps=300, lr=4e-5, warmup=20),
     "smollm2-135m-book": replace(
         _NANO, documents=(1,), batch_documents=2, steps=4000, lr=5e-4, warmup=20, schedule="constant"
     ),
