@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +15,6 @@ README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
 IN_DOCS = ("streamingqa-16", "squad_seq-16")
 BEFORE = HERE / "nano_before.csv"
 """Figures of nano before its last stage, with the adapters of that time."""
-ADAPTERS = HERE.parent / "ttabench" / "assets" / "adapters" / "nano"
 
 
 def write(made: Mapping[str, str], shown: Mapping[str, str]) -> None:
@@ -81,8 +79,12 @@ def after(task: str) -> dict[tuple[str, str], str]:
 def demonstrated() -> str:
     """Ten demonstrations: the rules that training has seen, new rules, and tasks it has not seen."""
     found = {suite: runs for suite in TRANSFER if (runs := grids.records(HERE / suite))}
-    trained = {name: ADAPTERS / f"{name}-superglue" / "adapter.json" for name in ("lora", "streamadapter")}
-    asked = {name: json.loads(path.read_text(encoding="utf-8"))["training"]["asks"] for name, path in trained.items()}
+    asked = {
+        str(run.config["method"]): run.method["training"]["asks"]
+        for runs in found.values()
+        for run in runs
+        if run.config["method"] in ("lora", "streamadapter")
+    }
     legend = """Per cent right, ten demonstrations: mean over sub-tasks and three draws ± standard error over draws.
 superglue-fixed: the one rule of each sub-task that `streamadapter` and `lora` were trained on; superglue-fresh: the
 same sub-tasks under new rules; unseen: six other tasks. All demonstrations are adapted to; with `ratio=0` they stand in
