@@ -10,19 +10,15 @@ that write low-rank deltas of linear maps.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.bounds import at_least
 from ttabench.cost.formula import Formula
 from ttabench.cost.load import SINGLE, Cost, Workload, closed_book
-from ttabench.cost.shape import Shape, shape_from
+from ttabench.cost.shape import Shape
 
 SVD = 21
 """Operations of a full singular value decomposition of an n x n matrix, in n^3 (Golub and Van Loan, Matrix
 Computations, 4th edition, section 8.6: 4 m^2 n + 8 m n^2 + 9 n^3)."""
-WEIGHT_HEAD = 128
-"""Inner width of the head of CaMeLS's weight model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +30,6 @@ class SftSettings:
 
     def __post_init__(self) -> None:
         at_least(0, document_epochs=self.document_epochs)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CamelsSettings:
-    """Settings of CaMeLS."""
-
-    weights: Literal["camels", "uniform", "salient", "tfidf"] = "camels"
-    """Who weighs the tokens of a document."""
-    document_tokens: int = 1024
-    """A document keeps its first so many tokens."""
-
-    def __post_init__(self) -> None:
-        at_least(1, document_tokens=self.document_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,29 +66,6 @@ def sft(settings: SftSettings, shape: Shape, work: Workload) -> Cost:
         state_bytes=floats * SINGLE,
         adapt_slots=longest,
         adapt_flops=epochs * flops,
-        positions=max(longest, bare.positions),
-    )
-
-
-def camels(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost:
-    """CaMeLS (arXiv 2305.15076, section 3): one step of all weights a document; its token weights by a DistilGPT2."""
-    known = ARCHITECTURES["distilgpt2"]
-    judge = shape_from(known.config, known.model_type)
-    head = judge.hidden * WEIGHT_HEAD + 2 * WEIGHT_HEAD + 1
-    learned = settings.weights == "camels"
-    documents = [min(piece, settings.document_tokens) for piece in work.pieces]
-    flops = sum(3 * (shape.forward(tokens) + shape.head(tokens)) for tokens in documents)
-    if learned:
-        flops += sum(judge.forward(tokens) + 2 * head * tokens for tokens in documents)
-    floats = 3 * shape.parameters if documents else 0  # a dense delta and two moments of Adam
-    bare, longest = closed_book(shape, work), max(documents, default=0)
-    return replace(
-        bare,
-        added_parameters=judge.parameters + head if learned else 0,
-        state_floats=floats,
-        state_bytes=floats * SINGLE,
-        adapt_slots=longest,
-        adapt_flops=flops,
         positions=max(longest, bare.positions),
     )
 
@@ -150,5 +110,4 @@ FORMULAS = (
         paper="2411.05877",
     ),
     Formula(name="sft", Settings=SftSettings, cost=sft, paper="2411.05877"),
-    Formula(name="camels", Settings=CamelsSettings, cost=camels, paper="2305.15076"),
 )
