@@ -152,7 +152,7 @@ def test_a_checkpoint_says_what_it_was_trained_on(trained: Path) -> None:
         "task": "streamingqa", "source": "mini", "split": "train", "documents": [2], "questions": 2,
         "rounds": 1, "batch_documents": 64, "options": [], "digest": config["data"]["digest"],
         "asked": {"prompt": "bare", "examples": 0, "turns": False}, "protocol": config["data"]["protocol"],
-        "card": content_digest(load_card("streamingqa")),
+        "card": content_digest(load_card("streamingqa")), "model": config["data"]["model"],
     }  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def test_train_then_eval(ttabench: Command, common: list[object], trained: Path)
     assert record["method"]["training"]
     assert record["config"]["inputs"]["checkpoint"]
     again = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", "--out", trained)
-    assert "was trained otherwise (recipe): steps 2, not 3000" in one_line(again)
+    assert "was trained otherwise (recipe): steps 2, not 1200" in one_line(again)
     same = ("--steps", 2, "--documents", 2, "--out", trained, "--json")
     for more in ((), ("--resume",)):
         done = ttabench("train", "--method", "mac", *MAC, "--model", common[5], "--source", "mini", *same, *more)
