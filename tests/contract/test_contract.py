@@ -44,6 +44,10 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "compressive largest": ("compressive", {"pool": "max"}),
     "templora epoch": ("templora", {"by": "epoch", "prefix": 0}),
     "streamadapter whole": ("streamadapter", {"window": None}),
+    "generative_adapter frobenius": ("generative_adapter", {"norm": "frobenius", "merge": True}),
+    "generative_adapter run": ("generative_adapter", {"buffer": True, "strategy": "parallel"}),
+    "generative_adapter once": ("generative_adapter", {"finalize": True, "svd": "lowrank"}),
+    "generative_adapter of texts": ("generative_adapter", {"objective": "both", "norm": "spectral"}),
     "uniform lora": ("uniform", {"restrict": "lora"}),
     "camels lora": ("camels", {"restrict": "lora", "first_order": True}),
     "salient_spans lora": ("salient_spans", {"restrict": "lora"}),
@@ -51,6 +55,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "rag+mac": ("rag+mac", {}),
     "rag+templora": ("rag+templora", {}),
     "window+streamadapter": ("window+streamadapter", {}),
+    "window+generative_adapter": ("window+generative_adapter", {}),
     "h2o+rag": ("h2o+rag", {}),
 }
 """Settings that read in another way than those a method is checked with, and methods together."""

@@ -7,6 +7,7 @@ those pairs too. Sums, norms, activations and rotations count nowhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -30,6 +31,8 @@ from ttabench.lm.tokens import piece_ids, prompt_ids
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.ccm.settings import CcmSettings, CompressiveSettings, GistingSettings
 from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
+from ttabench.methods.generative_adapter.cost import singular_values_flops, svd_flops
+from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.mac.settings import PRESETS
@@ -50,6 +53,7 @@ BASES: dict[str, Callable[[], LM]] = {
 TEMPLORA = TempLoraSettings(rank=4, prefix=8)
 STREAMADAPTER = StreamAdapterSettings(queries=3, down=5, chunk=8)
 BOOKS = replace(STREAMADAPTER, window=30, stride=16)
+GENERATOR = GenerativeAdapterSettings(inner=12, rank=5, chunk=16)
 CASES: dict[str, tuple[str, Any]] = {
     "none": ("none", None),
     "icl": ("icl", InContextSettings()),
@@ -118,6 +122,20 @@ CASES: dict[str, tuple[str, Any]] = {
     "streamadapter book merged": ("streamadapter", replace(BOOKS, merge=True, keep_cache=True)),
     "streamadapter book all gone": ("streamadapter", replace(STREAMADAPTER, chunk=31, stride=31, window=32)),
     "streamadapter book not full": ("streamadapter", replace(BOOKS, window=400)),
+    "generative_adapter": ("generative_adapter", GENERATOR),
+    "generative_adapter merged": ("generative_adapter", replace(GENERATOR, merge=True)),
+    "generative_adapter randomised": ("generative_adapter", replace(GENERATOR, svd="lowrank")),
+    "generative_adapter of two widths": (
+        "generative_adapter",
+        replace(GENERATOR, inner_keys=9, svd="lowrank", niter=2),
+    ),
+    "generative_adapter frobenius": ("generative_adapter", replace(GENERATOR, norm="frobenius", inner_keys=9)),
+    "generative_adapter spectral": ("generative_adapter", replace(GENERATOR, norm="spectral", merge=True)),
+    "generative_adapter by the base": ("generative_adapter", replace(GENERATOR, strategy="parallel")),
+    "generative_adapter in one": ("generative_adapter", replace(GENERATOR, strategy="concat", buffer=True)),
+    "generative_adapter buffered": ("generative_adapter", replace(GENERATOR, buffer=True)),
+    "generative_adapter finalized": ("generative_adapter", replace(GENERATOR, finalize=True)),
+    "generative_adapter of many": ("generative_adapter", replace(GENERATOR, targets=("q_proj", "v_proj", "down_proj"))),
 }
 
 
@@ -137,6 +155,15 @@ ALONE = ("uniform", "salient_spans", "camels")
 """Methods that read each document by itself, without a joiner."""
 QUICK = 4
 """Tokens of an answer."""
+
+
+def decomposed(matrix: torch.Size, _full: bool = False, compute_uv: bool = True, **_: Any) -> int:
+    """Operations of singular value decompositions, which torch does not count by itself."""
+    *rows, height, width = matrix
+    return math.prod(rows) * (svd_flops if compute_uv else singular_values_flops)(height, width)
+
+
+COUNTED_TOO = {torch.ops.aten._linalg_svd: decomposed}
 
 
 @dataclass(frozen=True)
@@ -190,12 +217,12 @@ def measured(base: str, case: str, pieces: int = len(TEXTS)) -> Measured:
         return Measured(lm, method, state, 0, 0)
     with sdpa_kernel(SDPBackend.MATH), torch.no_grad(), pytest.MonkeyPatch.context() as patched:
         patched.setattr(lm, "eos_ids", frozenset())  # no token ends an answer, so that all of it is written
-        with FlopCounterMode(display=False) as adapting:
+        with FlopCounterMode(display=False, custom_mapping=COUNTED_TOO) as adapting:
             state = method.begin(1)
             if pieces:
                 state = method.adapt(state, [[piece] for piece in observes(*TEXTS[:pieces])])
             shared = None if method.looks_at_question else encoded(lm, method.patch(state, QUESTION))
-        with FlopCounterMode(display=False) as asking:
+        with FlopCounterMode(display=False, custom_mapping=COUNTED_TOO) as asking:
             patch = method.patch(state, QUESTION) if shared is None else shared
             answer(lm, patch, [replace(QUESTION[0], want=Generate(max_new_tokens=QUICK))])
     return Measured(lm, method, state, adapting.get_total_flops(), asking.get_total_flops())
@@ -216,6 +243,8 @@ def test_operations_are_those_of_torch(base: str, case: str) -> None:
     # MAC's T5s read an end token where the base model reads a joiner; a sum over one query is no matrix product;
     # documents that are found are longer or shorter than the mean
     near = {"mac": 0.05, "h2o": 1e-3, "rag": 0.05}.get(case.split()[0], 1e-4)
+    if "spectral" in case:
+        near = 0.01  # where torch is watched it makes singular vectors even if values alone are wanted
     assert paper.adapt_flops == pytest.approx(found.adapt_flops, rel=near)
     assert paper.ask_flops == pytest.approx(found.ask_flops, rel=near)
 
@@ -266,7 +295,7 @@ def test_every_method_has_a_cost_that_is_measured(name: str) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"targets": ("c_attn",)}, {"targets": ("q_proj", "head")}], ids=str)
-@pytest.mark.parametrize("name", ["lora", "templora", "streamadapter"])
+@pytest.mark.parametrize("name", ["lora", "templora", "streamadapter", "generative_adapter"])
 def test_a_linear_map_that_is_not_there_has_no_cost(name: str, settings: dict[str, Any]) -> None:
     """The method and its formula say so in the same words, but for the name of the base."""
     lm, work = built("llama"), Workload(pieces=(8,), prompt_tokens=1, new_tokens=1)

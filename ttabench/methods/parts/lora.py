@@ -38,6 +38,13 @@ def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
     return [name for name in named if not targets or name.rpartition(".")[2] in targets]
 
 
+def by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
+    """These linear maps, given in model order, of each decoder layer: as many in every one."""
+    each = len(names) // lm.layers
+    assert each * lm.layers == len(names), f"{lm.name}: layers differ in their linear maps"
+    return [list(names[begin : begin + each]) for begin in range(0, len(names), each)]
+
+
 def started(lm: LM, shape: LoraShape, names: Sequence[str] | None = None) -> dict[str, tuple[Tensor, Tensor]]:
     """Fresh factors by linear map: A [R, I] drawn from the seed, B [O, R] zero; float32. `names`: of the maps, in place
     of those that the shape names."""

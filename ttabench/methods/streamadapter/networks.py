@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
-from ttabench.methods.parts.lora import target_names
+from ttabench.methods.parts.lora import by_layer, target_names
 from ttabench.methods.streamadapter.chunk_state import ChunkMapper, absorbed
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 
@@ -44,7 +44,7 @@ class StreamAdapterNetworks(nn.Module):
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__()
         self.lm, self.settings = lm, settings
-        self.names = _by_layer(lm, settings.targets)
+        self.names = by_layer(lm, target_names(lm, settings.targets))
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             layers = [
@@ -157,14 +157,6 @@ def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:
     rows, heads, _, size = source_BHSD.shape
     index_BHSD = slots_BS.clamp(min=0)[:, None, :, None].expand(rows, heads, -1, size)
     return source_BHSD.gather(2, index_BHSD).masked_fill((slots_BS < 0)[:, None, :, None], 0.0)
-
-
-def _by_layer(lm: LM, targets: Sequence[str]) -> list[list[str]]:
-    """Adapted linear maps of each decoder layer, in model order."""
-    named = target_names(lm, targets)
-    each = len(named) // lm.layers
-    assert each * lm.layers == len(named), f"{lm.name}: layers differ in their linear maps"
-    return [named[begin : begin + each] for begin in range(0, len(named), each)]
 
 
 def _gate_biases(settings: StreamAdapterSettings, layer: int, maps: int) -> list[float]:

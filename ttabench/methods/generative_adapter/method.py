@@ -1,0 +1,193 @@
+"""Generative Adapter: the hidden states of a context, summed as outer products, become low-rank weight deltas.
+
+    adapt   S_t = S_{t-1} + A2 n(H_t)' n(H_t) B1 for every chunk, read by the weights adapted to those before it
+    patch   delta W = s A1 norm(S) B2                                        one forward pass, no gradient step
+
+Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters with A Single Forward Pass", arXiv
+2411.05877, equations 3 and 6 to 9. H_t is what enters the layer of the map: the residual stream in front of its first
+norm, in a chunk that stands by itself (positions from 0 on, nothing of other chunks visible). The token that begins a
+text stands in the first chunk, and counts.
+
+Shape letters: N adapted maps · B rows · R values · K keys · T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Delta, Dense, LowRank, Patch, State
+from ttabench.lm.patching import check_fits, deltas_applied
+from ttabench.lm.tokens import new_ids, pad
+from ttabench.lm.window import Window
+from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, start
+from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
+from ttabench.methods.generative_adapter.parallel import row_logprobs
+from ttabench.methods.generative_adapter.rows import Rows, adapted_to, answers, apart, read_by_base, texts
+from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+from ttabench.methods.trainable import Trainable
+
+ALL_ROWS = slice(None)
+
+
+class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
+    """Generative Adapter. State: `sum` [N, B, R, K]; the factors of the deltas (`norm=svd`), see `networks.kept`."""
+
+    spec = GENERATIVE_ADAPTER
+
+    def __init__(self, lm: LM, settings: GenerativeAdapterSettings) -> None:
+        super().__init__(lm, settings)
+        self.networks = GenerativeAdapterNetworks(lm, settings)
+        self.reads = "once" if settings.finalize else "run" if settings.buffer else "pieces"
+
+    @property
+    def parts_of_loss(self) -> tuple[str, ...]:
+        """What training learns of texts; nothing where it learns answers."""
+        objective = self.settings.objective
+        return {"answer": (), "both": ("completion", "reconstruction")}.get(objective, (objective,))
+
+    def modules(self) -> nn.ModuleDict:
+        """generators, one a map."""
+        return nn.ModuleDict(dict(self.networks.named_children()))
+
+    @torch.no_grad()
+    def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
+        """Read chunk by chunk: each is read, added to the sums, and adapted to before the next.
+
+        Raises:
+            UserError: a chunk does not fit the model's positions, a sum is not finite, or the deltas were finalized.
+        """
+        if state.tensors and "sum" not in state.tensors:
+            what = "This state keeps the deltas alone (finalize=true), and nothing more can be read."
+            raise UserError(what, "Read everything at once, or give finalize=false.")
+        rows = new_ids(self.lm, state, pieces)
+        read = list(state.meta["tokens_read"])
+        chunks = [self._chunks(texts, bool(before)) for texts, before in zip(rows, read, strict=True)]
+        tensors = self._read_chunks(dict(state.tensors), chunks)
+        if self.settings.finalize:
+            tensors.pop("sum", None)
+        counts = [before + sum(map(len, texts)) for before, texts in zip(read, rows, strict=True)]
+        return State(state.rows, tensors, {"tokens_read": counts})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """Deltas of every adapted linear map."""
+        with torch.no_grad():
+            hooked = self.networks.deltas(state.tensors)
+            deltas: Mapping[str, Delta] = hooked
+            if self.settings.merge and state.rows == 1:
+                deltas = {f"{name}.weight": self._merged(name, delta) for name, delta in hooked.items()}
+        return Patch(deltas=deltas)
+
+    def prepare_training(self, first: Sequence[Episode] = ()) -> None:
+        """With `init=aligned`, begin where `start` says, on what the first episodes read."""
+        if self.settings.init == "aligned":
+            start.align(self.networks, [row.ids for row in self.rows(first).chunks])
+
+    def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
+        """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel` and `rows`.
+
+        With several parts each has its share of the mean over all tokens (`loss_weighting=tokens`), or is a mean.
+        """
+        rows = self.rows(episodes)
+        if not any(row.part and row.after for row in rows.all):
+            what = "No training episode has anything to predict behind a chunk, so nothing is learned."
+            raise UserError(
+                what, f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
+            )
+        values = row_logprobs(self.networks, rows)
+        sums = {part: -torch.cat(own).sum() for part, own in _by_part(rows, values).items()}
+        counts = {part: sum(map(len, own)) for part, own in _by_part(rows, values).items()}
+        together = self.settings.loss_weighting == "tokens"
+        return {part: each / (sum(counts.values()) if together else counts[part]) for part, each in sums.items()}
+
+    @torch.no_grad()
+    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+        """NLL of a token under the deltas of what was read, of another episode's and of nothing, by part of the loss;
+        "loss" is the mean of the first."""
+        rows = apart(self.rows(episodes))
+        told: dict[str, float] = {}
+        for state, shift in (("own", 0), ("other", 1), ("none", None)):
+            values = _by_part(rows, row_logprobs(self.networks, adapted_to(rows, shift)))
+            told |= {f"{part}_{state}": -float(torch.cat(own).mean()) for part, own in values.items()}
+        own = [value for name, value in told.items() if name.endswith("_own")]
+        return {"loss": sum(own) / len(own), **told}
+
+    def rows(self, episodes: Sequence[Episode]) -> Rows:
+        """The rows of one forward of these episodes."""
+        found, parts = Rows([], []), self.parts_of_loss
+        for owner, episode in enumerate(episodes):
+            found += texts(self.lm, episode, owner, self._chunks, parts) if parts else answers(
+                self.lm, episode, owner, self._chunks
+            )  # fmt: skip
+        return found if self.settings.strategy == "sequential" else read_by_base(found)
+
+    def _targets(self, episodes: Sequence[Episode]) -> int:
+        return sum(row.targets for row in self.rows(episodes).all) if self.parts_of_loss else super()._targets(episodes)
+
+    def _chunks(self, texts: Sequence[list[int]], begun: bool) -> list[list[int]]:
+        """The chunks of one row: of each text by itself, what begins the first in front."""
+        if self.settings.buffer:
+            texts = [[token for text in texts for token in text]]
+        found = []
+        for text in texts:
+            if not text:
+                continue
+            ids, end = text if begun else [*self.lm.start_ids, *text], 0
+            for size in self.settings.cut(len(ids)):
+                found.append(ids[end : end + size])
+                end += size
+            begun = True
+        return found
+
+    def _read_chunks(self, tensors: dict[str, Tensor], chunks: Sequence[list[list[int]]]) -> dict[str, Tensor]:
+        """The state after these chunks of every row; rows that have fewer wait."""
+        longest = max(map(len, chunks), default=0)
+        in_turn = self.settings.strategy == "sequential"
+        for number in range(longest):
+            rows = [row for row, own in enumerate(chunks) if number < len(own)]
+            which = ALL_ROWS if len(rows) == len(chunks) else torch.tensor(rows, device=self.lm.device)
+            known = {name: each[:, which] for name, each in tensors.items()} if in_turn else {}
+            sum_NBRK = self._summed(known, [chunks[row][number] for row in rows])
+            before_NBRK = tensors["sum"] if "sum" in tensors else sum_NBRK.new_zeros(
+                len(sum_NBRK), len(chunks), *sum_NBRK.shape[2:]
+            )  # fmt: skip
+            after_NBRK = before_NBRK.clone()
+            after_NBRK[:, which] += sum_NBRK
+            self.networks.checked(after_NBRK)
+            tensors = {"sum": after_NBRK}
+            if in_turn or number + 1 == longest:
+                tensors = self.networks.kept(after_NBRK)
+        return tensors
+
+    def _summed(self, known: Mapping[str, Tensor], chunks: Sequence[list[int]]) -> Tensor:
+        """The outer products [N, B, R, K] of these chunks, read by the weights adapted to what is known."""
+        ids_BT, real_BT = (each.to(self.lm.device) for each in pad(chunks, self.lm.pad_id, "right"))
+        check_fits(self.lm, None, real_BT.sum(1), "Cut it: --set chunk=512, or fewer tokens.")
+        padded = not bool(real_BT.all())
+        window = Window(self.lm, None, len(chunks), retain=False)
+        with (
+            deltas_applied(self.lm, self.networks.deltas(known), len(chunks)),
+            self.networks.reading(len(chunks), real_BT if padded else None) as sums,
+        ):
+            # padding stands behind the text, where causal attention never looks
+            window.feed(ids_BT, filled_BT=real_BT if padded else None)
+        return torch.stack(sums)
+
+    def _merged(self, name: str, delta: LowRank) -> Dense:
+        """The delta as a matrix, in the layout of the map's own weight."""
+        change_BOI = delta.b_BOR @ delta.a_BRI
+        return Dense(change_BOI if isinstance(self.lm.model.get_submodule(name), nn.Linear) else change_BOI.mT)
+
+
+def _by_part(rows: Rows, values: Sequence[Tensor]) -> dict[str, list[Tensor]]:
+    """Values of rows by the part of the loss that they belong to."""
+    found: dict[str, list[Tensor]] = {}
+    for row, own in zip(rows.all, values, strict=True):
+        if row.part:
+            found.setdefault(row.part, []).append(own)
+    return found

@@ -1,0 +1,59 @@
+"""Weights in the names of the released code, chentong0/generative-adapter, as a generative_adapter's own.
+
+    base_model.model.model.layers.3.base_layer.self_attn.o_proj.fastlora_A3.weight      A2 of the map in layer 3
+
+    take(method.networks, safetensors.torch.load_file("model.safetensors"))
+    checkpoints.save(method, Path("mistral-generator"))             what `--checkpoint` takes
+
+The code's sum is the transpose of the paper's; its matrices lie as ours do. Weights of the base model beside them are
+not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.lm.tensors import unfit
+from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
+
+PARTS = {
+    "fastlora_hidden_state_norm": "norm",
+    "fastlora_A3": "values",
+    "fastlora_A2": "keys",
+    "fastlora_A1": "queries",
+    "fastlora_B": "outputs",
+}
+"""Our names of what the released code calls so."""
+KEY = re.compile(r"(?:base_model\.model\.)?(?P<map>.+)\.(?P<part>fastlora_\w+)(?:\.default)?\.weight")
+
+
+@torch.no_grad()
+def take(networks: GenerativeAdapterNetworks, tensors: Mapping[str, Tensor]) -> None:
+    """Fill all generators.
+
+    Args:
+        networks: of the same sizes and targets.
+        tensors: by the names of the released code.
+
+    Raises:
+        UserError: a generator is missing, of another size, or of a map that these networks do not adapt.
+    """
+    order = [name for own in networks.names for name in own]
+    found: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        matched = KEY.fullmatch(key)
+        if matched is None or matched["part"] not in PARTS:
+            continue
+        name = matched["map"].replace(".base_layer.", ".")
+        place = str(order.index(name)) if name in order else name
+        found[f"generators.{place}.{PARTS[matched['part']]}"] = tensor
+    own = dict(networks.named_parameters())
+    if odd := unfit(found, own):
+        raise UserError(f"These weights do not fit: {odd}.", "Give inner, rank and targets as they were trained.")
+    for name, parameter in own.items():
+        parameter.copy_(found[name])

@@ -1,0 +1,97 @@
+"""Settings of `generative_adapter`, those of the paper, and how each is trained.
+
+Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters with A Single Forward Pass", arXiv
+2411.05877, section 4.1; code: chentong0/generative-adapter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ttabench.core.bounds import at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerativeAdapterSettings:
+    """Settings of `generative_adapter`; the defaults are the paper's for Mistral-7B-Instruct."""
+
+    inner: int = 1024
+    """d_r: width of the outer products that are summed."""
+    inner_keys: int | None = None
+    """Their width on the side of keys and queries (B1, B2); None: `inner`, as in the paper."""
+    rank: int = 128
+    """r: singular vectors that are kept, the rank of each delta (`norm=svd`)."""
+    chunk: int = 1024
+    """Most tokens of a chunk. A text is cut into as few chunks as that allows, of one length."""
+    scale: float = 1 / 16
+    """s: factor of every delta."""
+    norm: Literal["svd", "frobenius", "spectral"] = "svd"
+    """How the sum is normalised: the first `rank` singular values set to 1; or divided by its Frobenius norm, or by its
+    largest singular value, which leaves deltas of rank `inner`."""
+    svd: Literal["exact", "lowrank"] = "exact"
+    """The decomposition itself, or the randomised one of the released code. Training takes the latter."""
+    niter: int = 1
+    """Power iterations of the randomised one."""
+    rank_tol: float = 1e-5
+    """Directions whose singular value is no more than this share of the largest are noise and dropped; 0 keeps all, as
+    the released code does."""
+    strategy: Literal["sequential", "parallel", "concat"] = "sequential"
+    """What reads a chunk: the model adapted to the chunks before it; or the base model; or the base model, each text
+    as one chunk."""
+    buffer: bool = False
+    """Whether what arrives between two questions is one text; false: each piece is cut into chunks by itself."""
+    targets: tuple[str, ...] = ()
+    """Last parts of the names of the adapted linear maps; none means the output projection of attention."""
+    merge: bool = False
+    """Add the deltas to the weights, so that a query costs what it costs the base model."""
+    finalize: bool = False
+    """Keep the deltas alone, after which nothing more is read; everything must be read at once."""
+    objective: Literal["answer", "both", "reconstruction", "completion"] = "answer"
+    """What training learns: answers to the questions of the task; or, of what an episode reads alone, each chunk from
+    the chunks before it (completion), a stretch of what was read from all of it (reconstruction), or both."""
+    loss_weighting: Literal["tokens", "sum"] = "tokens"
+    """With `objective=both`: the mean over all tokens, as the released code has it, or the sum of both means, as the
+    paper writes it."""
+    init: Literal["released", "aligned"] = "released"
+    """How training begins: from random weights and A1 = 0, or with keys and queries, and values and outputs, in one
+    space each, see `start`. The paper has the former."""
+    init_share: float = 0.1
+    """How large deltas are when an aligned training begins, as a share of what their maps give."""
+    seed: int = 0
+    """Of initial weights and of the randomised decomposition."""
+
+    def __post_init__(self) -> None:
+        at_least(1, inner=self.inner, inner_keys=self.inner_keys, rank=self.rank, chunk=self.chunk)
+        at_least(0, rank_tol=self.rank_tol, niter=self.niter, init_share=self.init_share)
+        if self.norm == "svd" and self.rank > min(self.inner, self.keys):
+            told = f"{min(self.inner, self.keys)}, got {self.rank}"
+            raise ValueError(f"rank must be no larger than the width of the outer products (inner), {told}")
+        if self.finalize and self.norm != "svd":
+            raise ValueError(f"finalize keeps deltas of a small rank: give norm=svd, got {self.norm}")
+
+    @property
+    def keys(self) -> int:
+        """Width on the side of keys."""
+        return self.inner if self.inner_keys is None else self.inner_keys
+
+    @property
+    def delta_rank(self) -> int:
+        """Rank of each delta."""
+        return self.rank if self.norm == "svd" else self.inner
+
+    def cut(self, tokens: int) -> list[int]:
+        """Lengths of the chunks of a text of so many tokens: all the same, but that the last may be shorter."""
+        if not tokens:
+            return []
+        size = tokens if self.strategy == "concat" else -(-tokens // -(-tokens // self.chunk))
+        return [min(size, tokens - begin) for begin in range(0, tokens, size)]
+
+
+PRESETS: Mapping[str, GenerativeAdapterSettings] = {
+    # Widths in the paper's proportion to the model's: 64 of 128 channels.
+    "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, init="aligned"),
+    "mistral-7b-instruct": GenerativeAdapterSettings(),
+    "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
+}
