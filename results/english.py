@@ -11,7 +11,7 @@ part (24 articles of SQuAD's `dev`, five paragraphs each, 558 questions), so dra
 share about half of them; pg19/ has four of PG-19's books as `test`, four as `validation` and 29 as `train`; the others
 are slices of the published files (the records say how many rows); demonstrations of hellaswag and piqa come from slices
 of their validation files, too; msc/session_N/test.txt has the dialogues of all splits, 17 single sessions that no other
-session belongs to, rebuilt from what ParlAI's tests print: most stop before their end (suite `msc` is not run yet).
+session belongs to, rebuilt from what ParlAI's tests print: most stop before their end.
 
 Choices are made on other texts than tables ask: prompts on articles 0 to 12; presses and TempLoRA's rate on articles 10
 and 11, which the LoRA under `smollm2-135m-qa` has not seen either; TempLoRA's rates for demonstrations on validation
