@@ -25,7 +25,7 @@ BY_RULE = [
     ["window", "--set", "mode=postprefill", "--set", "recent=0.2"],
 ]
 """A fifth of the keys and values of what was read, by each rule."""
-ADAPTING = ("streamadapter", "templora", "mac")
+ADAPTING = ("streamadapter", "templora", "mac", "uniform", "rag")
 """Methods whose state is made from what they read: is what they gain memory of it, or practice with such texts?"""
 
 
@@ -100,7 +100,7 @@ def scaling(task: str) -> list[list[str]]:
 BOOKS = [["none"], ["window", "--preset", "book"], ["templora", "--preset", "nano"], ["streamadapter"]]
 """What stands in for the pages that left the window; TempLoRA at the learning rate chosen for nano on validation."""
 
-WHOLE = [["none"], ["icl"], *BY_RULE, TEMPLORA]
+WHOLE = [["none"], ["icl"], ["rag"], *BY_RULE, TEMPLORA, ["uniform"], ["salient_spans"]]
 """What reads texts of every kind, and needs no training."""
 FAMILIES = {
     "streamingqa": ["documents=16", "questions=4"], "squad_seq": ["documents=16", "questions=4"],

@@ -114,7 +114,7 @@ def _shown(task: str, row: dict[str, object], label: object) -> corpus.Segments:
 
 def lamp(lm: LM, entries: int, users: int, worlds: Worlds) -> float:
     """Accuracy, in per cent, of a new article's category among the 15, after entries of the same user's profile."""
-    questions, golds = profiles.lamp(worlds.split, worlds.first, users)
+    questions, golds = profiles.lamp(worlds.split, worlds.first, users, topics=4)
     gold = {each["id"]: each["output"] for each in _rows(golds["golds"])}
     options = [lm.encode(f" {name}") for name in profiles.NEWS]
     right: list[bool] = []

@@ -2,7 +2,8 @@
 
     question: "Which category ...? ... article: a heron was seen near the road", profile: 16 articles with categories
 
-Which of the 15 categories a topic (birds, tools ...) has, only the profile tells: another user has others.
+Which of the 15 categories a topic (birds, tools ...) has, only the profile tells: another user has others. A user reads of
+two topics, so that the first entry answers every second query; with four, one entry told a reader too little.
 """
 
 from __future__ import annotations
@@ -31,22 +32,26 @@ NEWS = (
 INSTRUCTION = "Which category does this article relate to? Just answer with the category name."
 
 
-def lamp(split: str, seed: int, users: int = 32, entries: int = 16) -> tuple[list[Row], Row]:
-    """(questions, outputs) of the first release's LaMP_2: news categories, profile {title, text, category, id}."""
+def lamp(split: str, seed: int, users: int = 32, entries: int = 16, topics: int = 2) -> tuple[list[Row], Row]:
+    """(questions, outputs) of the first release's LaMP_2: news categories, profile {title, text, category, id}.
+
+    Args:
+        topics: of a user; each stands in at least one entry.
+    """
     questions: list[Row] = []
     golds: list[Row] = []
     for number in range(users):
         source = rng("lamp", split, seed, number)
-        topics = list(source.choice(groups(split, 4)))
-        categories = dict(zip(topics, source.sample(NEWS[:14], len(topics)), strict=True))
+        read = list(source.choice(groups(split, topics)))
+        categories = dict(zip(read, source.sample(NEWS[:14], topics), strict=True))
         profile = []
         for i in range(entries):
-            topic = topics[i % len(topics)] if i < len(topics) else source.choice(topics)
+            topic = read[i] if i < topics else source.choice(read)
             profile.append(
                 {"id": f"{number}-{i}", "title": topic, "text": scene(source, topic), "category": categories[topic]}
             )
         source.shuffle(profile)
-        topic = source.choice(topics)
+        topic = source.choice(read)
         key = f"mini-{split}-{seed}-{number}"
         given = {"input": f"{INSTRUCTION} article: {scene(source, topic)}", "options": list(NEWS)}
         questions.append({"id": key, **given, "profile": profile})
