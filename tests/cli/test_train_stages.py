@@ -116,10 +116,14 @@ def test_a_wrong_setting_of_a_stage_is_refused_before_anything_is_trained(
 
 
 def test_first_stages_that_ship_are_settings_of_their_method() -> None:
-    staged = [recipe.first for spec in methods().values() for recipe in spec.recipes.values() if recipe.first]
-    assert {stage.method for stage in staged} == {"lora"}
-    for stage in staged:
+    recipes = [(spec.name, recipe) for spec in methods().values() for recipe in spec.recipes.values()]
+    staged = [(name, recipe.first) for name, recipe in recipes if recipe.first]
+    assert {stage.method for name, stage in staged if stage.method != name} == {"lora"}
+    for name, stage in staged:
         given = settings_of(find(stage.method), typed_settings(find(stage.method), stage.settings), "")
+        if stage.method == name:
+            assert given.objective != "answer", "texts before answers"
+            continue
         assert (given.full_context, given.targets) == (True, ("q_proj", "k_proj", "v_proj", "o_proj"))
 
 
@@ -194,3 +198,74 @@ def test_a_run_on_a_chain_of_checkpoints(ttabench: Command, common: list[object]
     (run,) = ran.json()["runs"]
     assert run["model"]["stands_on"]["stands_on"]["name"] == str(lower)
     assert json.loads((upper / "adapter.json").read_text())["stands_on"]["digest"] == digest(lower)
+
+
+# --- a method that goes on from itself --------------------------------------------------------------------------------
+
+SIZES = ("--set", "inner=8", "--set", "rank=2", "--set", "chunk=64", "--set", "init=aligned", "--set", "buffer=true")
+OF_TEXTS = Recipe(steps=2, lr=1e-2, documents=(2,), schedule="cosine")
+
+
+@pytest.fixture
+def _texts_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generative Adapter's recipe begins with two steps on texts alone."""
+    stage = Stage(method="generative_adapter", settings=("objective=reconstruction",), recipe=OF_TEXTS)
+    monkeypatch.setitem(find("generative_adapter").recipes, "nano", Recipe(first=stage))  # type: ignore[index]
+
+
+def generative(tiny_base: Path, out: Path, *more: object) -> list[object]:
+    words: list[object] = ["--method", "generative_adapter", *SIZES, "--model", tiny_base, "--source", "mini"]
+    return ["train", *words, "--steps", 2, "--documents", 2, "--out", out, "--json", *more]
+
+
+@pytest.mark.usefixtures("_texts_first")
+def test_a_method_goes_on_from_its_own_first_stage(ttabench: Command, tiny_base: Path, tmp_path: Path) -> None:
+    """As two commands do; what the first stage changed is as the second one says; the start is drawn once."""
+    staged, first, second = tmp_path / "staged", tmp_path / "one", tmp_path / "two"
+    assert ttabench(*generative(tiny_base, staged, "--preset", "nano")).code == 0
+    learned = ("--set", "objective=reconstruction", "--lr", 1e-2, "--schedule", "cosine")
+    assert ttabench(*generative(tiny_base, first, *learned)).code == 0
+    assert ttabench(*generative(tiny_base, second, "--checkpoint", first, "--set", "objective=answer")).code == 0
+    assert same(first, staged / "first")
+    assert same(second, staged)
+    assert not same(first, second)
+    assert (header(staged / "first").settings["objective"], header(staged).settings["objective"]) == (
+        "reconstruction", "answer",
+    )  # fmt: skip
+    assert header(staged).stands_on == {}
+    config = header(staged).training["config"]
+    assert config["data"]["begins"] == digest(staged / "first")
+    assert config["fresh"] is False
+    third, alone = tmp_path / "three", tmp_path / "four"
+    assert ttabench(*generative(tiny_base, third, "--checkpoint", first)).code == 0
+    assert not (third / "first").exists(), "there is a checkpoint to begin from"
+    assert ttabench(*generative(tiny_base, alone, "--preset", "nano", *learned)).code == 0
+    assert same(alone, first), "the first stage is all that was asked for"
+    assert not (alone / "first").exists()
+
+
+@pytest.mark.usefixtures("_texts_first")
+def test_a_stage_of_the_method_itself_is_resumed_and_never_mixed_up(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    given = generative(tiny_base, out, "--preset", "nano", "--save-every", 1)
+    assert ttabench(*given).code == 0
+    before, stamp = weights(out), digest(out / "first")
+    saves.discard(out)  # as after a kill between the stages
+    assert ttabench(*given).code == 0
+    assert digest(out / "first") == stamp
+    assert all(torch.equal(before[name], each) for name, each in weights(out).items())
+    with (out / "first" / "adapter.json").open("a") as file:
+        file.write("\n")
+    assert "was trained otherwise (data): begins" in one_line(ttabench(*given))
+
+
+@pytest.mark.usefixtures("_texts_first")
+def test_texts_come_first_on_a_base_that_stands_on_a_checkpoint(
+    ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    under, out = tmp_path / "under", tmp_path / "out"
+    tuned(tiny_llama(), under, 3)
+    assert ttabench(*generative(tiny_base, out, "--preset", "nano", "--base-checkpoint", under)).code == 0
+    assert header(out).stands_on["digest"] == header(out / "first").stands_on["digest"] == digest(under)

@@ -20,10 +20,11 @@ from ttabench.methods.checkpoint_header import HEADER, Header, header
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
+from ttabench.report.configuration import typed
 from ttabench.run.asking import trained_with
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.resolve import NO_CHECKPOINT, RunRequest, resolve_method
 
 if TYPE_CHECKING:
     from ttabench.core.types import Episode
@@ -76,12 +77,15 @@ def train(
     config = _train_config(recipe, training, out, plan, request.task_options)
     for stage in earlier:  # what is wrong with one is said before anything is trained
         _train_config(stage.recipe, training, stage.out, make_plan(stage.request, training.seed), ())
+    before: _Stage | None = None
     for number, stage in enumerate(earlier):
         words = f"stage {number + 1} of {len(earlier) + 1} trained"
-        _train_earlier(stage.on(earlier[number - 1].out if number else None), training, words, showing)
-    if earlier:
-        request = last.on(earlier[-1].out).request
+        before = stage.behind(before)
+        _train_earlier(before, training, words, showing)
+    if before is not None:
+        request = last.behind(before).request
         plan = make_plan(request, training.seed)
+        config = _train_config(recipe, training, out, plan, request.task_options)
     record = _train_stage(plan, recipe, config, training, "trained", showing)
     result = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     result |= {f"validation_{name}": value for name, value in (record.validation or [{}])[-1].items() if name != "step"}
@@ -101,20 +105,41 @@ class _Stage:
     recipe: Recipe
     out: Path
 
-    def on(self, under: Path | None) -> _Stage:
-        """The same on a base that stands on a checkpoint."""
-        return self if under is None else replace(self, request=replace(self.request, base_checkpoint=str(under)))
+    def behind(self, before: _Stage | None) -> _Stage:
+        """The same once the stage before is trained: its parameters go on, or the base stands on its checkpoint."""
+        if before is None:
+            return self
+        if before.request.method != self.request.method:
+            return replace(self, request=replace(self.request, base_checkpoint=str(before.out)))
+        mine, theirs = (resolve_method(each.request).settings for each in (self, before))
+        changed = tuple(f"{key}={typed(value)}" for key, value in mine.items() if value != theirs[key])
+        request = replace(
+            self.request,
+            settings=(*self.request.settings, *changed),
+            preset="",  # the checkpoint brings its settings
+            checkpoint=str(before.out),
+            base_checkpoint=before.request.base_checkpoint,
+        )
+        return replace(self, request=request)
 
 
 def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[_Stage]:
-    """The trainings of a recipe in order; one, where the base stands on a checkpoint already."""
+    """The trainings of a recipe in order; one, where there is a checkpoint to begin from already."""
     own, first = _Stage(request=request, recipe=recipe, out=out), recipe.first
-    if first is None or request.base_checkpoint:
+    goes_on = first is not None and first.method == request.method
+    there = request.checkpoint not in ("", NO_CHECKPOINT) if goes_on else bool(request.base_checkpoint)
+    if first is None or there:
         return [own]
     options = (*request.task_options, *first.task_options)
-    before = replace(
-        request, method=first.method, settings=first.settings, task_options=options, preset="", checkpoint="none"
-    )
+    if goes_on:
+        before = replace(request, settings=(*request.settings, *first.settings), task_options=options)
+        if resolve_method(before).settings == resolve_method(request).settings:  # it is what was asked for
+            return [own]
+    else:
+        before = replace(
+            request, method=first.method, settings=first.settings, task_options=options, preset="",
+            checkpoint=NO_CHECKPOINT,
+        )  # fmt: skip
     return [*_stages(before, first.recipe, out / FIRST), own]
 
 
@@ -222,6 +247,8 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
     data["digest"] = run.inputs.get("rows", "")
     data["protocol"] = hashed(text_of(changed(run.task_options, run.defaults["task_options"])))
     data |= {name: value for name, value in run.inputs.items() if name in READ or name.startswith("setting ")}
+    if plan.resolved.checkpoint_digest:
+        data["begins"] = plan.resolved.checkpoint_digest
     data |= training_tasks.described(training_tasks.further(plan.request, training.also, training.seed))
     told = asdict(training)
     del told["also"]

@@ -1,6 +1,7 @@
 """How a method is trained where `ttabench train` is told no more.
 
 Recipe(steps=300, lr=3e-4, first=Stage(settings=("rank=8",), recipe=Recipe(steps=300)))      LoRA, then the method on it
+Recipe(first=Stage(method="generative_adapter", settings=("objective=both",)))      the method itself, which goes on
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Recipe:
     decay: float = 0.0
     """Weight decay, decoupled from the gradient (AdamW)."""
     first: Stage | None = None
-    """What is trained before and added to the base model's weights, unless the base stands on a checkpoint already."""
+    """What is trained before, unless there is a checkpoint to begin from or that the base stands on: another method,
+    which is added to the base model's weights, or the method itself, whose parameters are trained on."""
 
     def episodes(self, documents: int) -> int:
         """Episodes of a step whose episodes hold so many documents."""
@@ -43,11 +45,12 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """An earlier stage of a training: a method that reads nothing, on the same task; its recipe may have a `first`."""
+    """An earlier stage of a training, on the same task; its recipe may have a `first`."""
 
     method: str = "lora"
+    """One that reads nothing, or the method that is trained."""
     settings: tuple[str, ...] = ()
-    """Settings as they are typed, `rank=8`."""
+    """Settings as they are typed, `rank=8`; of the method itself those that differ from the later stage's."""
     task_options: tuple[str, ...] = ()
     """Options of the task beside those that were typed, `ratio=1.0`."""
     recipe: Recipe = field(default_factory=Recipe)

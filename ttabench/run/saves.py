@@ -40,7 +40,7 @@ NAMES = (HEADER, WEIGHTS, CURVE, SAVES)
 STEP = re.compile(r"step-\d{8,}")
 """Folder of a save."""
 AGAIN = "Give the same as before, another --out, or --force to start anew."
-NEWER = ("model",)
+NEWER = ("model", "begins")
 """What a training says of its data that earlier versions did not say; their saves are taken at their word."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ttabench.methods.generative_adapter.cost import cost
-from ttabench.methods.generative_adapter.settings import PRESETS, GenerativeAdapterSettings
+from ttabench.methods.generative_adapter.settings import PRESETS, RECIPES, GenerativeAdapterSettings
 from ttabench.methods.spec import MethodSpec
 
 GENERATIVE_ADAPTER = MethodSpec(
@@ -12,6 +12,7 @@ GENERATIVE_ADAPTER = MethodSpec(
     where="ttabench.methods.generative_adapter.method:GenerativeAdapter",
     Settings=GenerativeAdapterSettings,
     presets=PRESETS,
+    recipes=RECIPES,
     growth="constant",
     trainable=True,
     cost=cost,

@@ -1,9 +1,10 @@
-"""Chunks, and what is predicted after each of them, in one forward, layer by layer: the training form.
+"""Chunks in one forward, layer by layer, and what is predicted after them in further ones: the training form.
 
     layer l    S of every chunk from what enters the layer; their running sums; the delta of each row; the layer
 
-A row's hidden states depend on chunks before it through deltas of the layers below alone, so all rows go through a
-layer together. Chen et al., arXiv 2411.05877, appendix on training: the numbers of the chunks read one by one.
+A row's hidden states depend on chunks before it through deltas of the layers below alone, so all chunks go through a
+layer together, and nothing of them depends on what is predicted after them. Chen et al., arXiv 2411.05877, appendix on
+training: the numbers of the chunks read one by one.
 
 Shape letters: B rows · T tokens · D width · R values · K keys · E chunk rows · U different readers, an owner after so
     many chunks.
@@ -20,69 +21,97 @@ from torch import Tensor
 from ttabench.lm.capture import Place, inputs_shown
 from ttabench.lm.deltas import deltas_applied
 from ttabench.lm.head import logprobs_of
+from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.lm.patching import check_fits
 from ttabench.lm.tokens import pad
 from ttabench.lm.window import Window
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
 from ttabench.methods.generative_adapter.rows import Row, Rows
+from ttabench.methods.parts.one_forward import ALIKE
 
 
 def row_logprobs(networks: GenerativeAdapterNetworks, rows: Rows) -> list[Tensor]:
-    """Log-probabilities of the targets of every row, one float32 tensor each; differentiable.
+    """Log-probabilities of the targets of every row, chunks first, one float32 tensor each; differentiable.
 
     Without gradients deltas are made as in use, with them by `generator.learned_directions`.
 
     Raises:
         UserError: a row does not fit the model's positions.
     """
-    lm, all_rows = networks.lm, rows.all
-    ids_BT, real_BT = (each.to(lm.device) for each in pad([row.ids for row in all_rows], lm.pad_id, "right"))
-    check_fits(lm, None, real_BT.sum(1), "Train with shorter chunks: --set chunk=512.")
-    window = Window(lm, None, len(all_rows), retain=False)
-    with _adapting(networks, rows, real_BT):
-        hidden_BTD = window.feed(ids_BT, filled_BT=real_BT)  # padding stands behind the text, where nothing looks
-    places = [(at, row.first + step) for at, row in enumerate(all_rows) for step in range(row.targets)]
-    # of a text that begins with nothing, the first token is not predicted
-    places = [(at, place) for at, place in places if place]
-    rows_N, places_N = torch.tensor(places, device=lm.device).view(-1, 2).unbind(1)
-    values_N = logprobs_of(lm, hidden_BTD[rows_N, places_N - 1], ids_BT[rows_N, places_N])
-    counts = torch.bincount(rows_N, minlength=len(all_rows)).tolist()
-    return list(torch.split(values_N, counts))
+    lm, readers = networks.lm, _Readers(rows)
+    found: dict[int, Tensor] = {}
+    deltas: dict[str, LowRank] = {}
+    if rows.chunks:
+        ids_BT, real_BT = _padded(lm, rows.chunks)
+        with _adapting(networks, readers, real_BT, deltas):
+            hidden_BTD = Window(lm, None, len(ids_BT), retain=False).feed(ids_BT, filled_BT=real_BT)
+        found |= dict(enumerate(_targets(lm, rows.chunks, hidden_BTD, ids_BT)))
+    for places in _alike(rows.asked):
+        group = [rows.asked[place] for place in places]
+        ids_BT, real_BT = _padded(lm, group)
+        which_B = readers.of(group).to(lm.device)
+        own = {name: _spread(delta, which_B) for name, delta in deltas.items()}
+        with deltas_applied(lm, own, len(group)):
+            hidden_BTD = Window(lm, None, len(group), retain=False).feed(ids_BT, filled_BT=real_BT)
+        values = _targets(lm, group, hidden_BTD, ids_BT)
+        found |= {len(rows.chunks) + place: value for place, value in zip(places, values, strict=True)}
+    return [found[place] for place in range(len(rows.all))]
+
+
+class _Readers:
+    """Who has read what: every owner after so many chunks that some row stands after."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.chunks = rows.chunks
+        self.known = sorted({(row.owner, row.after) for row in rows.all if row.after})
+        self._number = {reader: at for at, reader in enumerate(self.known)}
+
+    def of(self, rows: Sequence[Row]) -> Tensor:
+        """[B]: the reader of each row; one more than there are where it has read nothing."""
+        return torch.tensor([self._number.get((row.owner, row.after), len(self.known)) for row in rows])
+
+    def reads(self) -> Tensor:
+        """[U, E]: 1 where a reader has read a chunk."""
+        count: dict[int, int] = {}
+        numbers = []
+        for row in self.chunks:
+            numbers.append((row.owner, count.get(row.owner, 0)))
+            count[row.owner] = count.get(row.owner, 0) + 1
+        return torch.tensor(
+            [[float(owner == own and at < after) for own, at in numbers] for owner, after in self.known]
+        )
 
 
 @contextmanager
-def _adapting(networks: GenerativeAdapterNetworks, rows: Rows, real_BT: Tensor) -> Iterator[None]:
-    """Adapt every row to the chunks that it stands after, as the forward of the block comes to each layer."""
-    chunks, count = len(rows.chunks), len(rows.all)
-    readers = sorted({(row.owner, row.after) for row in rows.all if row.after})
-    number = {reader: at for at, reader in enumerate(readers)}
-    which_B = torch.tensor([number.get((row.owner, row.after), len(readers)) for row in rows.all])
-    which_B = which_B.to(real_BT.device)
-    reads_UE = _reads(rows.chunks, readers).to(real_BT.device)
+def _adapting(
+    networks: GenerativeAdapterNetworks, readers: _Readers, real_BT: Tensor, deltas: dict[str, LowRank]
+) -> Iterator[None]:
+    """Adapt every chunk to those that it stands after, as the forward of the block comes to each layer.
+
+    Args:
+        networks: what makes deltas.
+        readers: of the chunks, and of what is predicted after them.
+        real_BT: false where a chunk is padded.
+        deltas: filled with the deltas of all readers, [U, ...] by map.
+    """
+    if not readers.known:
+        yield
+        return
+    lm, count = networks.lm, len(readers.chunks)
+    which_B, reads_UE = readers.of(readers.chunks).to(lm.device), readers.reads().to(lm.device)
     with ExitStack() as undo:
 
         def see(layer: Place, hidden_BTD: Tensor) -> None:
             assert isinstance(layer, int)
             for name, generator in networks.generators_of(layer):
-                sum_ERK = generator.summed(hidden_BTD[:chunks], real_BT[:chunks])
+                sum_ERK = generator.summed(hidden_BTD, real_BT)
                 sum_URK = (reads_UE @ sum_ERK.flatten(1)).view(-1, *sum_ERK.shape[1:])
-                delta = _spread(generator.delta(sum_URK, learning=torch.is_grad_enabled()), which_B)
-                undo.enter_context(deltas_applied(networks.lm, {name: delta}, count))
+                deltas[name] = generator.delta(sum_URK, learning=torch.is_grad_enabled())
+                undo.enter_context(deltas_applied(lm, {name: _spread(deltas[name], which_B)}, count))
 
-        if readers:
-            undo.enter_context(inputs_shown(networks.lm, see, count, blocks=range(networks.lm.layers)))
+        undo.enter_context(inputs_shown(lm, see, count, blocks=range(lm.layers)))
         yield
-
-
-def _reads(chunks: Sequence[Row], readers: Sequence[tuple[int, int]]) -> Tensor:
-    """[U, E]: 1 where a reader has read a chunk."""
-    place: dict[int, int] = {}
-    numbers = []
-    for row in chunks:
-        place[row.owner] = place.get(row.owner, -1) + 1
-        numbers.append((row.owner, place[row.owner]))
-    return torch.tensor([[float(owner == own and at < after) for own, at in numbers] for owner, after in readers])
 
 
 def _spread(delta: LowRank, which_B: Tensor) -> LowRank:
@@ -91,3 +120,31 @@ def _spread(delta: LowRank, which_B: Tensor) -> LowRank:
     if len(delta.b_BOR) == 1:
         return LowRank(a_BRI, delta.b_BOR)
     return LowRank(a_BRI, torch.cat([delta.b_BOR, delta.b_BOR[:1]])[which_B])
+
+
+def _padded(lm: LM, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+    """Ids and mask, on the model's device; padding stands behind the text, where causal attention never looks."""
+    ids_BT, real_BT = (each.to(lm.device) for each in pad([row.ids for row in rows], lm.pad_id, "right"))
+    check_fits(lm, None, real_BT.sum(1), "Train with shorter chunks: --set chunk=512.")
+    return ids_BT, real_BT
+
+
+def _targets(lm: LM, rows: Sequence[Row], hidden_BTD: Tensor, ids_BT: Tensor) -> list[Tensor]:
+    """Log-probabilities of the targets of each row; the first token of a row is not predicted from anything."""
+    places = [(at, row.first + step) for at, row in enumerate(rows) for step in range(row.targets) if row.first + step]
+    if not places:
+        return [hidden_BTD.new_zeros(0, dtype=torch.float32)] * len(rows)
+    rows_N, places_N = torch.tensor(places, device=lm.device).unbind(1)
+    values_N = logprobs_of(lm, hidden_BTD[rows_N, places_N - 1], ids_BT[rows_N, places_N])
+    return list(torch.split(values_N, torch.bincount(rows_N, minlength=len(rows)).tolist()))
+
+
+def _alike(rows: Sequence[Row]) -> list[list[int]]:
+    """Places of rows of about one length, for a forward each: what is padded is computed, too."""
+    groups: list[list[int]] = []
+    for place in sorted(range(len(rows)), key=lambda place: len(rows[place].ids)):
+        if groups and len(rows[place].ids) <= ALIKE * len(rows[groups[-1][0]].ids):
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups

@@ -7,10 +7,11 @@ Chen et al., "Generative Adapter: Contextualizing Language Models in Parameters 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.core.bounds import at_least
+from ttabench.methods.recipe import Recipe, Stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +91,44 @@ class GenerativeAdapterSettings:
 
 
 PRESETS: Mapping[str, GenerativeAdapterSettings] = {
-    # Widths in the paper's proportion to the model's: 64 of 128 channels.
+    # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
     "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, init="aligned"),
+    "nano-book": GenerativeAdapterSettings(inner=64, rank=8, chunk=512, init="aligned", objective="both"),
     "mistral-7b-instruct": GenerativeAdapterSettings(),
     "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
 }
+
+
+def _after(recipe: Recipe, objective: str, first: Recipe, *task_options: str) -> Recipe:
+    """The same where the method learned from texts alone before."""
+    settings = (f"objective={objective}",)
+    stage = Stage(method="generative_adapter", settings=settings, task_options=task_options, recipe=first)
+    return replace(recipe, first=stage)
+
+
+_OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
+# One document an episode first: of several, deltas learn what all documents have in common, and long nothing else.
+_TEXTS = replace(_OURS, documents=(1, 2, 4, 8), batch_documents=64, steps=400, lr=3e-3)
+_ANSWERS = replace(_OURS, documents=(1, 2, 4, 8, 16), questions=2, batch_documents=64, steps=1200, lr=1e-3)
+_SEQUENCES = replace(_OURS, documents=(1,), batch_documents=1)
+_PAPER = Recipe(documents=(1,), schedule="cosine", decay=0.01, warmup=100)
+
+
+def _paper(lr: float) -> Recipe:
+    """10^9 tokens in 8 sequences of 8,192 a step; then instructions, 32 a step."""
+    texts = replace(_PAPER, batch_documents=8, steps=15_000, lr=lr)
+    return _after(replace(_PAPER, batch_documents=32, lr=5e-5), "both", texts)
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "nano": _after(_ANSWERS, "reconstruction", _TEXTS),
+    "nano-book": _after(
+        replace(_SEQUENCES, steps=250, lr=1e-3),
+        "reconstruction",
+        replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
+        "sequence_tokens=2048",
+    ),
+    "mistral-7b-instruct": _paper(5e-5),
+    "llama-2-7b-chat": _paper(1e-4),
+}
+"""The paper tunes on instructions for 2 epochs: set `--steps` for the data at hand."""
