@@ -34,13 +34,13 @@ def tiny_method(name: str, lm: LM) -> BaseMethod[Any]:
     spec = find(name)
     method = spec.load()(lm, TINY[name])
     assert isinstance(method, BaseMethod)
-    if name == "streamadapter":
+    if name in ("streamadapter", "generative_adapter"):
         teach(method)
     return method
 
 
 def teach(method: BaseMethod[Any]) -> None:
-    """Give StreamAdapter deltas and gates that are not zero, as before training they are."""
+    """Give a method that maps to deltas such that are not zero, and gates, as before training they are."""
     with torch.no_grad(), torch.random.fork_rng():
         torch.manual_seed(1)
         for name, parameter in method.modules().named_parameters():
