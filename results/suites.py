@@ -11,6 +11,7 @@ CAPS = ("random", "average_random", "average_nearest")
 FITS = 165
 """Most documents of a twin that stand in nano's window; beyond, full context keeps the newest tokens."""
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
+SWAPPED = 64
 FEW = 16
 """Streams of at most so many documents ask more of each: enough for a standard error of a few points."""
 
@@ -41,14 +42,18 @@ def swapped(commands: list[list[str]]) -> list[list[str]]:
 
 
 def online(task: str, documents: int) -> list[list[str]]:
-    """Closed book, full context, a fifth of it, weights trained while reading, and MAC, flat and with a tree."""
+    """Closed book, full context, a fifth of it, weights trained while reading, and MAC, flat and with a tree.
+
+    Of up to `SWAPPED` documents what adapts answers under other documents' state, too.
+    """
     options = [f"documents={documents}", *(["questions=4"] if documents <= FEW else [])]
     trees = [["mac", "--set", "hierarchy=16"]] if documents > FEW else []
     by_length = [TEMPLORA] if task == "streamingqa" or documents <= FEW else []
     reading = [["icl"], *BY_RULE, *by_length, STREAMADAPTER]
     if documents > FITS:
         reading = [["icl", "--set", "truncate=left"], ["window", "--set", "recent=1536"]]
-    return [command(words, task, *options) for words in [["none"], *reading, ["mac"], *trees]]
+    commands = [command(words, task, *options) for words in [["none"], *reading, ["mac"], *trees]]
+    return swapped(commands) if documents <= SWAPPED else commands
 
 
 def reductions(documents: int) -> list[list[str]]:
