@@ -131,6 +131,17 @@ def nine() -> list[list[str]]:
     return swapped([*commands, *(command(words, "pg19", "tokens=16k", "books=1") for words in BOOKS)])
 
 
+LASTING = [["none"], ["icl", "--set", "truncate=left"], ["rag"], ["uniform"], ["salient_spans"], ["mac"]]
+"""Asked about the first 200 documents again and again while they read on; full context keeps the newest tokens."""
+TOPS = (1, 3, 5)
+RETRIEVAL = [
+    ["icl"], ["mac"],
+    *(["rag", "--set", f"top={top}"] for top in TOPS),
+    *(["rag+mac", "--set", f"rag_top={top}"] for top in TOPS),
+]  # fmt: skip
+"""Texts that are found, and MAC beside them (MAC's Table 2)."""
+
+
 SUITES: dict[str, list[list[str]]] = {
     "nine": nine(),
     **{f"{task}-{n}": online(task, n) for task, lengths in LENGTHS.items() for n in lengths},
@@ -143,7 +154,8 @@ SUITES: dict[str, list[list[str]]] = {
     "adaptation-ratio": ratios("superglue"),
     "pg19": swapped([command(words, "pg19", "tokens=4k,16k,64k", "books=1") for words in BOOKS]),
     "swap": [[*command(["streamadapter"], "pg19", "tokens=32k", "books=2"), "--swap-state"]],
-    "retention": [command(["mac"], "streamingqa", "kind=retention", "documents=1600")],
+    "retention": [command(words, "streamingqa", "kind=retention", "documents=1600") for words in LASTING],
+    "retrieval": [command(words, "streamingqa", "documents=165") for words in RETRIEVAL],
 }
 PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "none,streamadapter,templora,lora"}
 """Tables of what methods cost: those with a cache or a memory, and those that change weights."""
