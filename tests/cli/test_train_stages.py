@@ -202,7 +202,8 @@ def test_a_run_on_a_chain_of_checkpoints(ttabench: Command, common: list[object]
 
 # --- a method that goes on from itself --------------------------------------------------------------------------------
 
-SIZES = ("--set", "inner=8", "--set", "rank=2", "--set", "chunk=64", "--set", "init=aligned", "--set", "buffer=true")
+SIZES = ("--set", "inner=8", "--set", "rank=2", "--set", "chunk=64", "--set", "init=aligned", "--set", "buffer=true",
+         "--set", "gradient=exact")  # fmt: skip
 OF_TEXTS = Recipe(steps=2, lr=1e-2, documents=(2,), schedule="cosine")
 
 

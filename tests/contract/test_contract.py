@@ -48,6 +48,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "generative_adapter run": ("generative_adapter", {"buffer": True, "strategy": "parallel"}),
     "generative_adapter once": ("generative_adapter", {"finalize": True, "svd": "lowrank"}),
     "generative_adapter of texts": ("generative_adapter", {"objective": "both", "norm": "spectral"}),
+    "generative_adapter exact": ("generative_adapter", {"objective": "both", "gradient": "exact"}),
     "uniform lora": ("uniform", {"restrict": "lora"}),
     "camels lora": ("camels", {"restrict": "lora", "first_order": True}),
     "salient_spans lora": ("salient_spans", {"restrict": "lora"}),

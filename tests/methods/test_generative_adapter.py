@@ -24,7 +24,7 @@ from ttabench.lm.patch import Dense, LowRank, Patch, State
 from ttabench.lm.patching import encoded, forward, text_start
 from ttabench.methods import checkpoints
 from ttabench.methods.generative_adapter import released
-from ttabench.methods.generative_adapter.generator import directions
+from ttabench.methods.generative_adapter.directions import directions, learned_directions
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
 from ttabench.methods.generative_adapter.parallel import row_logprobs
 from ttabench.methods.generative_adapter.rows import Row, Rows
@@ -290,6 +290,34 @@ def test_singular_values_too_near_to_tell_apart_leave_the_delta_out() -> None:
     change.sum().backward()  # type: ignore[no-untyped-call]
     assert sums.grad is not None
     assert bool(sums.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (7, 4), (4, 7)])
+@pytest.mark.parametrize("tokens", [2, 9])
+def test_the_exact_gradient_is_that_of_the_decomposition(shape: tuple[int, int], tokens: int) -> None:
+    """Of sums of many tokens, and of fewer than the rank; two rows at once."""
+    settings = replace(TINY, rank=3, inner=8, gradient="exact")
+    drawn = torch.Generator().manual_seed(0)
+    values, keys = (torch.randn(2, tokens, size, generator=drawn, dtype=torch.float64) for size in shape)
+
+    def product(values: Tensor, keys: Tensor) -> Tensor:
+        left, right = learned_directions(values.mT @ keys, settings)
+        return left @ right
+
+    wanted = torch.linalg.svd(values.mT @ keys)
+    rank = min(3, tokens)
+    torch.testing.assert_close(product(values, keys), wanted[0][..., :rank] @ wanted[2][..., :rank, :])
+    inputs = (values.requires_grad_(), keys.requires_grad_())
+    assert torch.autograd.gradcheck(product, inputs, eps=1e-6, atol=1e-5, rtol=1e-4)
+
+
+def test_equal_singular_values_have_a_finite_exact_gradient() -> None:
+    for sums in (torch.eye(8)[None], torch.zeros(1, 8, 8), torch.ones(1, 8, 8)):
+        given = sums.clone().requires_grad_()
+        left, right = learned_directions(given, replace(TINY, gradient="exact"))
+        (left @ right).square().sum().backward()  # type: ignore[no-untyped-call]
+        assert given.grad is not None
+        assert bool(given.grad.isfinite().all())
 
 
 @pytest.mark.parametrize("targets", [(), ("q_proj", "v_proj", "up_proj", "down_proj")])

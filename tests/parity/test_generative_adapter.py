@@ -17,7 +17,8 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
 from ttabench.lm.patching import forward
 from ttabench.methods.generative_adapter import released
-from ttabench.methods.generative_adapter.generator import Generator, directions
+from ttabench.methods.generative_adapter.directions import directions
+from ttabench.methods.generative_adapter.generator import Generator
 from ttabench.methods.generative_adapter.method import GenerativeAdapter
 from ttabench.methods.generative_adapter.parallel import row_logprobs
 from ttabench.methods.generative_adapter.rows import Row, Rows

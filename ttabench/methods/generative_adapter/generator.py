@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.lm.patch import LowRank
+from ttabench.methods.generative_adapter.directions import directions, learned_directions
 from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
 
 EPSILON = 1e-6
 """Of the RMSNorm, and of both divisions (released code)."""
-SMALLEST_GAP = 1e-7
-"""Of two singular values that are kept: nearer, the gradient of their vectors explodes, and the delta is left out."""
 
 
 class Generator(nn.Module):
@@ -82,45 +81,6 @@ def spectral(sum_BRK: Tensor) -> Tensor:
     """Over its largest singular value."""
     largest_B: Tensor = torch.linalg.matrix_norm(sum_BRK, 2)
     return sum_BRK / (largest_B[..., None, None] + EPSILON)
-
-
-def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
-    """The first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros in the place of what is noise."""
-    if settings.svd == "exact":
-        left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
-        left_BRQ, values_BQ, right_BQK = (
-            left_BRN[..., : settings.rank], values_BN[..., : settings.rank], right_BNK[..., : settings.rank, :]
-        )  # fmt: skip
-    else:
-        left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
-    kept_BQ = (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
-    return left_BRQ * kept_BQ[..., None, :], right_BQK
-
-
-def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
-    """The same by the randomised decomposition, whose gradients the paper's generators were trained by.
-
-    Zeros where two singular values lie so near that no gradient could be taken, as in the released code: of fewer
-    tokens than `rank`, too.
-    """
-    left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
-    apart_B11 = ((values_BQ[..., :-1] - values_BQ[..., 1:]).detach() >= SMALLEST_GAP).all(-1)[..., None, None]
-    if bool(apart_B11.all()):
-        return left_BRQ, right_BQK
-    # no gradient may come out of theirs, not even times zero
-    other_RK = torch.zeros_like(sum_BRK[0])
-    other_RK.diagonal().copy_(torch.arange(1, min(other_RK.shape) + 1))
-    left_BRQ, _, right_BQK = _lowrank(torch.where(apart_B11, sum_BRK, other_RK), settings)
-    return left_BRQ * apart_B11, right_BQK
-
-
-def _lowrank(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor, Tensor]:
-    """The randomised decomposition; what is random depends on the seed alone, and is the same for all rows."""
-    devices = [sum_BRK.device] if sum_BRK.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(settings.seed)
-        left_BRQ, values_BQ, right_BKQ = torch.svd_lowrank(sum_BRK, q=settings.rank, niter=settings.niter)
-    return left_BRQ, values_BQ, right_BKQ.mT
 
 
 def _kaiming(rows: int, columns: int) -> nn.Parameter:

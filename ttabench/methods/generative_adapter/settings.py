@@ -32,7 +32,10 @@ class GenerativeAdapterSettings:
     """How the sum is normalised: the first `rank` singular values set to 1; or divided by its Frobenius norm, or by its
     largest singular value, which leaves deltas of rank `inner`."""
     svd: Literal["exact", "lowrank"] = "exact"
-    """The decomposition itself, or the randomised one of the released code. Training takes the latter."""
+    """The decomposition itself, or the randomised one of the released code."""
+    gradient: Literal["released", "exact"] = "released"
+    """What training goes through (`norm=svd`): the randomised decomposition, whatever `svd` says, as in the released
+    code; or the decomposition itself, whose gradient is finite for contexts of fewer tokens than `rank`, too."""
     niter: int = 1
     """Power iterations of the randomised one."""
     rank_tol: float = 1e-5
@@ -92,8 +95,10 @@ class GenerativeAdapterSettings:
 
 PRESETS: Mapping[str, GenerativeAdapterSettings] = {
     # The widths of the outer products and of the model stand to each other as 1 to 2 (1 to 4 in the paper).
-    "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, init="aligned"),
-    "nano-book": GenerativeAdapterSettings(inner=64, rank=8, chunk=512, init="aligned", objective="both"),
+    "nano": GenerativeAdapterSettings(inner=64, rank=8, chunk=256, buffer=True, gradient="exact", init="aligned"),
+    "nano-book": GenerativeAdapterSettings(
+        inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
+    ),
     "mistral-7b-instruct": GenerativeAdapterSettings(),
     "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
 }

@@ -1,0 +1,124 @@
+"""The first singular vectors of a sum, as in use and with gradients.
+
+    left_BRQ, right_BQK = directions(sum_BRK, settings)                 without gradients, exact or randomised
+    left_BRQ, right_BQK = learned_directions(sum_BRK, settings)         with them
+
+Only left @ right ever counts, the sum with its first singular values set to 1 and the others to 0. Its derivative is
+known in closed form and finite however near kept values lie to each other (`gradient=exact`); the released code takes
+that of a randomised decomposition, vector by vector.
+
+Shape letters: B rows · R values · K keys · Q rank · N the larger of R and K.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
+
+SMALLEST_GAP = 1e-7
+"""Of two singular values that are kept: nearer, the gradient of their vectors explodes, and the released code leaves
+the delta out."""
+SAME = 1e-6
+"""A kept and a dropped singular value whose squares differ by less than this share of the largest square: which of
+their directions is kept is chance, and no gradient turns one into the other."""
+
+
+def directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
+    """The first singular vectors, left [B, R, Q] and right [B, Q, K]; zeros in the place of what is noise."""
+    if settings.svd == "exact":
+        left_BRN, values_BN, right_BNK = torch.linalg.svd(sum_BRK, full_matrices=False)
+        rank = settings.rank
+        left_BRQ, values_BQ, right_BQK = left_BRN[..., :rank], values_BN[..., :rank], right_BNK[..., :rank, :]
+    else:
+        left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
+    return left_BRQ * _kept(values_BQ, settings)[..., None, :], right_BQK
+
+
+def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
+    """The same with gradients: exact, or those of the randomised decomposition.
+
+    With the latter zeros where two singular values lie so near that no gradient could be taken, as in the released
+    code: of fewer tokens than `rank`, too.
+    """
+    if settings.gradient == "exact":
+        found: tuple[Tensor, Tensor] = _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
+        return found
+    left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
+    apart_B11 = ((values_BQ[..., :-1] - values_BQ[..., 1:]).detach() >= SMALLEST_GAP).all(-1)[..., None, None]
+    if bool(apart_B11.all()):
+        return left_BRQ, right_BQK
+    # no gradient may come out of theirs, not even times zero
+    other_RK = torch.zeros_like(sum_BRK[0])
+    other_RK.diagonal().copy_(torch.arange(1, min(other_RK.shape) + 1))
+    left_BRQ, _, right_BQK = _lowrank(torch.where(apart_B11, sum_BRK, other_RK), settings)
+    return left_BRQ * apart_B11, right_BQK
+
+
+class _Directions(torch.autograd.Function):
+    """The first singular vectors, with the gradient of their product.
+
+    With S = U diag(s) V', F = U' dS V and h 1 where a value is kept, 0 where not, d(U diag(h) V') is
+    U (a * F + b * F') V' of a_ij = (h_i s_i - h_j s_j) / (s_i^2 - s_j^2) and b_ij = (h_i s_j - h_j s_i) / the same:
+    1 / (s_i + s_j) and its negative for two that are kept, 0 for two that are not.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor]:
+        left_BRR, values_BQ, right_BKK = torch.linalg.svd(sum_BRK, full_matrices=True)
+        size, rank = max(sum_BRK.shape[-2:]), settings.rank
+        values_BN = pad(values_BQ, (0, size - values_BQ.shape[-1]))
+        kept_BN = _kept(values_BN, settings) & (torch.arange(size, device=values_BN.device) < rank)
+        ctx.save_for_backward(left_BRR, values_BN, kept_BN, right_BKK)
+        return left_BRR[..., :rank] * kept_BN[..., None, :rank], right_BKK[..., :rank, :]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, to_left_BRQ: Tensor, to_right_BQK: Tensor) -> tuple[Tensor, None]:
+        left_BRR, values_BN, kept_BN, right_BKK = ctx.saved_tensors
+        rank = to_left_BRQ.shape[-1]
+        kept_BQ = kept_BN[..., :rank]
+        # the gradient of the product in the basis of singular vectors; of two that are dropped it does not count
+        whole_BRK = left_BRR.mT @ pad(to_left_BRQ * kept_BQ[..., None, :], (0, right_BKK.shape[-1] - rank))
+        rows_BQK = to_right_BQK * kept_BQ[..., None] @ right_BKK.mT
+        whole_BRK[..., :rank, :] = torch.where(kept_BQ[..., None], rows_BQK, whole_BRK[..., :rank, :])
+        same_BNN, turned_BNN = _weights(values_BN, kept_BN)
+        size = values_BN.shape[-1]
+        square_BNN = pad(whole_BRK, (0, size - whole_BRK.shape[-1], 0, size - whole_BRK.shape[-2]))
+        inner_BNN = same_BNN * square_BNN + (turned_BNN * square_BNN).mT
+        inner_BRK = inner_BNN[..., : whole_BRK.shape[-2], : whole_BRK.shape[-1]]
+        return left_BRR @ inner_BRK @ right_BKK, None
+
+
+def _weights(values_BN: Tensor, kept_BN: Tensor) -> tuple[Tensor, Tensor]:
+    """a and b of `_Directions`, [B, N, N]."""
+    one, other = values_BN[..., :, None], values_BN[..., None, :]
+    kept_one, kept_other = kept_BN[..., :, None], kept_BN[..., None, :]
+    both, either = kept_one & kept_other, kept_one ^ kept_other
+    sums = (one + other).masked_fill(~both, 1.0)
+    squares = one.square() - other.square()
+    apart = either & (squares.abs() > SAME * values_BN[..., :1, None].square())
+    safe = squares.masked_fill(~apart, 1.0)
+    cross_same = (kept_one * one - kept_other * other) / safe * apart
+    cross_turned = (kept_one * other - kept_other * one) / safe * apart
+    return both / sums + cross_same, cross_turned - both / sums
+
+
+def _kept(values_BQ: Tensor, settings: GenerativeAdapterSettings) -> Tensor:
+    """bool [B, Q], false where a singular value is noise."""
+    kept_BQ: Tensor = (values_BQ > settings.rank_tol * values_BQ[..., :1]) & (values_BQ > 0)
+    return kept_BQ
+
+
+def _lowrank(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor, Tensor]:
+    """The randomised decomposition; what is random depends on the seed alone, and is the same for all rows."""
+    devices = [sum_BRK.device] if sum_BRK.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(settings.seed)
+        left_BRQ, values_BQ, right_BKQ = torch.svd_lowrank(sum_BRK, q=settings.rank, niter=settings.niter)
+    return left_BRQ, values_BQ, right_BKQ.mT
