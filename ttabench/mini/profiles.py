@@ -2,8 +2,8 @@
 
     question: "Which category ...? ... article: a heron was seen near the road", profile: 16 articles with categories
 
-Which of the 15 categories a topic (birds, tools ...) has, only the profile tells: another user has others. A user reads of
-two topics, so that the first entry answers every second query; with four, one entry told a reader too little.
+Which of the 15 categories a topic (birds, tools ...) has, only the profile tells: another user has others. A user reads
+of two topics, so that the first entry answers every second query; with four, one entry told a reader too little.
 """
 
 from __future__ import annotations
