@@ -95,7 +95,7 @@ UNIFORM_PRESETS: Mapping[str, UniformSettings] = {
     "mac": UniformSettings(lr=6.5e-6, max_tokens=512),
 }
 SALIENT_PRESETS: Mapping[str, SalientSettings] = {
-    # Names and places of the miniature world are capitalised, and spaCy knows none of them. The best rate of those, too.
+    # Names and places of the miniature world are capitalised, and spaCy knows none of them. Its best rate, too.
     "nano": SalientSettings(spans="rule"),
     "mac": SalientSettings(lr=6.5e-6, max_tokens=512),
 }
