@@ -52,6 +52,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "uniform lora": ("uniform", {"restrict": "lora"}),
     "camels lora": ("camels", {"restrict": "lora", "first_order": True}),
     "salient_spans lora": ("salient_spans", {"restrict": "lora"}),
+    "cpt lora": ("cpt", {"restrict": "lora"}),
     "uniform sgd": ("uniform", {"optimizer": "sgd", "normaliser": "tokens"}),
     "rag+mac": ("rag+mac", {}),
     "rag+templora": ("rag+templora", {}),

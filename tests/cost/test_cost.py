@@ -36,7 +36,7 @@ from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettin
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.mac.settings import PRESETS
-from ttabench.methods.online.settings import CamelsSettings, SalientSettings, UniformSettings
+from ttabench.methods.online.settings import CamelsSettings, CptSettings, SalientSettings, UniformSettings
 from ttabench.methods.rag.settings import RagSettings
 from ttabench.methods.registry import cost_of, find, methods
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
@@ -110,6 +110,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "uniform of few tokens": ("uniform", UniformSettings(max_tokens=9, optimizer="sgd")),
     "salient_spans": ("salient_spans", SalientSettings(spans="rule")),
     "camels": ("camels", CamelsSettings()),
+    "cpt": ("cpt", CptSettings(epochs=2, batch=1)),
+    "cpt lora": ("cpt", CptSettings(epochs=1, batch=1, restrict="lora", rank=4)),
     "uniform lora": ("uniform", UniformSettings(restrict="lora", rank=4)),
     "streamadapter": ("streamadapter", STREAMADAPTER),
     "streamadapter whole chunks": ("streamadapter", replace(STREAMADAPTER, chunk=1)),
@@ -151,7 +153,7 @@ ANYWHERE = [
 BYTES = [*FLOPS, *((base, case) for case in ANYWHERE for base in ("llama", "gpt2"))]
 COUNTED_BYTES = [pair for pair in BYTES if CASES[pair[1]][0] != "rag"]
 """Cases whose bytes follow from counts of tokens: those of `rag` depend on words too, see its own tests."""
-ALONE = ("uniform", "salient_spans", "camels")
+ALONE = ("uniform", "salient_spans", "camels", "cpt")
 """Methods that read each document by itself, without a joiner."""
 QUICK = 4
 """Tokens of an answer."""

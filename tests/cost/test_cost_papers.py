@@ -271,7 +271,7 @@ def test_what_adapting_adds_to_a_token(method: str, model: str, settings: dict[s
     ("method", "settings", "passes"),
     [
         ("uniform", {}, 3),
-        ("sft", {"document_epochs": 8}, 24),
+        ("cpt", {}, 24),
         ("templora", {"rank": 1, "prefix": 0}, 4),
     ],
 )

@@ -1,10 +1,11 @@
-"""Online finetuning: a step on each document is a plain training loop's; what stops it, and what then is kept."""
+"""Gradient steps on documents, one pass or several, are a plain training loop's; what stops them, and what is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,12 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import forward
 from ttabench.methods.base import Stopped
+from ttabench.methods.online.cpt import Cpt
 from ttabench.methods.online.losses import weighted_loss
 from ttabench.methods.online.method import Uniform
-from ttabench.methods.online.settings import UniformSettings
-from ttabench.methods.online.trained import shaped
+from ttabench.methods.online.settings import CptSettings, UniformSettings
+from ttabench.methods.parts.trained import shaped
+from ttabench.methods.peft_export import exportable, save_lora
 from ttabench.methods.session import Session
 
 TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr sails, and sails back.")
@@ -37,7 +40,11 @@ def read(method: Uniform, *texts: str) -> State:
     return method.adapt(method.begin(1), [[piece] for piece in observed(*texts)])
 
 
-def weights_of(method: Uniform, state: State) -> dict[str, Tensor]:
+def read_together(method: Cpt, *texts: str) -> State:
+    return method.adapt(method.begin(1), [[piece] for piece in observed(*texts)])
+
+
+def weights_of(method: Uniform | Cpt, state: State) -> dict[str, Tensor]:
     return shaped(state.tensors["weights"][0], method._trained.layout)
 
 
@@ -150,3 +157,81 @@ def test_one_reader_at_a_time_unless_restricted() -> None:
     method = Uniform(tiny_gpt2(), replace(PLAIN, restrict="lora", rank=2))
     assert method.begin(3).rows == 3
     assert method.patch(method.begin(3), []) == Patch()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_cpt_is_a_plain_training_loop_of_several_passes(batch: int) -> None:
+    lm = tiny_llama()
+    settings = CptSettings(lr=1e-2, eps=1e-3, epochs=2, batch=batch, dropout=False)
+    method = Cpt(lm, settings)
+    state = read_together(method, *TEXTS)
+    model = deepcopy(lm.model).requires_grad_(True)
+    plain = torch.optim.Adam(model.parameters(), lr=settings.lr, eps=settings.eps)
+    order = list(method.lessons([0, 1, 2], 0))
+    assert [len(numbers) for numbers in order] == ([1] * 6 if batch == 1 else [2, 1] * 2)
+    assert sorted(number for numbers in order for number in numbers) == [0, 0, 1, 1, 2, 2]
+    for numbers in order:
+        plain.zero_grad()
+        torch.cat([losses_of(model, lm, TEXTS[number]) for number in numbers]).mean().backward()  # type: ignore[no-untyped-call]
+        plain.step()
+    theirs = dict(model.named_parameters())
+    for name, weight in weights_of(method, state).items():
+        torch.testing.assert_close(weight, theirs[name].detach(), atol=2e-5, rtol=1e-4)
+    assert state.tensors["steps"].tolist() == [len(order)]
+    assert state.meta["tokens_read"] == [sum(len(lm.encode(text)) for text in TEXTS)]
+
+
+def test_cpt_shuffles_by_its_seed_and_anew_in_each_pass() -> None:
+    documents = list(range(32))
+    first, other = (
+        list(
+            Cpt(tiny_llama(), CptSettings(restrict="lora", rank=1, epochs=2, batch=32, seed=seed)).lessons(documents, 0)
+        )
+        for seed in (0, 1)
+    )
+    assert first[0] != first[1]
+    assert first != other
+    assert all(sorted(numbers) == documents for numbers in (*first, *other))
+
+
+def test_cpt_says_that_later_documents_had_passes_of_their_own() -> None:
+    method = Cpt(tiny_llama(), CptSettings(restrict="lora", rank=1, epochs=2))
+    state = read_together(method, *TEXTS[:2])
+    assert not state.labels
+    later = method.adapt(state, [observed(TEXTS[2])])
+    assert later.labels == {"passes_over_parts": True}
+    assert later.tensors["steps"].tolist() == [4]
+
+
+def test_cpt_keeps_nothing_of_a_run_that_it_stopped_in() -> None:
+    session = Session(tiny_gpt2(), Cpt(tiny_gpt2(), CptSettings(optimizer="sgd", lr=1e30)))
+    session.read(observed(*TEXTS))
+    with pytest.raises(Stopped, match=r"^cpt stopped at document 'd\d': its loss .* smaller --set lr than 1e\+30"):
+        session.settle()
+    assert session.unsettled == 3
+    assert not session._state.tensors
+
+
+def test_cpt_without_a_token_to_predict_takes_no_step() -> None:
+    state = read_together(Cpt(tiny_gpt2(), CptSettings()), "", "")
+    assert state.tensors["steps"].tolist() == [0]
+
+
+@pytest.mark.parametrize(("changes", "wrong"), [({"epochs": 0}, "epochs must be at least 1"), ({"batch": 0}, "batch")])
+def test_cpt_refuses_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        CptSettings(**changes)
+
+
+def test_what_cpt_learned_as_a_lora_is_one_for_peft(tmp_path: Path) -> None:
+    lm = tiny_llama()
+    method = Cpt(lm, CptSettings(restrict="lora", rank=2, lr=1e-2))
+    patch = method.patch(read_together(method, *TEXTS), [])
+    assert exportable(patch)
+    from peft import PeftModel
+
+    ids = torch.tensor([[*lm.start_ids, *lm.encode("Who sails?")]])
+    with torch.no_grad():
+        ours, _ = forward(lm, patch, ids)
+        theirs = PeftModel.from_pretrained(deepcopy(lm.model), str(save_lora(lm, patch, tmp_path / "peft")))(ids).logits
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)

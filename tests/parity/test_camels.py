@@ -13,8 +13,8 @@ from tests.parity.fixtures import Fixture, base_lm, cases, load
 from ttabench.lm.model import LM
 from ttabench.methods.online.settings import OnlineSettings
 from ttabench.methods.online.token_weights import TokenWeights
-from ttabench.methods.online.trained import Weights
 from ttabench.methods.online.unrolled import Document, answers_loss, moved, stepped
+from ttabench.methods.parts.trained import Weights
 
 CORE = cases("camels", core=True)
 HEAD = {"fc1": "lift", "fc2": "mix"}

@@ -104,7 +104,7 @@ def test_a_folder_is_a_model_too(tmp_path: Path) -> None:
         (("nano", ["ccm"], [8], {"ccm": {"comp_tokens": "few"}}), "--set comp_tokens of ccm takes int, got 'few'."),
         (("nano", ["ccm"], [8], {"ccm": {"update": "mean"}}), "--set update of ccm takes 'concat' or 'merge', got"),
         (("nano", ["mac"], [8], {"mac": {"amortiser": "t6"}}), "The cost of mac with amortiser=t6"),
-        (("nano", ["sft"], [8], {"sft": {"document_epochs": -1}}), "document_epochs must be at least 0, got -1"),
+        (("nano", ["cpt"], [8], {"cpt": {"epochs": 0}}), "epochs must be at least 1, got 0"),
         (
             ("gpt2", ["lora"], [8], {"lora": {"targets": "q_proj"}}),
             "no linear map 'q_proj'. It has c_attn, c_fc, c_proj",

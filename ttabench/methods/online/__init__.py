@@ -1,14 +1,17 @@
-"""Online finetuning: one gradient step on each document; methods differ in what its tokens weigh."""
+"""Gradient steps on what is read: one on each document, where methods differ in what its tokens weigh, or several
+passes over all documents (`cpt`)."""
 
 from __future__ import annotations
 
-from ttabench.methods.online.cost import camels_cost, cost
+from ttabench.methods.online.cost import camels_cost, cost, cpt_cost
 from ttabench.methods.online.settings import (
     CAMELS_PRESETS,
+    CPT_PRESETS,
     RECIPES,
     SALIENT_PRESETS,
     UNIFORM_PRESETS,
     CamelsSettings,
+    CptSettings,
     SalientSettings,
     UniformSettings,
 )
@@ -50,4 +53,15 @@ CAMELS = MethodSpec(
     checked=CamelsSettings(rank=2, lr=1e-2, eps=1e-3, pad_len=32, kl_tokens=8),
     paper="2305.15076",
 )
-METHODS = (UNIFORM, SALIENT_SPANS, CAMELS)
+CPT = MethodSpec(
+    name="cpt",
+    summary="weights finetuned in several passes over all documents",
+    where="ttabench.methods.online.cpt:Cpt",
+    Settings=CptSettings,
+    presets=CPT_PRESETS,
+    growth="constant",
+    cost=cpt_cost,
+    checked=CptSettings(rank=2, lr=1e-2, eps=1e-3, epochs=2, batch=2),
+    paper="2411.05877",
+)
+METHODS = (UNIFORM, SALIENT_SPANS, CAMELS, CPT)

@@ -21,8 +21,8 @@ from ttabench.methods.online import CAMELS
 from ttabench.methods.online.method import Online
 from ttabench.methods.online.settings import CamelsSettings
 from ttabench.methods.online.token_weights import TokenWeights, proxy_of, written_texts
-from ttabench.methods.online.trained import shaped
 from ttabench.methods.online.unrolled import answers_loss, moved, stepped
+from ttabench.methods.parts.trained import shaped
 from ttabench.methods.trainable import Trainable, training_item
 
 WRITTEN = 16

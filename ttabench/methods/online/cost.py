@@ -1,6 +1,6 @@
-"""What online finetuning costs.
+"""What gradient steps on documents cost.
 
-cost(settings, shape, work).adapt_flops     forward and back through everything that is trained, once for each document
+cost(settings, shape, work).adapt_flops     forward and back through all that is trained, for each document of a pass
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import replace
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, closed_book
 from ttabench.cost.lowrank import Factors, targeted
 from ttabench.cost.shape import Shape, shape_of
-from ttabench.methods.online.settings import CamelsSettings, OnlineSettings
+from ttabench.methods.online.settings import CamelsSettings, CptSettings, OnlineSettings
+from ttabench.methods.parts.descent_settings import DescentSettings
 
 
 def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
@@ -19,6 +20,16 @@ def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
     Answers are those of a closed book under other weights (or under low-rank deltas, with their products). What an
     optimiser step itself does is left out.
     """
+    return _descended(settings, shape, work, passes=1, together=1)
+
+
+def cpt_cost(settings: CptSettings, shape: Shape, work: Workload) -> Cost:
+    """Continual pretraining (arXiv 2411.05877): as `cost`, `epochs` times, `batch` documents alive in a step; what pads
+    them to one length is left out."""
+    return _descended(settings, shape, work, passes=settings.epochs, together=settings.batch)
+
+
+def _descended(settings: DescentSettings, shape: Shape, work: Workload, *, passes: int, together: int) -> Cost:
     bare = closed_book(shape, work)
     if not work.pieces:
         return bare
@@ -31,8 +42,8 @@ def cost(settings: OnlineSettings, shape: Shape, work: Workload) -> Cost:
         bare,
         state_floats=floats,
         state_bytes=SINGLE * floats + INTEGER,
-        adapt_slots=max(read) - 1,
-        adapt_flops=sum(step(tokens - 1, tokens - 1) for tokens in read if tokens > 1),
+        adapt_slots=sum(tokens - 1 for tokens in sorted(read)[-together:]),
+        adapt_flops=passes * sum(step(tokens - 1, tokens - 1) for tokens in read if tokens > 1),
         ask_flops=bare.ask_flops + (factors.forward(bare.positions) if factors else 0),
         positions=max(bare.positions, *read),
     )

@@ -7,44 +7,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ttabench.core.bounds import at_least
-from ttabench.methods.parts.lora_shape import LoraShape
+from ttabench.methods.parts.descent_settings import DescentSettings
 from ttabench.methods.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineSettings(LoraShape):
+class OnlineSettings(DescentSettings):
     """Settings of every method that finetunes online; the defaults are those of CaMeLS' released code."""
 
-    restrict: Literal["none", "lora"] = "none"
-    """What is trained. none: all weights of the base; lora: low-rank deltas of `rank`, `alpha` and `targets`."""
-    lr: float = 1e-4
-    """Learning rate: chosen on validation data."""
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """Adam carries its moments from document to document; sgd, plain gradient descent, carries nothing."""
-    beta2: float = 0.999
-    """Adam's decay of squared gradients."""
-    eps: float = 1e-8
-    """Adam's."""
-    clip: float = 750.0
-    """Largest norm of the gradient."""
     normaliser: Literal["padded", "tokens", "weights"] = "padded"
     """What the weighted sum of a document's losses is divided by. padded: `pad_len` - 1, as where every text is padded
     to that length; tokens: how many tokens have a loss; weights: the sum of their weights."""
     pad_len: int = 1024
     """Tokens that documents are thought to be padded to."""
-    max_tokens: int = 1024
-    """First tokens of a document that are read."""
-    dropout: bool = True
-    """Whether the base's own dropout is on in a gradient step, drawn from the seed and the number of the step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(2, pad_len=self.pad_len, max_tokens=self.max_tokens)
-        at_least(0, lr=self.lr, eps=self.eps)
-        if not 0 <= self.beta2 < 1:
-            raise ValueError(f"beta2 must lie in [0, 1), got {self.beta2}")
-        if self.clip <= 0:
-            raise ValueError(f"clip must be positive, got {self.clip}")
+        at_least(2, pad_len=self.pad_len)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +67,22 @@ class CamelsSettings(OnlineSettings):
         at_least(0, inner_lr=self.inner_lr, kl_weight=self.kl_weight)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CptSettings(DescentSettings):
+    """Settings of `cpt`; the defaults are those of the Generative Adapter's paper for Mistral-7B."""
+
+    lr: float = 1e-5
+    """Learning rate: chosen on validation data."""
+    epochs: int = 8
+    """Passes over all documents that are read between two questions."""
+    batch: int = 16
+    """Documents of one gradient step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, epochs=self.epochs, batch=self.batch)
+
+
 UNIFORM_PRESETS: Mapping[str, UniformSettings] = {
     # The best of 1e-2, 3e-3, 1e-3, 3e-4 and 1e-4 by nats of the answer, validation split of the twin of streamingqa.
     "nano": UniformSettings(lr=3e-4),
@@ -102,6 +97,11 @@ SALIENT_PRESETS: Mapping[str, SalientSettings] = {
 CAMELS_PRESETS: Mapping[str, CamelsSettings] = {
     "nano": CamelsSettings(),
     "mac": CamelsSettings(lr=2.5e-5, max_tokens=512),
+}
+CPT_PRESETS: Mapping[str, CptSettings] = {
+    "nano": CptSettings(lr=1e-3),
+    "mistral-7b-instruct": CptSettings(),
+    "llama-2-7b-chat": CptSettings(lr=3e-5),
 }
 RECIPES: Mapping[str, Recipe] = {
     "nano": Recipe(documents=(6,), batch_documents=24, steps=200, lr=1e-3),

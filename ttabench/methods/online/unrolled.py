@@ -25,7 +25,7 @@ from ttabench.lm.scoring import Item, nll, target_logprobs
 from ttabench.lm.second_order import second_order
 from ttabench.methods.online.losses import weighted_loss
 from ttabench.methods.online.settings import OnlineSettings
-from ttabench.methods.online.trained import Factors, Weights
+from ttabench.methods.parts.trained import Factors, Weights
 
 Document = tuple[list[int], Tensor]
 """Token ids, and their weights [T]."""

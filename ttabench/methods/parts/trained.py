@@ -1,4 +1,4 @@
-"""What online finetuning trains, as one vector of numbers a reader: all weights, or low-rank factors of linear maps.
+"""What gradient steps on a text train, as one vector of numbers a reader: all weights, or low-rank factors of maps.
 
     trained = trained_by(lm, settings)
     start_N = trained.start()                               the base model as it is
@@ -20,8 +20,9 @@ from torch import Tensor
 from ttabench.lm.deltas import weights_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, Patch
-from ttabench.methods.online.settings import OnlineSettings
 from ttabench.methods.parts import lora
+from ttabench.methods.parts.descent_settings import DescentSettings
+from ttabench.methods.parts.lora_shape import LoraShape
 
 
 class Trained(Protocol):
@@ -76,7 +77,7 @@ class Weights:
 class Factors:
     """Low-rank factors of linear maps."""
 
-    def __init__(self, lm: LM, settings: OnlineSettings) -> None:
+    def __init__(self, lm: LM, settings: LoraShape) -> None:
         self._lm, self._settings = lm, settings
         self._names = lora.target_names(lm, settings.targets)
         self.layout: dict[str, torch.Size] = {}
@@ -105,7 +106,7 @@ class Factors:
         return {**lora.deltas(pairs, self._settings)}
 
 
-def trained_by(lm: LM, settings: OnlineSettings) -> Weights | Factors:
+def trained_by(lm: LM, settings: DescentSettings) -> Weights | Factors:
     """What these settings train.
 
     Raises:

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ttabench.methods.online.settings import OnlineSettings
-from ttabench.methods.online.trained import shaped
+from ttabench.methods.parts.descent_settings import DescentSettings
+from ttabench.methods.parts.trained import shaped
 
 MOMENTS = ("first_moment", "second_moment")
 
@@ -32,7 +32,7 @@ class Descent:
     """
 
     def __init__(
-        self, vectors: Mapping[str, Tensor], layout: Mapping[str, torch.Size], settings: OnlineSettings, steps: int
+        self, vectors: Mapping[str, Tensor], layout: Mapping[str, torch.Size], settings: DescentSettings, steps: int
     ) -> None:
         self._clip = settings.clip
         self.leaves = {name: part.requires_grad_() for name, part in shaped(vectors["weights"], layout).items()}

@@ -1,0 +1,143 @@
+"""Gradient steps on the documents that are read, under which the base answers closed book: what the methods share.
+
+    adapt   for each step: theta <- step(theta, mean over its documents of sum_t w_t CE(x_t | x_<t; theta) / normaliser)
+    patch   theta - base, as deltas                                      the same for every question
+    answer  the adapted weights on the question, closed book
+
+Methods say which documents a step has (`lessons`) and what tokens weigh (`token_weights`): `method` one document a
+step, in order; `cpt` several passes over batches of them.
+
+Shape letters: B readers · N numbers of a reader · T tokens of a document.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ttabench.core.types import Ask, Observe
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import check_fits
+from ttabench.lm.scoring import target_logprobs
+from ttabench.lm.tokens import piece_ids
+from ttabench.methods.base import BaseMethod, Stopped
+from ttabench.methods.parts.descent import MOMENTS, Descent
+from ttabench.methods.parts.descent_settings import DescentSettings
+from ttabench.methods.parts.trained import trained_by
+
+DescentT = TypeVar("DescentT", bound=DescentSettings)
+SHORTER = "Read less of each document (--set max_tokens=N)."
+Document = tuple[Observe, list[int]]
+"""A document, and its first tokens, those that are read."""
+
+
+class Descending(BaseMethod[DescentT]):
+    """State: a reader's numbers `weights` [B, N], Adam's moments of them, and `steps` [B]."""
+
+    def __init__(self, lm: LM, settings: DescentT) -> None:
+        super().__init__(lm, settings)
+        self._trained = trained_by(lm, settings)
+        self.one_reader = settings.restrict == "none"
+
+    def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:
+        """The documents of each gradient step.
+
+        Args:
+            documents: numbers of those in which something is predicted, in the order in which they are read.
+            steps: taken before.
+        """
+        raise NotImplementedError
+
+    def loss(self, documents: Sequence[Document], logprobs: Sequence[Tensor]) -> Tensor:
+        """The loss of a step; differentiable.
+
+        Args:
+            documents: of the step.
+            logprobs: of the tokens of each; of all but the first where nothing stands before it.
+        """
+        raise NotImplementedError
+
+    def begin(self, rows: int) -> State:
+        """Nothing read, and nothing kept: the base's own weights."""
+        return State(rows, meta={**super().begin(rows).meta, "truncated_documents": [0] * rows})
+
+    def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
+        """Take all gradient steps, reader by reader.
+
+        Raises:
+            Stopped: a loss or its gradient is not finite; the state before that document is in it.
+            UserError: a document is longer than the model's positions.
+        """
+        tensors = {name: each.clone() for name, each in (dict(state.tensors) or self._fresh(state.rows)).items()}
+        read, cut = list(state.meta["tokens_read"]), list(state.meta["truncated_documents"])
+        for row in range(state.rows):
+            vectors = {name: tensors[name][row] for name in tensors if name != "steps"}
+            steps = int(tensors["steps"][row])
+            descent = Descent(vectors, self._trained.layout, self.settings, steps)
+            wholes = [piece_ids(self.lm, chunk[row], first=True) for chunk in chunks]
+            texts = [whole[: self.settings.max_tokens] for whole in wholes]
+            read[row] += sum(map(len, texts))
+            cut[row] += sum(len(text) < len(whole) for text, whole in zip(texts, wholes, strict=True))
+            start = len(self.lm.start_ids)
+            predicting = [number for number, text in enumerate(texts) if start + len(text) > 1]
+            for numbers in self.lessons(predicting, steps):
+                if not self._step(descent, [(chunks[number][row], texts[number]) for number in numbers], steps):
+                    raise self._stopped(state, chunks, numbers[0], chunks[numbers[0]][row])
+                steps += 1
+            tensors["steps"][row] = steps
+        tensors = {name: each.detach() for name, each in tensors.items()}
+        return State(state.rows, tensors, {**state.meta, "tokens_read": read, "truncated_documents": cut})
+
+    def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
+        """What the numbers change."""
+        if "weights" not in state.tensors:
+            return Patch()
+        return Patch(deltas=self._trained.deltas(state.tensors["weights"]))
+
+    def _fresh(self, rows: int) -> dict[str, Tensor]:
+        start_N = self._trained.start()
+        made = {"weights": start_N.expand(rows, -1)}
+        if self.settings.optimizer == "adam":
+            made |= {name: torch.zeros_like(start_N).expand(rows, -1) for name in MOMENTS}
+        return {**made, "steps": torch.zeros(rows, dtype=torch.int64, device=self.lm.device)}
+
+    def _step(self, descent: Descent, documents: Sequence[Document], steps: int) -> bool:
+        """One step on some documents; false, and no step, where loss or gradient are not finite."""
+        check_fits(self.lm, None, [len(self.lm.start_ids) + len(ids) for _, ids in documents], SHORTER)
+        seed = self.settings.seed * 1_000_003 + steps
+        with torch.enable_grad(), self._dropout(seed), self._trained.in_place(descent.leaves) as patch:
+            logprobs = target_logprobs(self.lm, patch, [([], ids) for _, ids in documents])
+            norm = descent.slopes(self.loss(documents, logprobs))
+        if not math.isfinite(norm):
+            return False
+        descent.step()
+        return True
+
+    @contextmanager
+    def _dropout(self, seed: int) -> Iterator[None]:
+        """The base's own dropout, drawn from a seed, if it is wanted."""
+        if not self.settings.dropout:
+            yield
+            return
+        device = self.lm.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            self.lm.model.train()
+            try:
+                yield
+            finally:
+                self.lm.model.eval()
+
+    def _stopped(self, state: State, chunks: Sequence[Sequence[Observe]], number: int, piece: Observe) -> Stopped:
+        """What is told of a document that has no finite gradient, with all that was read before it."""
+        if self.reads == "run":
+            number = 0  # passes go over all of them: none was read to its end
+        before = self.adapt(state, chunks[:number]) if number else state
+        what = f"{self.name} stopped at document {piece.key or piece.text[:40]!r}: its loss or gradient is not finite."
+        return Stopped(what, f"Give a smaller --set lr than {self.settings.lr:g}.", before, number)
