@@ -53,6 +53,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "camels lora": ("camels", {"restrict": "lora", "first_order": True}),
     "salient_spans lora": ("salient_spans", {"restrict": "lora"}),
     "cpt lora": ("cpt", {"restrict": "lora"}),
+    "distill prefix": ("distill", {"target": "prefix"}),
+    "distill asks itself": ("distill", {"ask": "self", "questions": 2, "length": 8}),
     "uniform sgd": ("uniform", {"optimizer": "sgd", "normaliser": "tokens"}),
     "rag+mac": ("rag+mac", {}),
     "rag+templora": ("rag+templora", {}),

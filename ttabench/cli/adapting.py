@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -90,12 +91,15 @@ def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> l
 def _write(folder: StateFolder, method: BaseMethod[object], state: State, said: Mapping[str, Json]) -> dict[str, Json]:
     """Write the state, and what it says in peft's form; returns its header."""
     from ttabench.lm.patch import Patch
-    from ttabench.methods.peft_export import exportable, save_lora
+    from ttabench.methods.peft_export import exportable, is_cartridge, save_cartridge, save_lora
 
     patch = Patch() if method.looks_at_question else method.patch(state, [])
-    lora = (lambda inside: save_lora(method.lm, patch, inside)) if exportable(patch) else None
+    save = save_lora if exportable(patch) else None
+    if method.prefix_for_peft and is_cartridge(patch):
+        save = save_cartridge
+    peft = None if save is None else partial(save, method.lm, patch)
     window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
-    return folder.write(state, {**said, "window_tokens": window}, lora)
+    return folder.write(state, {**said, "window_tokens": window}, peft)
 
 
 def _peft(folder: StateFolder, found: Mapping[str, Json]) -> dict[str, Json]:

@@ -27,6 +27,8 @@ from ttabench.lm.tokens import pad
 from ttabench.lm.window import Window
 
 Stopped: TypeAlias = Callable[[int, list[int]], bool]
+Pick: TypeAlias = Callable[[Tensor], Tensor]
+"""Next tokens [B] from logits [B, V]."""
 NEVER = -1.0e9
 """Score of a beam that must not win."""
 
@@ -41,6 +43,7 @@ def generate(
     num_beams: int = 1,
     batch_size: int = 32,
     stopped: Stopped | None = None,
+    pick: Pick | None = None,
 ) -> list[list[int]]:
     """New tokens of each prompt, without the prompt and without the token that ends them (any of `lm.eos_ids`).
 
@@ -53,6 +56,7 @@ def generate(
         batch_size: prompts at once.
         stopped: whether the answer to a prompt, by its number, is done with these new tokens; asked after each of them
             (greedy decoding only).
+        pick: the next token of every row, in place of the likeliest one (not for beams); rows that are done go on.
 
     Raises:
         UserError: prompt and new tokens exceed the model's positions, or logits are not finite.
@@ -73,7 +77,7 @@ def generate(
         batch, rows = [texts[i] for i in chosen], select_rows(patch, chosen)
         if num_beams == 1:
             done = None if stopped is None else partial(_stopped, stopped, chosen)
-            written_BN = _greedy(lm, rows, batch, max_new_tokens, done)
+            written_BN = _greedy(lm, rows, batch, max_new_tokens, done, pick)
         else:
             written_BN = _beam_search(lm, rows, batch, max_new_tokens, num_beams)
         for index, ids in zip(chosen, written_BN.tolist(), strict=True):
@@ -96,7 +100,9 @@ def _prefilled(lm: LM, patch: Patch, texts: Sequence[list[int]], room: int) -> t
 
 
 @torch.no_grad()
-def greedy_tokens(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) -> Generator[Tensor, None, None]:
+def greedy_tokens(
+    lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, pick: Pick | None = None
+) -> Generator[Tensor, None, None]:
     """Greedy decoding as it happens: the next token int64 [B] of every row, `count` times, EOS or not.
 
     A token is read only when the one after it is asked for. The patch stays applied until the iterator is exhausted or
@@ -107,6 +113,7 @@ def greedy_tokens(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) 
         patch: encoded, of 1 row, shared, or one row a text.
         texts: token ids, with what begins a text (`patching.text_start`).
         count: tokens written.
+        pick: see `generate`.
 
     Raises:
         NotFinite: the likeliest token has no finite logit.
@@ -114,18 +121,20 @@ def greedy_tokens(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int) 
     window, logits_BV = _prefilled(lm, patch, texts, count)
     with deltas_applied(lm, patch.deltas, len(texts)):
         for step in range(count):
-            next_B = logits_BV.argmax(-1)
+            next_B = logits_BV.argmax(-1) if pick is None else pick(logits_BV)
             refuse_not_finite(logits_BV.gather(1, next_B[:, None]))  # the largest logit: a NaN counts as larger still
             yield next_B
             if step + 1 < count:
                 logits_BV = lm.logits(window.feed(next_B[:, None])[:, -1])
 
 
-def _greedy(lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, stopped: Stopped | None = None) -> Tensor:
+def _greedy(
+    lm: LM, patch: Patch, texts: Sequence[list[int]], count: int, stopped: Stopped | None, pick: Pick | None
+) -> Tensor:
     """Tokens [B, N]; rows that are done go on with EOS."""
     written: list[list[int]] = [[] for _ in texts]
     done = [False] * len(texts)
-    with closing(greedy_tokens(lm, patch, texts, count)) as tokens:
+    with closing(greedy_tokens(lm, patch, texts, count, pick)) as tokens:
         for fresh_B in tokens:
             for row, token in enumerate(fresh_B.tolist()):
                 written[row].append(lm.eos_id if done[row] else token)

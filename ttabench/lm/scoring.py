@@ -6,6 +6,7 @@
     rolling(lm, patch, book ids, window=1024, stride=512)          every token of a long text scored once
     nll(lm, patch, items)                                          differentiable sum and count
     target_logprobs(lm, patch, items)                              differentiable, one value a target token
+    target_hidden(lm, patch, items)                                what they are predicted from, differentiable
 
 A patch has 1 row, shared by all items, or one row an item. The text of an item starts with BOS unless the patch holds
 one. With an empty prompt and no BOS to predict it from, the first target token is not scored: one value fewer.
@@ -88,6 +89,13 @@ def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]
     """
     found = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], logprobs_of)
     return [value for (value,) in found]
+
+
+def target_hidden(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
+    """Last hidden states [N, D] that every target is predicted from, one tensor an item; see `target_logprobs`."""
+    patch = encoded(lm, patch)
+    found = _values(lm, patch, [(prompt, [target]) for prompt, target in items], lambda _lm, hidden_ND, _: hidden_ND)
+    return [hidden_ND for (hidden_ND,) in found]
 
 
 @torch.no_grad()

@@ -65,6 +65,8 @@ class BaseMethod(Generic[SettingsT]):
     one_reader: bool = False
     """Whether it reads for one reader at a time, because it changes what all rows of a batch share (all weights): no
     state of several rows then begins."""
+    prefix_for_peft: bool = False
+    """Whether the key/value prefix of its patch is trained, and leaves as peft's CARTRIDGE, see `peft_export`."""
     num_beams: int = 1
     """Beams of generation, where the paper searches rather than decoding greedily."""
 

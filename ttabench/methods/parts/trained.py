@@ -94,14 +94,15 @@ class Factors:
     @contextmanager
     def in_place(self, parts: Mapping[str, Tensor]) -> Iterator[Patch]:
         """The base model under a patch of the factors."""
-        yield Patch(deltas=self._low_rank({name: part[None] for name, part in parts.items()}))
+        yield Patch(deltas=self.low_rank({name: part[None] for name, part in parts.items()}))
 
     def deltas(self, vectors_BN: Tensor) -> dict[str, Delta]:
         """The low-rank deltas of every reader."""
         rows = [shaped(vector_N, self.layout) for vector_N in vectors_BN]
-        return self._low_rank({name: torch.stack([row[name] for row in rows]) for name in self.layout})
+        return self.low_rank({name: torch.stack([row[name] for row in rows]) for name in self.layout})
 
-    def _low_rank(self, parts: Mapping[str, Tensor]) -> dict[str, Delta]:
+    def low_rank(self, parts: Mapping[str, Tensor]) -> dict[str, Delta]:
+        """The deltas of these parts, each [B, ...]; differentiable."""
         pairs = {name: (parts[f"{name}.a"], parts[f"{name}.b"]) for name in self._names}
         return {**lora.deltas(pairs, self._settings)}
 

@@ -1,0 +1,266 @@
+"""Context distillation: its loss is that of plain forwards, vanishes where student and teacher agree, and falls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_gpt2, tiny_llama
+from tests.tiny_methods import PROMPTS, TEXTS, observes
+from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
+from ttabench.lm.generation import generate
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch, State
+from ttabench.lm.patching import encoded, forward, text_start
+from ttabench.methods.base import Stopped
+from ttabench.methods.distill.lessons import BREAK, Lesson, grouped, joined, self_asked, taught, text_again
+from ttabench.methods.distill.method import Distill
+from ttabench.methods.distill.settings import DistillSettings
+from ttabench.methods.parts.trained import shaped
+from ttabench.methods.peft_export import exportable, is_cartridge, save_cartridge
+from ttabench.methods.session import Session
+
+TINY = DistillSettings(rank=2, alpha=2.0, slots=8, ask="text", length=32, steps=4, batch=2, lr=1e-2)
+
+
+def read(method: Distill, *texts: str) -> State:
+    return method.adapt(method.begin(1), [[piece] for piece in observes(*texts)])
+
+
+def started(method: Distill, ids: list[int], *, trained: bool = False) -> tuple[Patch, dict[str, Tensor]]:
+    """The student before training, and its parts; `trained`: as leaves."""
+    parts = shaped(method._student.start(ids), method._student.layout)
+    leaves = {name: part.clone().requires_grad_(trained) for name, part in parts.items()}
+    return method._student.patch({name: part[None] for name, part in leaves.items()}), leaves
+
+
+def plain(lm: LM, *texts: list[int]) -> Tensor:
+    """Log-probabilities [N, V] of what follows every token of the last of these texts, by the model itself; the last
+    token aside."""
+    ids = [*lm.start_ids, *(token for text in texts for token in text)]
+    with torch.no_grad():
+        logprobs: Tensor = lm.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return logprobs[len(ids) - len(texts[-1]) - (len(ids) > len(texts[-1])) : -1]
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+@pytest.mark.parametrize("target", ["lora", "prefix"])
+def test_the_loss_is_that_of_plain_forwards(make: Any, target: Any) -> None:
+    lm = make()
+    method = Distill(lm, replace(TINY, target=target, length=64))
+    texts, joint = [lm.encode(text) for text in TEXTS[:2]], lm.encode(BREAK, follows=True)
+    context = joined(lm, texts)[0].tolist()
+    lessons = method._lessons(Patch(), texts, 0)
+    wanted = []
+    for text in texts:
+        teacher = plain(lm, context, joint, text)
+        first = (context * 9)[: TINY.slots - len(lm.start_ids)]
+        student = plain(lm, first, joint, text) if target == "prefix" else plain(lm, text)
+        teacher = teacher[len(teacher) - len(student) :]
+        wanted.append((teacher.exp() * (teacher - student)).sum(-1))
+    found = method.loss(started(method, context)[0], lessons)
+    torch.testing.assert_close(found, torch.cat(wanted).mean(), atol=1e-5, rtol=1e-4)
+    assert float(found.detach()) > 1e-4
+
+
+@pytest.mark.parametrize("target", ["lora", "prefix"])
+def test_nothing_moves_where_student_and_teacher_agree(target: Any) -> None:
+    lm = tiny_llama()
+    method = Distill(lm, replace(TINY, target=target))
+    ids = lm.encode(TEXTS[0])
+    student, leaves = started(method, ids, trained=True)
+    item = (lm.encode(PROMPTS[0]), lm.encode(" Port Ansel"))
+    with torch.no_grad():
+        teacher = student if target == "prefix" else Patch()
+    lessons = taught(lm, teacher, [(item, item)], follows=False)
+    loss = method.loss(student, lessons)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-6)
+    assert all(part.grad is None or float(part.grad.abs().max()) < 1e-5 for part in leaves.values())
+    other = taught(lm, encoded(lm, Patch(tokens_BT=torch.tensor([lm.encode(TEXTS[1])]))), [(item, item)], follows=False)
+    method.loss(student, other).backward()  # type: ignore[no-untyped-call]
+    assert max(float(part.grad.abs().max()) for part in leaves.values() if part.grad is not None) > 1e-4
+
+
+@pytest.mark.parametrize("target", ["lora", "prefix"])
+def test_training_brings_the_student_to_its_teacher(target: Any) -> None:
+    lm = tiny_llama()
+    method = Distill(lm, replace(TINY, target=target, steps=24))
+    texts = [lm.encode(text) for text in TEXTS]
+    lessons = method._lessons(Patch(), texts, 0)
+    before = method.loss(started(method, joined(lm, texts)[0].tolist())[0], lessons)
+    after = method.loss(method.patch(read(method, *TEXTS), []), lessons)
+    assert float(after.detach()) < 0.8 * float(before.detach())
+
+
+def test_the_first_slot_of_a_prefix_stays() -> None:
+    lm = tiny_llama()
+    method = Distill(lm, replace(TINY, target="prefix"))
+    trained, start = method.patch(read(method, *TEXTS), []).prefix, started(method, lm.encode(TEXTS[0]))[0].prefix
+    assert trained is not None
+    assert start is not None
+    for ours, theirs in zip(trained.keys_LBHPD, start.keys_LBHPD, strict=True):
+        torch.testing.assert_close(ours[:, :, 0], theirs[:, :, 0])
+        assert not torch.equal(ours[:, :, 1:], theirs[:, :, 1:])
+
+
+def test_a_short_context_is_repeated_to_fill_the_prefix() -> None:
+    lm = tiny_llama()
+    start = Distill(lm, replace(TINY, target="prefix"))._student.start
+    assert torch.equal(start([3, 4]), start([3, 4] * 9))
+
+
+def test_texts_go_together_into_windows_and_long_ones_are_cut() -> None:
+    texts = [[1, 2, 3], [4, 5], [6], [7] * 11]
+    assert list(grouped(texts, 6, 1)) == [[[1, 2, 3], [4, 5]], [[6]], [[7] * 6], [[7] * 5]]
+    assert list(grouped(texts, 100, 1)) == [texts]
+    assert list(grouped([], 6, 1)) == []
+
+
+def test_a_text_is_read_again_in_stretches() -> None:
+    lm = tiny_llama()
+    joint = lm.encode(BREAK, follows=True)
+    pairs = text_again(lm, replace(TINY, length=4), [[1, 2, 3, 4, 5, 6], [7], [8, 9, 10, 11, 12]])
+    assert pairs == [((joint, part), ([], part)) for part in ([1, 2, 3, 4], [5, 6], [8, 9, 10, 11])]
+
+
+def asked(settings: DistillSettings, seed: int = 0) -> list[Any]:
+    lm = tiny_llama()
+    group = [lm.encode(text) for text in TEXTS[:2]]
+    teacher = encoded(lm, Patch(tokens_BT=joined(lm, group)))
+    return self_asked(lm, settings, Patch(), teacher, group, torch.Generator().manual_seed(seed))
+
+
+def test_the_teacher_asks_about_each_text_and_answers_behind_all_of_them() -> None:
+    lm = tiny_llama()
+    settings = replace(TINY, ask="self", questions=1, temperature=0.0, length=6, template="Q: {question} A:")
+    found = asked(settings)
+    group = [lm.encode(text) for text in TEXTS[:2]]
+    teacher = encoded(lm, Patch(tokens_BT=joined(lm, group)))
+    for text, ((behind, answer), (alone, same)) in zip(group, found, strict=True):
+        patch = Patch(tokens_BT=torch.tensor([text]))
+        (question,) = generate(lm, patch, [lm.encode(f"{BREAK}Q: ", follows=True)], max_new_tokens=6)
+        prompt = f"Q: {lm.decode(question).strip().splitlines()[0].strip()} A:"
+        assert alone == lm.encode(prompt)
+        assert behind == lm.encode(BREAK + prompt, follows=True)
+        (written,) = generate(lm, teacher, [behind], max_new_tokens=6)
+        assert answer == same
+        assert answer[-1] == lm.eos_id
+        assert written[: len(answer) - 1] == answer[:-1]
+
+
+def test_questions_are_drawn_from_the_seed() -> None:
+    settings = replace(TINY, ask="self", questions=4, length=6)
+    assert asked(settings) == asked(settings)
+    assert asked(settings) != asked(settings, seed=1)
+    assert 2 < len(asked(settings)) <= 8
+
+
+def test_what_is_asked_is_learned_from_the_template_to_the_answer() -> None:
+    method = Distill(tiny_llama(), replace(TINY, ask="self", questions=2, length=6))
+    state = read(method, *TEXTS)
+    assert float((state.tensors["weights"][0] - method._student.start([])).abs().max()) > 1e-3
+
+
+def test_what_is_read_later_is_taught_by_the_student_of_before() -> None:
+    method = Distill(tiny_llama(), TINY)
+    state = read(method, *TEXTS[:2])
+    assert not state.labels
+    later = method.adapt(state, [observes(TEXTS[2])])
+    assert later.labels == {"passes_over_parts": True}
+    apart = Distill(tiny_llama(), replace(TINY, lr=0.0)).adapt(state, [observes(TEXTS[2])])
+    assert torch.equal(apart.tensors["weights"], state.tensors["weights"])
+    assert not torch.equal(later.tensors["weights"], state.tensors["weights"])
+
+
+@pytest.mark.parametrize("target", ["lora", "prefix"])
+def test_nothing_to_learn_leaves_the_student_as_it_began(target: Any) -> None:
+    method = Distill(tiny_gpt2(), replace(TINY, target=target))
+    state = method.adapt(method.begin(1), [[Observe(text="")]])
+    assert torch.equal(state.tensors["weights"][0], method._student.start([]))
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_nothing() -> None:
+    lm = tiny_llama()
+    session = Session(lm, Distill(lm, replace(TINY, lr=1e30)))
+    session.read(observes(*TEXTS))
+    with pytest.raises(Stopped, match=r"^distill stopped at document .* not finite\. .*smaller --set lr than 1e\+30"):
+        session.settle()
+    assert session.unsettled == len(TEXTS)
+
+
+def test_a_window_holds_what_the_model_has_room_for() -> None:
+    lm = tiny_llama()
+    state = read(Distill(lm, TINY), "x " * lm.max_positions)
+    assert state.meta["tokens_read"][0] > lm.max_positions
+    with pytest.raises(UserError, match=r"no room for a context .*smaller --set length=N"):
+        read(Distill(lm, replace(TINY, length=lm.max_positions)), "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [({"slots": 1}, "slots must be at least 2, got 1"), ({"steps": 0}, "steps"), ({"lr": -1.0}, "lr"),
+     ({"clip": 0.0}, "clip must be positive, got 0.0"), ({"template": "Ask."}, "must hold {question} once, got 'Ask.'"),
+     ({"ask": "self", "temperature": 0.0}, "questions must be 1 where temperature is 0")],
+)  # fmt: skip
+def test_impossible_settings(changes: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        replace(TINY, **changes)
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_peft_loads_a_trained_prefix(make: Any, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    lm = make()
+    method = Distill(lm, replace(TINY, target="prefix"))
+    patch = method.patch(read(method, *TEXTS), [])
+    assert is_cartridge(patch)
+    assert not exportable(patch)
+    ids = torch.tensor([[*text_start(lm, patch), *lm.encode(PROMPTS[0])]])
+    with torch.no_grad():
+        ours, _ = forward(lm, patch, ids)
+    base = make()
+    base.model.set_attn_implementation("sdpa")
+    loaded = PeftModel.from_pretrained(base.model, save_cartridge(lm, patch, tmp_path / "peft"))
+    assert loaded.active_peft_config.peft_type == "CARTRIDGE"
+    with torch.no_grad():
+        theirs = loaded(input_ids=ids).logits
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert float((ours - forward(lm, Patch(), ids)[0]).abs().max()) > 1e-2
+
+
+def test_a_prefix_that_stands_elsewhere_is_no_cartridge() -> None:
+    lm = tiny_llama()
+    patch = started(Distill(lm, replace(TINY, target="prefix")), [3, 4])[0]
+    assert patch.prefix is not None
+    assert is_cartridge(patch)
+    assert not is_cartridge(replace(patch, prefix=replace(patch.prefix, next_position_B=torch.tensor([99]))))
+    assert not is_cartridge(replace(patch, tokens_BT=torch.tensor([[1]])))
+    assert not is_cartridge(Patch())
+
+
+@pytest.mark.parametrize("target", ["lora", "prefix"])
+def test_adapt_writes_a_folder_for_peft(ttabench: Command, tiny_base: Path, tmp_path: Path, target: str) -> None:
+    (tmp_path / "notes.txt").write_text("\n\n".join(TEXTS))
+    settings = [f"target={target}", "rank=2", "slots=8", "ask=text", "steps=2"]
+    words = ["--model", tiny_base, "--context", tmp_path / "notes.txt", *(f"--set={each}" for each in settings)]
+    ran = ttabench("adapt", "--method", "distill", *words, "--out", tmp_path / "mine", "--json").json()
+    assert (Path(ran["peft"]) / "adapter_model.safetensors").exists()
+    told = one_line(ttabench("adapt", "--method", "distill", *words, "--set", "slots=1", "--out", tmp_path / "other"))
+    assert "slots must be at least 2, got 1" in told
+
+
+def test_lessons_hold_what_the_head_makes_logits_of() -> None:
+    lm = tiny_llama()
+    item = ([5, 6], [7, 8, 9])
+    (lesson,) = taught(lm, Patch(), [(item, item)], follows=True)
+    assert isinstance(lesson, Lesson)
+    torch.testing.assert_close(lm.logits(lesson.hidden_ND).log_softmax(-1), plain(lm, [5, 6], [7, 8, 9]))
