@@ -156,6 +156,13 @@ def test_the_teacher_asks_about_each_text_and_answers_behind_all_of_them() -> No
         assert written[: len(answer) - 1] == answer[:-1]
 
 
+def test_a_question_without_an_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        lessons, "generate", lambda *a, **words: generate(*a, **words) if "pick" in words else [[]] * len(a[2])
+    )
+    assert asked(replace(TINY, ask="self", questions=1, temperature=0.0, length=6)) == []
+
+
 def test_questions_are_drawn_from_the_seed() -> None:
     settings = replace(TINY, ask="self", questions=4, length=6)
     assert asked(settings) == asked(settings)

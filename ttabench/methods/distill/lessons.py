@@ -75,6 +75,8 @@ def self_asked(
 ) -> list[tuple[Item, Item]]:
     """Questions that the teacher writes behind each text of a group, and answers that it writes behind all of them.
 
+    A question that comes twice counts once; one that has no answer is left out.
+
     Args:
         lm: the base model.
         settings: how many, how long, in which words.
@@ -95,6 +97,7 @@ def self_asked(
     return [
         ((behind, [*answer, lm.eos_id]), (lm.encode(prompt), [*answer, lm.eos_id]))
         for behind, prompt, answer in zip(asked, prompts, answers, strict=True)
+        if lm.decode(answer).strip()
     ]
 
 
