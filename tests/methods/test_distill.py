@@ -157,9 +157,10 @@ def test_the_teacher_asks_about_each_text_and_answers_behind_all_of_them() -> No
 
 
 def test_a_question_without_an_answer_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        lessons, "generate", lambda *a, **words: generate(*a, **words) if "pick" in words else [[]] * len(a[2])
-    )
+    def silent(*given: Any, **words: Any) -> list[list[int]]:
+        return generate(*given, **words) if "pick" in words else [[]] * len(given[2])
+
+    monkeypatch.setattr("ttabench.methods.distill.lessons.generate", silent)
     assert asked(replace(TINY, ask="self", questions=1, temperature=0.0, length=6)) == []
 
 
