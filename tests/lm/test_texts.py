@@ -170,7 +170,7 @@ class _Writing:
     def __init__(self, texts: list[list[int]]) -> None:
         self.texts = texts
 
-    def __call__(self, lm: LM, patch: Patch, texts: Any, count: int) -> Any:  # noqa: ARG002
+    def __call__(self, lm: LM, patch: Patch, texts: Any, count: int, pick: Any = None) -> Any:  # noqa: ARG002
         for step in range(count):
             yield torch.tensor([row[step] if step < len(row) else lm.encode("x")[0] for row in self.texts])
 
