@@ -240,6 +240,26 @@ def dialogues() -> Iterator[Cell]:
     yield from (cell for cell in swapped("", learned) if cell.state != "none")
 
 
+TALK = "results/english/ccm-dialogues"
+"""Trained for this table: `first` (a LoRA with full context on training dialogues), and `concat` (CCM) on top of it."""
+
+
+def compressed() -> Iterator[Cell]:
+    """The next turn of a dialogue under memories that were trained for it, and what stands in their place.
+
+    Every line stands on the LoRA of the paper's first stage, so `icl` is its upper bound; a window of 24 slots holds as
+    many bytes as `ccm concat` after twelve turns, and more before.
+    """
+    told = ("--task", "dailydialog", "--model", MODEL, "--base-checkpoint", f"{TALK}/first", "--limit", "400")
+    yield Cell("none", "", ("--method", "none", *told))
+    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
+    yield from swapped("", ("ccm", "--checkpoint", f"{TALK}/concat", *told), "ccm concat")
+    yield Cell("window 24 tokens", "", ("--method", "window", "--set", "recent=24", *told))
+    yield from (
+        Cell(line, "", ("--method", *words, *told)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
+    )
+
+
 EVERY = "every turn"
 
 
@@ -280,6 +300,8 @@ SUITES: Mapping[str, Suite] = {
                       tuple(short_windows()), "0"),
     "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read: 80 dialogues each, 28 at 12 turns "
                          "(TempLoRA 10 each)", "dailydialog", tuple(dialogues()), "0"),
+    "ccm-dialogues": Suite("DailyDialog behind the first stage of CCM, perplexity of the next turn by turns read: 80 "
+                           "dialogues each, 28 at 12 turns", "dailydialog", tuple(compressed()), "0"),
     "msc": Suite("Multi-Session Chat, perplexity of each turn by turns read: 17 single sessions", "msc",
                  tuple(sessions()), "0"),
     "pg19-64k": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(long_books()), "0"),
