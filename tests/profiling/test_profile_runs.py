@@ -200,7 +200,7 @@ def test_what_is_extended_agrees_with_what_was_measured(suite: str) -> None:
             if measured := longest.value(name):
                 assert found.value(name) == pytest.approx(measured, rel=share), (method, name)
         if (longest.value("adapt_seconds") or 0) > 1:
-            assert 0.5 <= (found.value("adapt_seconds") or 0) / (longest.value("adapt_seconds") or 1) <= 1.01, method
+            assert 0.5 <= (found.value("adapt_seconds") or 0) / (longest.value("adapt_seconds") or 1) <= 1.12, method
 
 
 def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> None:
