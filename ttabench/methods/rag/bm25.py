@@ -10,6 +10,7 @@ Words are bm25s' own: letters and digits in lower case, two or more, without its
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # importing it turns its debugging on
 
 
 @lru_cache(maxsize=2**16)
