@@ -335,6 +335,12 @@ def test_an_aligned_start_gives_deltas_of_a_share_of_their_maps(targets: tuple[s
         assert torch.equal(one, other)
 
 
+def test_an_aligned_start_on_nothing_that_is_read_is_refused() -> None:
+    method = GenerativeAdapter(tiny_llama(), replace(TINY, init="aligned", objective="reconstruction"))
+    with pytest.raises(UserError, match="read nothing, and an aligned training"):
+        method.prepare_training([Episode(key="a", steps=episode("a", 1).asks())])
+
+
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2, tiny_opt])
 def test_a_released_start_is_the_base_model_and_an_aligned_one_is_not(make: Any) -> None:
     lm = make()

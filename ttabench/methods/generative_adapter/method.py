@@ -86,7 +86,11 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """With `init=aligned`, begin where `start` says, on what the first episodes read."""
         if self.settings.init == "aligned":
-            start.align(self.networks, [row.ids for row in self.rows(first).chunks])
+            chunks = self.rows(first).chunks
+            if not chunks:
+                what = "The first training episodes read nothing, and an aligned training begins on what they read."
+                raise UserError(what, "Give longer ones (of books: --task-set sequence_tokens=N above window).")
+            start.align(self.networks, [row.ids for row in chunks])
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
         """Mean negative log-likelihood of the answers, or of the texts, in one forward, see `parallel` and `rows`.

@@ -99,6 +99,10 @@ PRESETS: Mapping[str, GenerativeAdapterSettings] = {
     "nano-book": GenerativeAdapterSettings(
         inner=64, rank=8, chunk=512, gradient="exact", init="aligned", objective="both"
     ),
+    # 8.8 M weights; short chunks, several of which a few hundred tokens make.
+    "smollm2-135m": GenerativeAdapterSettings(
+        inner=128, rank=32, chunk=128, gradient="exact", init="aligned", objective="both"
+    ),
     "mistral-7b-instruct": GenerativeAdapterSettings(),
     "llama-2-7b-chat": GenerativeAdapterSettings(scale=1 / 8),
 }
@@ -116,6 +120,9 @@ _OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
 _TEXTS = replace(_OURS, documents=(1, 2, 4, 8), batch_documents=64, steps=400, lr=3e-3)
 _ANSWERS = replace(_OURS, documents=(1, 2, 4, 8, 16), questions=2, batch_documents=64, steps=1200, lr=1e-3)
 _SEQUENCES = replace(_OURS, documents=(1,), batch_documents=1)
+_REAL = replace(_OURS, documents=(1,), batch_documents=4, warmup=10, lr=1e-3)
+_SHORT_SEQUENCES = ("window=256", "stride=128", "sequence_tokens=640")
+"""Of books: two chunks of 128 tokens at first, then one at a time."""
 _PAPER = Recipe(documents=(1,), schedule="cosine", decay=0.01, warmup=100)
 
 
@@ -133,6 +140,7 @@ RECIPES: Mapping[str, Recipe] = {
         replace(_SEQUENCES, batch_documents=4, steps=150, lr=3e-3),
         "sequence_tokens=2048",
     ),
+    "smollm2-135m": _after(replace(_REAL, steps=40), "reconstruction", replace(_REAL, steps=40), *_SHORT_SEQUENCES),
     "mistral-7b-instruct": _paper(5e-5),
     "llama-2-7b-chat": _paper(1e-4),
 }
