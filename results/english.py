@@ -41,6 +41,8 @@ QUESTIONS = {"arc_challenge": "50", "piqa": "50", "hellaswag": "40"}
 ADAPTER = "results/english/streamadapter-book/adapter"
 DOCUMENT_RATE, SHOT_RATE, BOOK_RATE = "3e-4", "3e-4", "3e-4"
 """The best of suites `templora-documents`, `templora-demonstrations` and `templora-books`."""
+ONLINE_RATES, ONLINE_RATE = ("6e-6", "2.5e-5", "1e-4"), "2.5e-5"
+"""The paper's, and the best of them in suite `online-rates`."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,40 @@ def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iter
     """A method that adapts: its own state, another text's, and none."""
     for state, line in (("own", name), ("other", f"{name}, another text's state"), ("none", f"{name}, empty state")):
         yield Cell(line, column, ("--method", *words, "--swap-state"), state)
+
+
+def online_rates() -> Iterator[Cell]:
+    """Learning rates of finetuning on each paragraph once, ten validation paragraphs."""
+    told = told_squad(TUNED, HELD, 10)
+    for line, words in ends():
+        yield Cell(line, "10 documents", ("--method", *words, *told))
+    for rate in ONLINE_RATES:
+        for method in ("uniform", "salient_spans"):
+            yield Cell(f"{method}, lr {rate}", "10 documents", ("--method", method, "--set", f"lr={rate}", *told))
+
+
+def remembered() -> Iterator[Cell]:
+    """Read it all, keep the end, find it again, or learn it: 40 questions a draw after 8, 32 and 60 paragraphs.
+
+    Sixty are all of the asked articles; their 10,000 tokens no longer fit into the model's positions.
+    """
+    for documents in (8, 32, 60):
+        told, column = (*told_squad(TUNED, ASKED, documents), "--limit", "40"), f"{documents} documents"
+        whole = ("icl", "--set", "truncate=left") if documents == 60 else ("icl",)
+        plain = {
+            "none": ("none",),
+            "icl": whole,
+            "window 1,024 tokens": ("window", "--set", "recent=1024"),
+            "rag, bm25": ("rag", "--set", "top=3"),
+            "rag, MiniLM": ("rag", "--set", "top=3", "--set", "retriever=dense"),
+        }
+        for line, words in plain.items():
+            yield Cell(line, column, ("--method", *words, *told))
+        for method in ("uniform", "salient_spans"):
+            yield from swapped(column, (method, "--set", f"lr={ONLINE_RATE}", *told), method)
+        if documents == 8:
+            pair = ("rag+templora", "--set", "rag.top=3", "--set", f"templora.lr={DOCUMENT_RATE}", *told)
+            yield from swapped(column, pair, "rag+templora")
 
 
 def presses() -> Iterator[Cell]:
@@ -290,6 +326,10 @@ SUITES: Mapping[str, Suite] = {
     "squad-base": Suite(f"XQuAD's articles 12 to 24 under {MODEL}", SQUAD, tuple(squad_base()), metrics=READ),
     "squad-qa": Suite(f"XQuAD's articles 12 to 24 under {TUNED}", SQUAD, tuple(squad_tuned()), quick=True,
                       metrics=READ),
+    "online-rates": Suite(f"Rates of online finetuning under {TUNED}, validation articles, 10 documents", SQUAD,
+                          tuple(online_rates()), "0", metrics=READ),
+    "squad-memory": Suite(f"XQuAD's articles 12 to 24 under {TUNED}: read it all, keep the end, find it again, or "
+                          "learn it", SQUAD, tuple(remembered()), metrics=READ),
     "metaicl": Suite("MetaICL over its test tasks that are there", "metaicl", tuple(metaicl())),
     **{
         task: Suite(f"{task}, accuracy", source, tuple(shots(task, (0, 5, 10))), quick=task == "arc_easy")
