@@ -23,7 +23,7 @@ from ttabench.core.meter import Meter
 from ttabench.run import runner
 from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 
 AIM = 0.02
 

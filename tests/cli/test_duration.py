@@ -19,7 +19,7 @@ from ttabench.methods.registry import cost_of
 from ttabench.profiling import rates
 from ttabench.profiling.rates import ROWS, WIDTHS, Rates, Setting, rates_of
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 
 PRODUCTS = Rates(table=((1e9,) * len(WIDTHS),) * len(ROWS), call_seconds=1e-30, element_seconds=1e-30)
 """A machine on which only products of matrices take time, whatever their size."""

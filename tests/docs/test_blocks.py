@@ -51,14 +51,18 @@ def test_a_command_of_ours_parses_and_names_what_there_is(line: str) -> None:
     task = typed.get("task") or None
     assert task is None or task in cards.names() or task.endswith(".yaml") or readable(Path(task)), task
     if words[0] == "eval" and task in cards.names():
-        told = [text for text in typed["task_set"] or () if not text.startswith("articles=")]  # twins have few titles
+        told = [
+            text for text in typed["task_options"] or () if not text.startswith("articles=")
+        ]  # twins have few titles
         load(task, source="mini", options=assignments(told, "--task-set"))
     for method in filter(None, [typed.get("method"), *(typed.get("methods") or "").split(",")]):
         if method.endswith(".py") or method.startswith("kvpress:"):
             continue
         spec = registry.find(method)
         if words[0] not in ("profile", "list"):
-            settings_of(spec, typed_settings(spec, typed.get("set_") or ()), preset_for(spec, typed["preset"], "nano"))
+            settings_of(
+                spec, typed_settings(spec, typed.get("settings") or ()), preset_for(spec, typed["preset"], "nano")
+            )
 
 
 def test_every_other_command_is_of_something_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

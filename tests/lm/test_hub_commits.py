@@ -14,7 +14,7 @@ from ttabench.core.environment import offline_if_unreachable
 from ttabench.lm import hub, loading
 from ttabench.lm.loading import Source
 from ttabench.run.plan import make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 
 OLD, NEW = "a" * 40, "b" * 40
 

@@ -24,7 +24,8 @@ from ttabench.methods.pair.method import Pair
 from ttabench.methods.registry import cost_of, find, is_file, parts_of
 from ttabench.methods.session import Session
 from ttabench.methods.settings import describe_settings
-from ttabench.run.resolve import ASSETS, RunRequest, resolve_method
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import ASSETS, resolve_method
 from ttabench.run.swapping import replaced
 
 QUESTION = asks("Where does Ada live?")

@@ -32,7 +32,7 @@ from ttabench.methods.rag.texts import packed, unpacked
 from ttabench.methods.session import Session
 from ttabench.methods.states import load_state, save_state
 from ttabench.run.plan import make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 
 TEXTS = (
     "Ada Voss lives in Port Ansel.",

@@ -18,7 +18,7 @@ from ttabench.methods import checkpoints
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.run.config import RunConfig
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 from ttabench.run.standing import stood_on
 
 MAKES = {"llama": tiny_llama, "gpt2": tiny_gpt2}

@@ -13,7 +13,8 @@ from tests.qa_files import refusal, steps, write_csv, write_jsonl
 from ttabench.core.errors import UserError
 from ttabench.readers import load
 from ttabench.readers.own_questions import own_questions
-from ttabench.run.resolve import RunRequest, shipped_checkpoint
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import shipped_checkpoint
 
 OPENS, CLOSES, GAVE = "When does it open?", "When does it close?", "Who gave the atlas?"
 LIBRARY, ATLAS = "The library opens at nine and closes at six.", "Tom Reed gave the atlas."

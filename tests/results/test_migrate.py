@@ -22,7 +22,7 @@ from ttabench.records import packed
 from ttabench.records.packing import pack
 from ttabench.records.schema import load_record
 from ttabench.run.plan import make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 
 OLD = "00b8ee104900"
 CARD = (cards_folder() / "streamingqa.yaml").read_text()

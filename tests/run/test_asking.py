@@ -10,7 +10,7 @@ import yaml
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import load_card
 from ttabench.run.asking import TRAINED_WITH, manner, trained_with
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 
 CARD = {"prompt": "qa", "examples": "1"}
 

@@ -21,7 +21,8 @@ from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.run import resolve
 from ttabench.run.config import RunConfig
 from ttabench.run.plan import make_plan
-from ttabench.run.resolve import RunRequest, shipped_checkpoint
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import shipped_checkpoint
 
 SMALL = ("documents=2", "questions=2")
 CARD = """

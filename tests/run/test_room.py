@@ -16,7 +16,7 @@ from ttabench.methods.registry import cost_of
 from ttabench.run import evaluation
 from ttabench.run.evaluation import ModelCache, execute
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 from ttabench.run.room import refuse_by_tokens, refuse_on_paper
 
 METHODS = {

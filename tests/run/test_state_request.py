@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ttabench.core.errors import UserError
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 from ttabench.run.state_request import MADE, made_with, request_of
 
 STATE = Path("mine")

@@ -16,7 +16,8 @@ from ttabench.methods.registry import is_file
 from ttabench.methods.state_header import READ, header
 from ttabench.run.asking import manner
 from ttabench.run.evaluation import ModelCache
-from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import ResolvedMethod, resolve_method
 from ttabench.run.state_request import MADE, made_with
 
 if TYPE_CHECKING:

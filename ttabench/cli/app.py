@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,20 @@ from ttabench.cli import asking_options as of_asking
 from ttabench.cli import options as o
 from ttabench.cli import showing_options as of_showing
 from ttabench.cli.comparing import compare
+from ttabench.cli.declaring import takes
 from ttabench.cli.ending import bounded, ended
 from ttabench.cli.profile import profile
 from ttabench.cli.training import train
 from ttabench.core.errors import UnknownName
 from ttabench.core.progress import say_loading
 from ttabench.core.version import __version__
+from ttabench.run.request import RunRequest
+
+READING = (
+    "method", "task", "model", "base_checkpoint", "random_weights", "preset", "settings", "checkpoint", "device",
+    "dtype", "bos", "chat_template",
+)  # fmt: skip
+"""Options of `eval` that decide how files are read."""
 
 
 class Commands(TyperGroup):
@@ -61,31 +70,14 @@ def _root(version: o.Version = False) -> None:
 
 
 @app.command("eval")
+@takes("request", RunRequest, method="icl", task="streamingqa")
 def eval_(
-    method: o.Method = "icl",
-    task: o.Task = "streamingqa",
-    model: o.Model = "nano",
-    base_checkpoint: o.BaseCheckpoint = "",
-    random_weights: o.RandomWeights = False,
-    preset: o.Preset = "",
-    set_: o.Set = None,
-    checkpoint: o.Checkpoint = "",
-    state: o.State = None,
-    source: o.Source = "",
-    split: o.Split = "test",
-    task_set: o.TaskSet = None,
-    limit: o.Limit = None,
-    ask_only: o.AskOnly = False,
+    request: RunRequest,
     swap_state: o.SwapState = False,
     seed: o.Seed = 0,
     seeds: o.Seeds = "",
-    device: o.Device = "auto",
     threads: o.Threads = None,
-    dtype: o.Dtype = "auto",
     memory_limit: o.MemoryLimit = "",
-    batch_size: o.BatchSize = 32,
-    bos: o.Bos = "auto",
-    chat_template: o.ChatTemplate = None,
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     dry_run: o.DryRun = False,
@@ -93,22 +85,15 @@ def eval_(
     quiet: o.Quiet = False,
 ) -> None:
     """Run a method on a task and store the result; the same command again returns or resumes it."""
-    say_loading(model, json or quiet)
+    say_loading(request.base_name, json or quiet)
     from ttabench.cli import commands
-    from ttabench.run.resolve import RunRequest
 
-    request = RunRequest(
-        method=method, task=task, model=model, source=source, split=split, limit=limit, preset=preset,
-        settings=tuple(set_ or ()), task_options=tuple(task_set or ()), checkpoint=checkpoint, state=state,
-        ask_only=ask_only, device=device, dtype=dtype, batch_size=batch_size, random_weights=random_weights, bos=bos,
-        chat_template=chat_template, base_checkpoint=base_checkpoint,
-    )  # fmt: skip
     numbers = commands.seed_list(seeds, seed)
     showing = commands.Showing(json=json, quiet=quiet)
     if dry_run:
         commands.dry_run(request, numbers, showing, swap=swap_state, threads=threads)
     else:
-        bounded(threads, memory_limit, device)
+        bounded(threads, memory_limit, request.device)
         commands.evaluate(request, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
 
 
@@ -116,26 +101,16 @@ app.command()(train)
 
 
 @app.command()
+@takes("request", RunRequest, only=READING, method="icl", task="streamingqa")
 def adapt(
+    request: RunRequest,
     more: of_asking.More = None,
     context: of_asking.Context = None,
     out: of_asking.StateOut = Path("state"),
     state: of_asking.ReadState = None,
-    method: o.Method = "icl",
-    model: o.Model = "nano",
-    base_checkpoint: o.BaseCheckpoint = "",
-    random_weights: o.RandomWeights = False,
-    preset: o.Preset = "",
-    set_: o.Set = None,
-    checkpoint: o.Checkpoint = "",
-    task: o.Task = "streamingqa",
     pieces: of_asking.Pieces = "file",
-    device: o.Device = "auto",
     threads: o.Threads = None,
-    dtype: o.Dtype = "auto",
     memory_limit: o.MemoryLimit = "",
-    bos: o.Bos = "auto",
-    chat_template: o.ChatTemplate = None,
     force: of_asking.Replace = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
@@ -144,60 +119,37 @@ def adapt(
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
-    say_loading(model, json or quiet)
+    say_loading(request.base_name, json or quiet)
     from ttabench.cli import adapting, commands
     from ttabench.cli.reading import Reading
-    from ttabench.run.resolve import RunRequest
 
-    request = RunRequest(
-        method=method, task=task, model=model, preset=preset, settings=tuple(set_ or ()), checkpoint=checkpoint,
-        device=device, dtype=dtype, random_weights=random_weights, bos=bos, chat_template=chat_template,
-        base_checkpoint=base_checkpoint, state=state,
-    )  # fmt: skip
     reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
     storing = commands.Storing(out=out, force=force)
-    bounded(threads, memory_limit, device)
-    adapting.adapt(request, reading, storing, commands.Showing(json=json, quiet=quiet))
+    bounded(threads, memory_limit, request.device)
+    adapting.adapt(replace(request, state=state), reading, storing, commands.Showing(json=json, quiet=quiet))
 
 
 @app.command()
+@takes("typed", RunRequest, only=READING, said=True)
 def ask(
+    typed: Mapping[str, Any],
     questions: of_asking.Asked = None,
     file: of_asking.QuestionFile = None,
     state: of_asking.AskedState = None,
     context: of_asking.Context = None,
     pieces: of_asking.Pieces = "file",
-    method: of_asking.AskMethod = None,
-    model: of_asking.AskModel = None,
-    base_checkpoint: o.BaseCheckpoint = "",
-    random_weights: o.RandomWeights = False,
-    preset: o.Preset = "",
-    set_: o.Set = None,
-    checkpoint: o.Checkpoint = "",
-    task: of_asking.AskTask = None,
     options: of_asking.Options = "",
     max_new_tokens: of_asking.MaxNewTokens = None,
     compare: of_asking.Beside = False,
-    device: o.Device = "auto",
     threads: o.Threads = None,
-    dtype: o.Dtype = "auto",
-    bos: o.Bos = "auto",
-    chat_template: o.ChatTemplate = None,
     json: o.AsJson = False,
     quiet: of_asking.QuietAnswers = False,
 ) -> None:
     """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
-    say_loading(model or "the model", json or quiet)
+    say_loading(str(typed.get("model", "the model")), json or quiet)
     from ttabench.cli import asking, commands
     from ttabench.cli.reading import Reading
 
-    said = {
-        "method": method, "model": model, "task": task, "preset": preset, "settings": tuple(set_ or ()),
-        "checkpoint": checkpoint, "base_checkpoint": base_checkpoint, "random_weights": random_weights,
-        "chat_template": chat_template, "bos": "" if bos == "auto" else bos,
-        "device": "" if device == "auto" else device, "dtype": "" if dtype == "auto" else dtype,
-    }  # fmt: skip
-    typed = {name: value for name, value in said.items() if value or (name == "chat_template" and value is False)}
     given = asking.Given(state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=typed)
     wanted = asking.Asking(
         questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare
@@ -248,12 +200,13 @@ def list_(
 
 
 @app.command()
-def check(method: o.Checked, preset: o.Preset = "", set_: o.Set = None, json: o.AsJson = False) -> None:
+@takes("typed", RunRequest, only=("preset", "settings"), said=True)
+def check(typed: Mapping[str, Any], method: o.Checked, json: o.AsJson = False) -> None:
     """Check that a method keeps the promises of the contract, one verdict a line; exit code 1 if one is broken."""
     say_loading("models of two layers", json)
     from ttabench.cli import contract
 
-    if not contract.check(method, preset, tuple(set_ or ()), json=json):
+    if not contract.check(method, typed.get("preset", ""), typed.get("settings", ()), json=json):
         raise typer.Exit(1)
 
 

@@ -24,7 +24,8 @@ from ttabench.methods.state_header import HEADER_FILE, header
 from ttabench.readers.own_questions import OwnQuestion, own_questions, typed_questions
 from ttabench.run.asking import Asked, manner
 from ttabench.run.evaluation import ModelCache
-from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import ResolvedMethod, resolve_method
 from ttabench.run.state_request import request_of
 
 FLOOR, CEILING = "none", "icl"

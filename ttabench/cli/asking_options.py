@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttabench.cli.completion import complete_method, complete_model, complete_task
-from ttabench.cli.options import HOW, RUN, WHAT
+from ttabench.core.declared import HOW, RUN, WHAT
 
 ReadState = Annotated[
     Path | None, typer.Option("--state", help="Continue from a state that `adapt` wrote.", rich_help_panel=RUN)
@@ -29,21 +28,6 @@ AskedState = Annotated[
     Path | None,
     typer.Option("--state", show_default=False, rich_help_panel=WHAT,
                  help="State that `adapt` wrote; it brings its model and method. (default: state, without --context)"),
-]  # fmt: skip
-AskMethod = Annotated[
-    str | None,
-    typer.Option("--method", "-m", show_default=False, autocompletion=complete_method, rich_help_panel=RUN,
-                 help="How to read --context; see `list methods`. (default: icl)"),
-]  # fmt: skip
-AskModel = Annotated[
-    str | None,
-    typer.Option("--model", show_default=False, autocompletion=complete_model, rich_help_panel=RUN,
-                 help="Base LM to read --context with, as for `eval`. (default: nano)"),
-]  # fmt: skip
-AskTask = Annotated[
-    str | None,
-    typer.Option("--task", "-t", show_default=False, autocompletion=complete_task, rich_help_panel=RUN,
-                 help="Task in whose words questions are asked. (default: streamingqa)"),
 ]  # fmt: skip
 Options = Annotated[
     str,

@@ -17,7 +17,7 @@ from ttabench.methods.registry import cost_of
 from ttabench.run.config import STATES_OF
 from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 from ttabench.run.room import refuse_on_paper
 
 if TYPE_CHECKING:

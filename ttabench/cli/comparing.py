@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ttabench.cli.completion import complete_method, complete_model, complete_run, complete_task
-from ttabench.cli.options import DEFAULT_OUT, HOW, AsJson, Out
+from ttabench.cli.options import DEFAULT_OUT, AsJson, Out
+from ttabench.core.declared import HOW
 
 WHICH, SAID = "Which runs", "What is said of them"
 Metric = Annotated[

@@ -12,83 +12,20 @@ from ttabench.cli.completion import (
 )
 from ttabench.cli.completion import (
     complete_method,
-    complete_model,
-    complete_task,
 )
 from ttabench.core.bounds import MOST_THREADS
+from ttabench.core.declared import HOW, RUN, WHAT
 
-RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
-
-
-def batch_size(typed: str | int) -> int:
-    """`--batch-size` (a text, or the default) as a number, 0 for auto.
-
-    Raises:
-        BadParameter: neither.
-    """
-    text = str(typed)
-    if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
-        raise typer.BadParameter(f"{text[:40]!r} is neither auto nor a whole number of at least 1.")
-    return 0 if text == "auto" else int(text)
-
-
-Method = Annotated[
-    str,
-    typer.Option("--method", "-m", help="How to adapt; see `list methods`.", autocompletion=complete_method,
-                 rich_help_panel=RUN),
-]  # fmt: skip
-Task = Annotated[
-    str,
-    typer.Option("--task", "-t", autocompletion=complete_task, rich_help_panel=RUN,
-                 help="A task's name (`list tasks`), the path of a card, or a file of your own questions."),
-]  # fmt: skip
 Checked = Annotated[
     str, typer.Argument(help="A method: a name, or a file of Python (./mine.py).", autocompletion=complete_method)
 ]
 NewWhat = Annotated[str, typer.Argument(help="What to begin: method.")]
 NewName = Annotated[str, typer.Argument(help="Its name: lower-case letters, digits and _.")]
 NewOut = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.", rich_help_panel=HOW)]
-Model = Annotated[
-    str,
-    typer.Option(help="Base LM: nano, a known name (`list models`), a folder, a .gguf file, or a hub id.",
-                 autocompletion=complete_model, rich_help_panel=RUN),
-]  # fmt: skip
-Source = Annotated[
-    str,
-    typer.Option(help="mini, hub, or a file or folder. (default: mini for nano, hub otherwise)", show_default=False,
-                 rich_help_panel=RUN),
-]  # fmt: skip
-Split = Annotated[str, typer.Option(help="Split of the task.", rich_help_panel=WHAT)]
 Seed = Annotated[int, typer.Option(help="Seed of data order and of everything random.", rich_help_panel=WHAT)]
 Seeds = Annotated[
     str,
     typer.Option(help="Several seeds, one run each: 0,1,2.", show_default=False, rich_help_panel=WHAT),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(help="Ask at most this many queries (all context is still read).", rich_help_panel=WHAT),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", "-s", help="A setting of the method, key=value; repeat for more.", rich_help_panel=RUN),
-]
-TaskSet = Annotated[
-    list[str] | None,
-    typer.Option("--task-set", help="A setting of the task, key=value; repeat for more.", rich_help_panel=WHAT),
-]
-Preset = Annotated[
-    str,
-    typer.Option(help="Named settings of the method. (default: the one named like the model)", show_default=False,
-                 rich_help_panel=RUN),
-]  # fmt: skip
-Checkpoint = Annotated[
-    str,
-    typer.Option(help="Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)",
-                 show_default=False, rich_help_panel=RUN),
-]  # fmt: skip
-State = Annotated[Path | None, typer.Option(help="Start from a state written by `adapt`.", rich_help_panel=RUN)]
-AskOnly = Annotated[
-    bool, typer.Option("--ask-only", help="Read none of the task's context (with --state).", rich_help_panel=WHAT)
 ]
 SwapState = Annotated[
     bool,
@@ -109,33 +46,6 @@ Threads = Annotated[
     int | None,
     typer.Option(min=1, max=MOST_THREADS, metavar="N", show_default=False, rich_help_panel=HOW,
                  help="CPU threads; not part of a run's identity. (default: torch's own choice)"),
-]  # fmt: skip
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.", rich_help_panel=HOW)]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=HOW)]
-BatchSize = Annotated[
-    int,
-    typer.Option(parser=batch_size, metavar="N|auto", rich_help_panel=HOW,
-                 help="Queries answered together; auto: as many as fit. Halved when memory runs out."),
-]  # fmt: skip
-RandomWeights = Annotated[
-    bool, typer.Option("--random-weights", help="Build the architecture with random weights.", rich_help_panel=RUN)
-]
-Bos = Annotated[
-    str,
-    typer.Option(
-        "--bos", help="Whether texts begin with BOS: auto (as the tokenizer says), yes, no.", rich_help_panel=HOW
-    ),
-]
-BaseCheckpoint = Annotated[
-    str,
-    typer.Option(help="LoRA checkpoint applied to the base LM under any method: a folder, or shipped:NAME.",
-                 show_default=False, rich_help_panel=RUN),
-]  # fmt: skip
-ChatTemplate = Annotated[
-    bool | None,
-    typer.Option("--chat-template/--no-chat-template", show_default=False, rich_help_panel=WHAT,
-                 help="Give context and question as a user's turn of the tokenizer's chat template. (default: where"
-                 " there is one and the task's card has a prompt for it)"),
 ]  # fmt: skip
 Force = Annotated[bool, typer.Option("--force", help="Run again even if it is stored.", rich_help_panel=HOW)]
 Form = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ttabench.cli import options as o
+from ttabench.cli.declaring import takes
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words, loading
+from ttabench.records.run_fields import RunFields
 
 if TYPE_CHECKING:
     from ttabench.core.render import Format
@@ -29,11 +31,11 @@ ON_PAPER = ("queries",)
 """Options of a profile on paper alone."""
 
 
+@takes("base", RunFields, only=("model", "random_weights", "device", "dtype"))
 def profile(
     context: typer.Context,
+    base: RunFields,
     methods: o.Methods = "",
-    model: o.Model = "nano",
-    random_weights: o.RandomWeights = False,
     prefill: o.Prefill = "1k,4k",
     generate: o.Generate = 128,
     repeat: o.Repeat = 5,
@@ -50,9 +52,7 @@ def profile(
     row_seconds: o.RowSeconds = 20.0,
     full: o.Full = False,
     time_limit: o.TimeLimit = None,
-    device: o.Device = "auto",
     threads: o.Threads = None,
-    dtype: o.Dtype = "auto",
     plot: o.ProfilePlot = None,
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
@@ -66,7 +66,7 @@ def profile(
     With --analytic nothing is measured: costs follow from published shapes, at once, for any model and length.
     """
     if not (json or quiet or form != "table" or analytic):
-        loading(f"libraries and {Path(model).name or model}")
+        loading(f"libraries and {Path(base.model).name or base.model}")
     if throughput + training + analytic > 1:
         raise UserError("--throughput, --training and --analytic cannot be combined.", "Give one of them.")
     typed = {"methods": methods, "preset": preset, "settings": tuple(set_ or ())}
@@ -74,13 +74,14 @@ def profile(
     showing = Showing(form="json" if json else form, quiet=quiet, force=force, threads=threads)
     if analytic:
         _refuse(context, MEASURING, "has no effect with --analytic.")
-        _on_paper({**typed, "model": model, "prefill": prefill}, load, {"dtype": dtype, "queries": queries}, showing)
+        paper = {**typed, "model": base.model, "prefill": prefill}
+        _on_paper(paper, load, {"dtype": base.dtype, "queries": queries}, showing)
         return
     _refuse(context, ON_PAPER, "has an effect only with --analytic.")
     said = {
-        "mode": "throughput" if throughput else "training" if training else "latency", "model": model,
-        "random_weights": random_weights, "task": task, "device": device, "dtype": dtype, "time_limit": time_limit,
-        "full": full,
+        "mode": "throughput" if throughput else "training" if training else "latency", "model": base.model,
+        "random_weights": base.random_weights, "task": task, "device": base.device, "dtype": base.dtype,
+        "time_limit": time_limit, "full": full,
     }  # fmt: skip
     job = _job(said, load, {**typed, "checkpoint": checkpoint}, Sizes(prefill=prefill, memory_limit=memory_limit))
     _run(job, out, plot, showing)

@@ -18,7 +18,8 @@ from ttabench.core.version import __version__
 from ttabench.lm.hub import digest_of
 from ttabench.methods.state_header import READ, header
 from ttabench.run.asking import manner
-from ttabench.run.resolve import ResolvedMethod, RunRequest, named
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import ResolvedMethod, named
 
 if TYPE_CHECKING:
     from ttabench.lm.patch import State

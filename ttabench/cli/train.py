@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench.cli import commands, training_tasks
 from ttabench.cli.options import DEFAULT_OUT
+from ttabench.cli.training_options import Training
 from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import changed, hashed, text_of
@@ -24,7 +25,8 @@ from ttabench.report.configuration import typed
 from ttabench.run.asking import trained_with
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.resolve import NO_CHECKPOINT, RunRequest, resolve_method
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 
 if TYPE_CHECKING:
     from ttabench.core.types import Episode
@@ -42,22 +44,6 @@ READ = ("card", "reader", "method", "model")
 """Of the digests of what a run reads, those that a training must have in common with one that goes on."""
 JUDGED = 4
 """Episodes of a validation: a book each, or a few documents with their queries."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How `ttabench train` works, whatever the recipe."""
-
-    seed: int
-    save_every: int
-    dtype: str
-    """Number format of the stored parameters."""
-    resume: bool
-    """Resume from what is saved, if anything is; False starts again."""
-    accumulate: int = 1
-    validate_every: int = 0
-    also: tuple[str, ...] = ()
-    """Further tasks, NAME or NAME=SOURCE; all take turns, a step each."""
 
 
 def train(
@@ -236,8 +222,8 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
 def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, options: Sequence[str]) -> TrainConfig:
     from ttabench.run.training import TrainConfig
 
-    if training.dtype not in FORMATS:
-        raise UnknownName("number format", training.dtype, list(FORMATS))
+    if training.stored not in FORMATS:
+        raise UnknownName("number format", training.stored, list(FORMATS))
     said = asdict(replace(recipe, first=None))
     del said["first"]
     sizes = {key: said.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
@@ -252,6 +238,7 @@ def _train_config(recipe: Recipe, training: Training, out: Path, plan: Plan, opt
     data |= training_tasks.described(training_tasks.further(plan.request, training.also, training.seed))
     told = asdict(training)
     del told["also"]
+    told["dtype"] = told.pop("stored")
     try:
         return TrainConfig(**said, **told, out=out, fresh=plan.resolved.checkpoint is None, data=data)
     except ValueError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ttabench.core.types import Json
 from ttabench.methods.recipe import Recipe
 from ttabench.run.plan import Plan, make_plan
-from ttabench.run.resolve import RunRequest
+from ttabench.run.request import RunRequest
 
 if TYPE_CHECKING:
     from ttabench.core.types import Episode

@@ -17,7 +17,8 @@ from ttabench.harness.prompts import Prompts
 from ttabench.lm.batching import AUTO
 from ttabench.methods.states import load_state
 from ttabench.run.evaluation import ModelCache
-from ttabench.run.resolve import RunRequest, resolve_method
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import resolve_method
 
 NAME = "ttabench"
 ARGUMENTS = (

@@ -29,7 +29,8 @@ from ttabench.profiling.typed import STREAM, method_names
 from ttabench.readers import cards
 from ttabench.run.config import DEVICES, DTYPES
 from ttabench.run.plan import setting_digests
-from ttabench.run.resolve import ResolvedMethod, RunRequest, resolve_method
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import ResolvedMethod, resolve_method
 
 Emit: TypeAlias = Callable[[str, Json], None]
 """Called with the kind of a line that a process writes, and its value."""

@@ -6,42 +6,34 @@ Names that are not listed may hold any JSON value: earlier versions, and others'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 from typing_extensions import TypedDict
 
 from ttabench.core.types import Json
+from ttabench.records.run_fields import RunFields
 from ttabench.stats.varying import Varying
 
 _EXACT = ConfigDict(extra="allow", strict=True)
 
 
 class Config(TypedDict, total=False):
-    """Of `RunConfig`."""
+    """Of `RunConfig`, beside the options that are kept as typed."""
 
     __pydantic_config__ = _EXACT  # type: ignore[misc]
     verb: str
     method: str
     task: str
-    model: str
     source: str
-    split: str
     seed: int
-    limit: int | None
     preset: str
     settings: dict[str, Json]
     task_options: dict[str, Json]
     checkpoint: str
     state: str
-    device: str
-    dtype: str
-    batch_size: int
-    random_weights: bool
-    ask_only: bool
-    state_of: str
-    bos: str
     chat_template: bool
-    base_checkpoint: str
     inputs: dict[str, str]
 
 
@@ -101,6 +93,15 @@ class Known(TypedDict):
 
 
 _KNOWN: TypeAdapter[Known] = TypeAdapter(Known)
+_HINTS = get_type_hints(RunFields)
+_KEPT: TypeAdapter[Any] = TypeAdapter(
+    create_model(  # type: ignore[call-overload]
+        "Kept",
+        __config__=ConfigDict(extra="ignore", strict=True),
+        **{field.name: (_HINTS[field.name], field.default) for field in fields(RunFields)},
+    )
+)
+"""The options of `RunFields`, any of which an earlier version may lack."""
 
 
 def refuse_other_kinds(groups: Mapping[str, Mapping[str, Json]]) -> None:
@@ -109,9 +110,10 @@ def refuse_other_kinds(groups: Mapping[str, Mapping[str, Json]]) -> None:
     Raises:
         ValueError: it is not; GROUP.NAME and what is expected.
     """
-    try:
-        _KNOWN.validate_python(groups)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{place}: {first['msg']}") from None
+    for adapter, values, above in ((_KNOWN, groups, ()), (_KEPT, groups["config"], ("config",))):
+        try:
+            adapter.validate_python(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in (*above, *first["loc"]))
+            raise ValueError(f"{place}: {first['msg']}") from None

@@ -13,17 +13,20 @@ from shlex import join
 from typing import Any
 
 from ttabench.core.architectures import NANO
+from ttabench.core.declared import declared
 from ttabench.core.errors import UserError
 from ttabench.core.identity import changed
 from ttabench.core.types import Json
+from ttabench.records.run_fields import RunFields
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import typed, whole
 from ttabench.run.asking import manner
 from ttabench.run.config import RunConfig
-from ttabench.run.resolve import NO_CHECKPOINT, STANDING, RunRequest, resolve_method
+from ttabench.run.request import STANDING, RunRequest
+from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 
-FLAGS = {"split": "test", "limit": None, "device": "auto", "dtype": "auto", "bos": "auto", "state": ""}
-"""Fields that are options of the same name, and what they are where nothing is typed."""
+BASE = ("model", "base_checkpoint", "random_weights")
+"""Options that name the base model."""
 
 
 def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
@@ -37,12 +40,9 @@ def command_of(record: RunRecord) -> tuple[str, tuple[str, ...]]:
         words += ["--source", config.source]
     words += _method(config, notes)
     words += _options(config, notes)
-    for name, default in FLAGS.items():
-        if getattr(config, name) != default:
-            words += [f"--{name}", str(getattr(config, name))]
-    words += ["--ask-only"] if config.ask_only else []
-    if config.batch_size != RunConfig(method="").batch_size:
-        words += ["--batch-size", str(config.batch_size or "auto")]
+    for name, field in declared(RunFields).items():
+        words += field.words(getattr(config, name)) if name not in BASE else []
+    words += ["--state", config.state] if config.state else []
     words += ["--seed", str(config.seed)] if config.seed else []
     if config.state_of != "own":
         words.append("--swap-state")

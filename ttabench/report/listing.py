@@ -19,7 +19,7 @@ from ttabench.core.render import Cell, Table
 from ttabench.methods import registry
 from ttabench.methods.settings import describe_settings, preset_for
 from ttabench.methods.spec import MethodSpec
-from ttabench.run.resolve import STANDING
+from ttabench.run.request import STANDING
 
 WHAT = ("methods", "tasks", "models", "runs")
 

@@ -22,7 +22,8 @@ from ttabench.core.types import Ask, Json, Want
 from ttabench.lm.chat import has_template
 from ttabench.readers.card_prompt import Manner
 from ttabench.readers.cards import Card, load_card
-from ttabench.run.resolve import RunRequest, named
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import named
 
 ASKING = ("qa_stream", "sessions")
 """Readers whose tasks ask questions in words of their own."""

@@ -16,9 +16,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from ttabench.core.architectures import NANO
+from ttabench.core.declared import declared
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import changed, identity, same
 from ttabench.core.types import Json
+from ttabench.records.run_fields import RunFields
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -31,7 +33,12 @@ STATES_OF = {
 """Whose state answers (see `swapping`), and what a record says of it."""
 SEEDS = 2**32
 """What numpy takes for a seed."""
-UNHASHED = ("checkpoint", "state", "device", "base_checkpoint", "preset")
+UNHASHED = (
+    "checkpoint",
+    "state",
+    "preset",
+    *(name for name, field in declared(RunFields).items() if not field.said.hashed),
+)
 """Fields of the record that the identity leaves out: digests in `inputs` stand for paths, settings for the preset."""
 
 
@@ -50,19 +57,15 @@ def check_loading(device: str, dtype: str, bos: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """Everything that decides what a run computes.
+class RunConfig(RunFields):
+    """Everything that decides what a run computes: the options that are kept as typed, and what the others came to.
 
     Attributes:
         settings: all settings of the method, JSON values.
         task_options: all settings of the task's protocol, and arguments of its generator.
         inputs: digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and
             of code that others wrote ("method", "reader").
-        limit: at most that many queries are asked; None asks all.
-        batch_size: queries at once; 0 for as many as fit.
         ask_only: read none of the task's context, ask from the given state.
-        state_of: whose state answers, one of `STATES_OF` (see `swapping`).
-        bos: what begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing.
         base_checkpoint: the checkpoint that the base model stands on, see `standing`.
         chat_template: whether context and question stand in the tokenizer's chat template.
         defaults: of `settings` and `task_options`, by these names; a setting without one always counts. No part of the
@@ -72,25 +75,14 @@ class RunConfig:
     verb: str = "eval"
     method: str
     task: str = ""
-    model: str = "nano"
     source: str = "mini"
-    split: str = "test"
     seed: int = 0
-    limit: int | None = None
     preset: str = ""
     settings: Mapping[str, Json] = field(default_factory=dict)
     task_options: Mapping[str, Json] = field(default_factory=dict)
     checkpoint: str = ""
     state: str = ""
-    device: str = "auto"
-    dtype: str = "auto"
-    batch_size: int = 32
-    random_weights: bool = False
-    ask_only: bool = False
-    state_of: str = "own"
-    bos: str = "auto"
     chat_template: bool = False
-    base_checkpoint: str = ""
     inputs: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Json]] = field(default_factory=dict, compare=False, repr=False)
 

@@ -16,7 +16,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.records.folder import Obtained, obtained
 from ttabench.run.plan import Plan
-from ttabench.run.resolve import RunRequest, named
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import named
 from ttabench.run.room import refuse_by_tokens, refuse_on_paper
 
 if TYPE_CHECKING:

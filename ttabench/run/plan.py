@@ -21,9 +21,11 @@ from ttabench.readers import Task, load, origin
 from ttabench.readers.cards import Card
 from ttabench.readers.content import content_digest
 from ttabench.readers.defaults import defaults as task_defaults
+from ttabench.records.run_fields import RUN_FIELDS
 from ttabench.run.asking import manner
 from ttabench.run.config import STATES_OF, RunConfig
-from ttabench.run.resolve import ResolvedMethod, RunRequest, named, resolve_method
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import ResolvedMethod, named, resolve_method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,26 +76,16 @@ def make_plan(request: RunRequest, seed: int) -> Plan:
     if request.state_of == "other":
         record["others"] = task.describe_others()
     config = RunConfig(
+        **{name: getattr(request, name) for name in RUN_FIELDS},
         method=resolved.spec.name,
         task=task.card.name,
-        model=request.model,
         source=source,
-        split=request.split,
         seed=seed,
-        limit=request.limit,
         preset=resolved.preset,
         settings=resolved.settings,
         task_options={**record.get("arguments", {}), **record["protocol"]},
         checkpoint=resolved.checkpoint_name(),
         state=str(request.state or ""),
-        device=request.device,
-        dtype=request.dtype,
-        batch_size=request.batch_size,
-        random_weights=request.random_weights,
-        ask_only=request.ask_only,
-        state_of=request.state_of,
-        bos=request.bos,
-        base_checkpoint=request.base_checkpoint,
         chat_template=asked.chat,
         inputs=_inputs(request, resolved, task.card, record),
         defaults=defaults_of(resolved.spec, task.card, source),

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from shlex import join
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.architectures import NANO
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
@@ -21,8 +19,7 @@ from ttabench.methods.checkpoint_header import header, settings_in
 from ttabench.methods.pair import SIGN, PairSpec, joined
 from ttabench.methods.settings import key_of, plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
-from ttabench.readers.formats import readable
-from ttabench.run.config import check_loading, standing_name
+from ttabench.run.request import OWN_QUESTIONS, RunRequest
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -32,73 +29,8 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).parents[1] / "assets"
 NO_CHECKPOINT = "none"
 SHIPPED = "shipped:"
-STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
-"""Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
-OWN_QUESTIONS = "qa"
-"""The task of a user's own table of texts, questions and answers; `--task FILE` means it."""
 TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
 """Tasks that take the checkpoints shipped for another one, whose words they ask in."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """What a user asks for, as typed; see the options of `ttabench eval`."""
-
-    method: str
-    task: str
-    model: str = NANO
-    source: str = ""
-    """Empty: `mini` for the nano model, `hub` for any other."""
-    split: str = "test"
-    limit: int | None = None
-    preset: str = ""
-    settings: tuple[str, ...] = ()
-    task_options: tuple[str, ...] = ()
-    checkpoint: str = ""
-    """A folder; "none" for untrained modules; "shipped:NAME" for one of the package's own, whatever the task; empty for
-    the shipped one of method, task and model."""
-    state: Path | None = None
-    ask_only: bool = False
-    state_of: str = "own"
-    """Whose state answers, see `config.STATES_OF`."""
-    device: str = "auto"
-    dtype: str = "auto"
-    batch_size: int = 32
-    random_weights: bool = False
-    bos: str = "auto"
-    base_checkpoint: str = ""
-    """A LoRA checkpoint, or shipped:NAME, whose deltas the base model stands on."""
-    chat_template: bool | None = None
-    """Whether context and question stand in the tokenizer's chat template; None: where there is one and the card of
-    the task has words for it."""
-
-    def __post_init__(self) -> None:
-        check_loading(self.device, self.dtype, self.bos)
-        if readable(Path(self.task)):
-            if self.source:
-                raise UserError(f"--task {self.task} is the data already.", "Leave --source out, or name a card.")
-            object.__setattr__(self, "source", self.task)
-            object.__setattr__(self, "task", OWN_QUESTIONS)
-        if self.model in STANDING:
-            if self.base_checkpoint:
-                raise UserError(f"{self.model} has a checkpoint under it already.", "Leave --base-checkpoint out.")
-            object.__setattr__(self, "base_checkpoint", STANDING[self.model][1])
-            object.__setattr__(self, "model", STANDING[self.model][0])
-
-    @property
-    def base_words(self) -> str:
-        """The options that name this base model, as they are typed."""
-        words = ["--model", self.model]
-        words += ["--base-checkpoint", self.base_checkpoint] if self.base_checkpoint else []
-        words += ["--bos", self.bos] if self.bos != "auto" else []
-        if self.chat_template is not None:
-            words.append("--chat-template" if self.chat_template else "--no-chat-template")
-        return join(words)
-
-    @property
-    def base_name(self) -> str:
-        """The base model's name, with the checkpoint it stands on."""
-        return standing_name(self.model, self.base_checkpoint)
 
 
 @dataclass(frozen=True, kw_only=True)

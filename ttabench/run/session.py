@@ -16,7 +16,8 @@ from ttabench.methods import session
 from ttabench.methods.states import save_state
 from ttabench.run.asking import manner
 from ttabench.run.evaluation import ModelCache
-from ttabench.run.resolve import RunRequest, resolve_method
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import resolve_method
 from ttabench.run.state_request import MADE, made_with
 
 

@@ -22,7 +22,8 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.methods.registry import is_file
-from ttabench.run.resolve import NO_CHECKPOINT, SHIPPED, RunRequest
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import NO_CHECKPOINT, SHIPPED
 
 MADE = "made_with"
 """Where a state's header says it."""

@@ -1,0 +1,102 @@
+"""Options of a command from fields that are declared once, see `core.declared`.
+
+    @takes("request", RunRequest, without=("split",), method="icl", task="streamingqa")
+    def adapt(request, out: Out = ...): ...
+
+The command has an option for every declared field of `RunRequest`, and is handed one request.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from functools import wraps
+from typing import Annotated, Any, get_origin
+
+import typer
+
+from ttabench.cli.completion import complete_method, complete_model, complete_task
+from ttabench.core.declared import Field, declared
+
+_COMPLETES = {"method": complete_method, "task": complete_task, "model": complete_model}
+Command = Callable[..., None]
+FIRST = ("method", "task")
+"""What help lists before all others."""
+
+
+def takes(
+    name: str, kind: type, *, without: Collection[str] = (), only: Collection[str] = (), said: bool = False,
+    **defaults: Any,
+) -> Callable[[Command], Command]:  # fmt: skip
+    """Options for the declared fields of a dataclass; the command gets an instance as its argument `name`.
+
+    Args:
+        name: of the argument.
+        kind: the dataclass.
+        without: fields that the command has no option for.
+        only: the fields that it has, where these are few.
+        said: hand over a mapping of what was typed; options have no default then, and what is left out is not in it.
+        defaults: of options, where they are others than the field's.
+    """
+    chosen = [each for each in declared(kind).values() if each.name not in without and (not only or each.name in only)]
+    chosen.sort(key=lambda each: (*FIRST, each.name).index(each.name))
+
+    def decorate(command: Command) -> Command:
+        own = [
+            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for each in inspect.signature(command, eval_str=True).parameters.values()
+            if each.name != name
+        ]
+        options = [_parameter(each, said, defaults) for each in chosen]
+
+        @wraps(command)
+        def wrapper(**typed: Any) -> None:
+            values = {each.name: _held(each, typed.pop(each.name)) for each in chosen}
+            found = {key: value for key, value in values.items() if value not in (None, "", ())}
+            command(**{name: found if said else kind(**values)}, **typed)
+
+        wrapper.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {each.name: each.annotation for each in (*options, *own)}
+        return wrapper
+
+    return decorate
+
+
+def _held(field: Field, typed: Any) -> Any:
+    """A list that was typed, or nothing, as the field holds it."""
+    return tuple(typed or ()) if _is_list(field) else typed
+
+
+def _is_list(field: Field) -> bool:
+    return get_origin(field.kind) is tuple and field.said.kind is None
+
+
+def _parameter(field: Field, said: bool, defaults: dict[str, Any]) -> inspect.Parameter:
+    """What Typer makes an option of."""
+    told, kind = field.said, field.said.kind or field.kind
+    default = defaults.get(field.name, None if said or _is_list(field) else field.default)
+    if _is_list(field):
+        kind = list[str]
+    if default is None and kind in (bool, str, int, float, list[str]):
+        kind = kind | None
+    option = typer.Option(
+        *(told.flags or (field.flag,)), help=told.help, rich_help_panel=told.group, show_default=told.default,
+        autocompletion=_COMPLETES.get(told.completes), parser=_parser(told.parse), metavar=told.metavar,
+    )  # fmt: skip
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+def _parser(parse: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    """The same, its fault told as one of an option."""
+    if parse is None:
+        return None
+
+    def parser(typed: Any) -> Any:
+        try:
+            return parse(typed)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parser

@@ -1,0 +1,81 @@
+"""A field that is declared once: what it holds, what it is called where it is typed, and whether it counts.
+
+    limit: Annotated[int | None, Declared("Ask at most this many queries.", WHAT)] = None
+
+`declared(kind)` finds the fields of a dataclass that say so. Options of the command line (`cli/declaring`), the
+request, the configuration of a run and its identity, the kinds of values in a stored record and the command that gives
+a run again follow from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+RUN, WHAT, HOW = "What runs", "What is asked of it", "How it runs and shows"
+RECIPE = "Recipe (defaults: those of the preset)"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a field is to people.
+
+    Attributes:
+        help: one sentence, as `--help` shows it.
+        group: the heading that it stands under.
+        flags: how it is typed; none means `--` and its name.
+        default: whether help shows the default.
+        completes: what a shell completes: "method", "task" or "model".
+        kind: the type that is typed, where the field holds another.
+        parse: makes the value of a text, for kinds that no type says.
+        metavar: what stands for the value in help.
+        hashed: part of a run's identity.
+    """
+
+    help: str
+    group: str
+    flags: tuple[str, ...] = ()
+    default: bool = True
+    completes: str = ""
+    kind: Any = None
+    parse: Callable[[Any], Any] | None = None
+    metavar: str | None = None
+    hashed: bool = True
+
+
+@dataclass(frozen=True)
+class Field:
+    """A declared field of a dataclass."""
+
+    name: str
+    kind: Any
+    """Its type."""
+    default: Any
+    said: Declared
+
+    @property
+    def flag(self) -> str:
+        """How it is typed."""
+        return self.said.flags[0].partition("/")[0] if self.said.flags else f"--{self.name.replace('_', '-')}"
+
+    def words(self, value: Any) -> list[str]:
+        """What is typed for a value; nothing for the default."""
+        if value == self.default:
+            return []
+        if isinstance(value, bool):
+            return [self.flag]
+        return [self.flag, "auto" if self.said.parse is not None and not value else str(value)]
+
+
+@cache
+def declared(kind: type) -> Mapping[str, Field]:
+    """The declared fields of a dataclass by name, in order."""
+    hints, found = get_type_hints(kind, include_extras=True), dict[str, Field]()
+    for each in fields(kind):
+        hint = hints[each.name]
+        said = next((part for part in get_args(hint)[1:] if isinstance(part, Declared)), None)
+        if get_origin(hint) is Annotated and said is not None:
+            found[each.name] = Field(name=each.name, kind=get_args(hint)[0], default=each.default, said=said)
+    return found

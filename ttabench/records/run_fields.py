@@ -1,0 +1,63 @@
+"""The options of a run that are kept as they are typed, each declared once, see `core.declared`.
+
+A field here is an option of `eval` (and of `train`, `adapt` and `ask` where these know it), of a request, of a stored
+configuration and of its identity. Nothing else is to be changed to add one, but for what it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from ttabench.core.architectures import NANO
+from ttabench.core.declared import HOW, RUN, WHAT, Declared
+
+
+def batch_size(typed: str | int) -> int:
+    """`--batch-size` (a text, or the default) as a number, 0 for auto.
+
+    Raises:
+        ValueError: neither.
+    """
+    text = str(typed)
+    if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
+        raise ValueError(f"{text[:40]!r} is neither auto nor a whole number of at least 1.")
+    return 0 if text == "auto" else int(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFields:
+    """What a run is asked for and what its record says, in the same words."""
+
+    model: Annotated[
+        str,
+        Declared("Base LM: nano, a known name (`list models`), a folder, a .gguf file, or a hub id.", RUN,
+                 completes="model"),
+    ] = NANO  # fmt: skip
+    base_checkpoint: Annotated[
+        str,
+        Declared("LoRA checkpoint applied to the base LM under any method: a folder, or shipped:NAME.", RUN,
+                 default=False, hashed=False),
+    ] = ""  # fmt: skip
+    """Its digest is hashed."""
+    random_weights: Annotated[bool, Declared("Build the architecture with random weights.", RUN)] = False
+    split: Annotated[str, Declared("Split of the task.", WHAT)] = "test"
+    limit: Annotated[int | None, Declared("Ask at most this many queries (all context is still read).", WHAT)] = None
+    """None asks all."""
+    ask_only: Annotated[bool, Declared("Read none of the task's context (with --state).", WHAT)] = False
+    device: Annotated[str, Declared("auto, cpu, cuda, or cuda:N.", HOW, hashed=False)] = "auto"
+    dtype: Annotated[str, Declared("auto, float32, bfloat16 or float16.", HOW)] = "auto"
+    batch_size: Annotated[
+        int,
+        Declared("Queries answered together; auto: as many as fit. Halved when memory runs out.", HOW,
+                 parse=batch_size, metavar="N|auto"),
+    ] = 32  # fmt: skip
+    """0 for as many as fit."""
+    bos: Annotated[str, Declared("Whether texts begin with BOS: auto (as the tokenizer says), yes, no.", HOW)] = "auto"
+    """What begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing."""
+    state_of: str = "own"
+    """Whose state answers, one of `config.STATES_OF` (see `swapping`)."""
+
+
+RUN_FIELDS = tuple(each.name for each in fields(RunFields))
+"""Their names."""

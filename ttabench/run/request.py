@@ -1,0 +1,98 @@
+"""What a user asks for, as typed: the fields of a request are the options of `eval`, each declared once.
+
+    RunRequest(method="mac", task="streamingqa", settings=("hierarchy=16",))
+
+`records.run_fields` has those that a record keeps as they are; here stand those that are resolved to something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import join
+from typing import Annotated
+
+from ttabench.core.declared import RUN, WHAT, Declared
+from ttabench.core.errors import UserError
+from ttabench.records.run_fields import RunFields
+from ttabench.run.config import check_loading, standing_name
+
+STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
+"""Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
+OWN_QUESTIONS = "qa"
+"""The task of a user's own table of texts, questions and answers; `--task FILE` means it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest(RunFields):
+    """What a user asks for, as typed; see the options of `ttabench eval`."""
+
+    method: Annotated[
+        str, Declared("How to adapt; see `list methods`.", RUN, flags=("--method", "-m"), completes="method")
+    ]
+    task: Annotated[
+        str,
+        Declared("A task's name (`list tasks`), the path of a card, or a file of your own questions.", RUN,
+                 flags=("--task", "-t"), completes="task"),
+    ]  # fmt: skip
+    preset: Annotated[
+        str, Declared("Named settings of the method. (default: the one named like the model)", RUN, default=False)
+    ] = ""
+    settings: Annotated[
+        tuple[str, ...],
+        Declared("A setting of the method, key=value; repeat for more.", RUN, flags=("--set", "-s")),
+    ] = ()
+    checkpoint: Annotated[
+        str,
+        Declared("Trained adapter folder, shipped:NAME, or none. (default: shipped for method, task, model)", RUN,
+                 default=False),
+    ] = ""  # fmt: skip
+    """A folder; "none" for untrained modules; "shipped:NAME" for one of the package's own, whatever the task; empty for
+    the shipped one of method, task and model."""
+    state: Annotated[Path | None, Declared("Start from a state written by `adapt`.", RUN)] = None
+    source: Annotated[
+        str,
+        Declared("mini, hub, or a file or folder. (default: mini for nano, hub otherwise)", RUN, default=False),
+    ] = ""
+    """Empty: `mini` for the nano model, `hub` for any other."""
+    task_options: Annotated[
+        tuple[str, ...],
+        Declared("A setting of the task, key=value; repeat for more.", WHAT, flags=("--task-set",)),
+    ] = ()
+    chat_template: Annotated[
+        bool | None,
+        Declared("Give context and question as a user's turn of the tokenizer's chat template. (default: where there "
+                 "is one and the task's card has a prompt for it)", WHAT, default=False,
+                 flags=("--chat-template/--no-chat-template",)),
+    ] = None  # fmt: skip
+    """None: where there is one and the card of the task has words for it."""
+
+    def __post_init__(self) -> None:
+        from ttabench.readers.formats import readable
+
+        check_loading(self.device, self.dtype, self.bos)
+        if readable(Path(self.task)):
+            if self.source:
+                raise UserError(f"--task {self.task} is the data already.", "Leave --source out, or name a card.")
+            object.__setattr__(self, "source", self.task)
+            object.__setattr__(self, "task", OWN_QUESTIONS)
+        if self.model in STANDING:
+            if self.base_checkpoint:
+                raise UserError(f"{self.model} has a checkpoint under it already.", "Leave --base-checkpoint out.")
+            object.__setattr__(self, "base_checkpoint", STANDING[self.model][1])
+            object.__setattr__(self, "model", STANDING[self.model][0])
+
+    @property
+    def base_words(self) -> str:
+        """The options that name this base model, as they are typed."""
+        words = ["--model", self.model]
+        words += ["--base-checkpoint", self.base_checkpoint] if self.base_checkpoint else []
+        words += ["--bos", self.bos] if self.bos != "auto" else []
+        if self.chat_template is not None:
+            words.append("--chat-template" if self.chat_template else "--no-chat-template")
+        return join(words)
+
+    @property
+    def base_name(self) -> str:
+        """The base model's name, with the checkpoint it stands on."""
+        return standing_name(self.model, self.base_checkpoint)
