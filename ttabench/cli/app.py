@@ -178,6 +178,7 @@ def ask(
     options: of_asking.Options = "",
     max_new_tokens: of_asking.MaxNewTokens = None,
     compare: of_asking.Beside = False,
+    attention: of_asking.Attention = None,
     device: o.Device = "auto",
     threads: o.Threads = None,
     dtype: o.Dtype = "auto",
@@ -200,8 +201,9 @@ def ask(
     typed = {name: value for name, value in said.items() if value or (name == "chat_template" and value is False)}
     given = asking.Given(state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=typed)
     wanted = asking.Asking(
-        questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare
-    )
+        questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare,
+        attention=attention,
+    )  # fmt: skip
     bounded(threads)
     asking.ask(given, wanted, commands.Showing(json=json, quiet=quiet))
 
