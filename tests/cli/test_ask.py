@@ -72,6 +72,10 @@ def test_the_same_words_may_be_typed_again_and_others_are_refused_at_once(state:
      ("adapt --context README.md --bos bogus", "Unknown way to begin a text (--bos) 'bogus'"),
      ("train --method lora --bos bogus", "Unknown way to begin a text (--bos) 'bogus'"),
      ("adapt --context README.md --device bogus", "Unknown device 'bogus'"),
+     ("ask Who? --context README.md --attention p.svg", "icl does not tell which pieces of context a question looks"),
+     ("ask Who? --context README.md --method mac --set hierarchy=2 --attention p.svg", "with these settings"),
+     ("ask Who? --context README.md --method mac --attention p.pdf", "--attention p.pdf is no picture"),
+     ("ask Who? --context README.md --method mac --attention no/p.svg", "there is no folder no"),
      ("ask Who? --context no.md", "no.md cannot be")],
 )  # fmt: skip
 def test_bad_input_is_refused_without_torch(words: str, told: str) -> None:
@@ -158,6 +162,29 @@ def test_answers_that_are_known_are_scored(ttabench: Command, state: Path, name:
 def test_a_file_of_lines_is_a_question_a_line(ttabench: Command, state: Path) -> None:
     Path("q.txt").write_text("\n\n".join(ASKED) + "\n")
     assert ttabench("ask", "--questions", "q.txt", "--quiet").out.split() == list(ASKED.values())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_pieces_that_an_answer_looks_at_are_told_and_drawn(ttabench: Command, notes: Path) -> None:
+    pieces = [*TEXT.replace(". ", ".\n").split("\n"), *(f"The pet of Mudun Prarov{n} is a goat." for n in range(6))]
+    notes.write_text("\n".join(pieces))
+    words = (*ASKED, "--context", notes, "--pieces", "lines", "--method")
+    (told,) = ttabench("ask", *words, "mac", "--json").json()["methods"]
+    assert told["share"].startswith("cross-attention")
+    for place, answer in enumerate(told["answers"]):
+        shares = [each["share"] for each in answer["pieces"]]
+        assert answer["pieces"][0]["name"] == f"notes.txt#{place}", "it holds the answer"
+        assert len(shares) == 5
+        assert shares == sorted(shares, reverse=True)
+        assert shares[0] <= sum(shares) < 1
+    (found,) = ttabench("ask", *words, "rag", "--json").json()["methods"]
+    assert [each["pieces"][0]["name"] for each in found["answers"]] == ["notes.txt#0", "notes.txt#1"]
+    assert found["answers"][0]["pieces"][0].keys() == {"name", "share", "score"}
+    (bare,) = ttabench("ask", *words, "icl", "--json").json()["methods"]
+    assert "pieces" not in bare["answers"][0]
+    ran = ttabench("ask", *words, "mac", "--attention", "looked.svg", "--quiet")
+    assert ran.out.split() == list(ASKED.values())
+    assert Path("looked.svg").stat().st_size > 5000
 
 
 def test_options_are_chosen_by_their_likelihood(ttabench: Command, state: Path) -> None:

@@ -22,7 +22,7 @@ from ttabench.profiling.record import ProfileFolder
 from ttabench.records.sample_files import write_samples
 from ttabench.records.schema import save_record
 from ttabench.records.store import RunFolder
-from ttabench.report import plots
+from ttabench.report.pictures import check_path
 
 NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
 SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\x0d\u202ec"
@@ -124,7 +124,7 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     write_samples(tmp_path / "samples.parquet", [sample("a").flat()])
     (tmp_path / "picture.svg").symlink_to(precious)
     with pytest.raises(UserError, match="is a link to another file"):
-        plots.check_path(tmp_path / "picture.svg")
+        check_path(tmp_path / "picture.svg")
     folder = RunFolder(tmp_path, "r")
     (folder.path / "partial.jsonl").symlink_to(precious)
     with pytest.raises(UserError, match="is a link to another file"):

@@ -24,8 +24,9 @@ from ttabench.lm.patch import LowRank, Patch, Prefix, State
 from ttabench.lm.tokens import new_ids
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl.method import InContext
+from ttabench.methods.piece_shares import PieceShares
 from ttabench.methods.registry import find, methods
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.spec import MethodSpec, always
 from ttabench.methods.trainable import Trainable
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,6 +57,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "distill prefix": ("distill", {"target": "prefix"}),
     "distill asks itself": ("distill", {"ask": "self", "questions": 2, "length": 8}),
     "uniform sgd": ("uniform", {"optimizer": "sgd", "normaliser": "tokens"}),
+    "mac tree": ("mac", {"hierarchy": 2}),
     "rag+mac": ("rag+mac", {}),
     "rag+templora": ("rag+templora", {}),
     "window+streamadapter": ("window+streamadapter", {}),
@@ -218,6 +220,21 @@ class Peeks(Honest):
         return Patch(tokens_BT=torch.tensor(ids)) if state.tensors else Patch()
 
 
+class Whole(Honest):
+    """Looks at each of two pieces as if it were the only one."""
+
+    spec = replace(Honest.spec, piece_shares=always)
+
+    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares:  # noqa: ARG002  # the contract's
+        return PieceShares(names=("a", "b"), shares_QK=torch.ones(len(asks), 2), meaning="all")
+
+
+class Silent(Honest):
+    """Does not tell what its spec says."""
+
+    spec = replace(Honest.spec, piece_shares=always)
+
+
 class Leaves(Honest):
     """Leaves a hook on the base model."""
 
@@ -282,6 +299,8 @@ BROKEN: dict[type[BaseMethod[Any]], str] = {
     Draws: "two runs with one seed",
     Remembers: "what is asked later",
     Peeks: "nothing of a right answer",
+    Whole: "shares of kept pieces",
+    Silent: "shares of kept pieces",
     Leaves: "nothing is left behind",
     Idle: "training reaches every parameter",
     Forgets: "a stored checkpoint",

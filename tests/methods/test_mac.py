@@ -85,6 +85,29 @@ def test_shares_of_documents_sum_to_one(pool: Aggregator) -> None:
     assert not shares[1, :, 2:].any()
 
 
+def test_shares_go_with_the_pieces_in_whatever_order_they_were_read(lm: LM) -> None:
+    mac, questions = tiny_mac(lm), asks(*PROMPTS)
+    pieces, order = observes(*TEXTS), [2, 0, 3, 1]
+    shares = mac.piece_shares(read(mac, *TEXTS), questions)
+    other = mac.piece_shares(mac.adapt(mac.begin(1), [[pieces[place]] for place in order]), questions)
+    assert shares is not None
+    assert other is not None
+    assert shares.names == ("d0", "d1", "d2", "d3")
+    assert other.names == tuple(f"d{place}" for place in order)
+    torch.testing.assert_close(other.shares_QK, shares.shares_QK[:, order], **CLOSE)
+    assert float(shares.shares_QK.std(1).min()) > 0
+    assert mac.piece_shares(mac.begin(1), questions) is None
+
+
+def test_shares_of_a_full_bank_name_all_that_an_entry_holds(lm: LM) -> None:
+    mac = tiny_mac(lm, bank_cap=2)
+    state = read(mac, *TEXTS)
+    shares = mac.piece_shares(state, asks(*PROMPTS))
+    assert shares is not None
+    assert [name.split(" + ") for name in shares.names] == state.meta["members"][0]
+    assert len(shares.names) == 2
+
+
 # Hierarchy.
 
 

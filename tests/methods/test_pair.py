@@ -84,6 +84,19 @@ def test_each_part_puts_what_it_puts_alone(lm: LM) -> None:
         assert torch.equal(ours.b_BOR, theirs.b_BOR)
 
 
+def test_the_first_part_that_tells_which_pieces_it_looks_at_is_heard(lm: LM) -> None:
+    for name, heard in (("rag+mac", "rag"), ("mac+rag", "mac"), ("templora+rag", "rag")):
+        method = paired(name, lm)
+        shares = read(method, lm).piece_shares(QUESTION)
+        (part,) = [each for each in method.parts() if each.name == heard]
+        alone = read(part, lm).piece_shares(QUESTION)
+        assert shares is not None
+        assert alone is not None
+        assert shares.meaning == f"{heard}: {alone.meaning}"
+        torch.testing.assert_close(shares.shares_QK, alone.shares_QK)
+    assert read(paired("templora+none", lm), lm).piece_shares(QUESTION) is None
+
+
 def test_two_changes_of_weights_add_up(lm: LM) -> None:
     pair = paired("templora+streamadapter", lm)
     teach(pair.parts()[1])

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from ttabench.cli.commands import Showing
+from ttabench.cli.looking import largest_shares
 from ttabench.cli.reading import read
 from ttabench.core import render
 from ttabench.core.progress import Tick
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ttabench.core.meter import Meter
     from ttabench.lm.model import LM
     from ttabench.lm.patch import State
+    from ttabench.methods.piece_shares import PieceShares
     from ttabench.methods.session import Session
 
 SCORES = ("em", "f1")
@@ -44,6 +46,8 @@ class Told:
     tokens: int | None
     notes: list[str]
     """Where that would mislead."""
+    shares: PieceShares | None = None
+    """Which pieces of context the questions look at, where that is asked for and told."""
 
     def mean(self, name: str) -> float | None:
         """A score over the questions whose answer is known."""
@@ -63,8 +67,10 @@ class Asker:
     def __init__(self, lm: LM, asks: Sequence[Ask], tick: Tick) -> None:
         self.lm, self.asks, self.tick = lm, asks, tick
 
-    def told(self, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe]) -> Told:
-        """What a method says that goes on from a state and reads these pieces.
+    def told(
+        self, resolved: ResolvedMethod, before: State | None, pieces: Sequence[Observe], *, looking: bool = False
+    ) -> Told:
+        """What a method says that goes on from a state and reads these pieces; `looking`: and which pieces it looks at.
 
         Raises:
             UserError: the pieces or a question do not fit the model, or the method refuses them.
@@ -95,6 +101,7 @@ class Asker:
             state_bytes=max(state.nbytes, held),
             tokens=int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
             notes=state_notes(method, state),
+            shares=session.piece_shares(self.asks) if looking else None,
         )
 
     def _answers(self, session: Session, meter: Meter) -> list[Answer]:
@@ -146,13 +153,15 @@ def _as_json(questions: Sequence[OwnQuestion], told: Told) -> dict[str, Json]:
             "ended": answer.ended,
             **({"answers": list(each.answers), **scores} if scores else {}),
             **({"logprobs": list(answer.logprobs)} if answer.logprobs else {}),
+            **({"pieces": largest_shares(told.shares, number)} if told.shares else {}),
         }
-        for each, answer, scores in zip(questions, told.answers, told.scores, strict=True)
+        for number, (each, answer, scores) in enumerate(zip(questions, told.answers, told.scores, strict=True))
     ]
     scored = [scores for scores in told.scores if scores]
     return {
         "method": told.method,
         "answers": answers,
+        **({"share": told.shares.meaning} if told.shares else {}),
         "scores": {"n": len(scored), **{name: told.mean(name) for name in SCORES}} if scored else None,
         "cost": {
             "adapt_seconds": told.adapt_seconds,

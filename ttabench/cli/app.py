@@ -141,6 +141,7 @@ def ask(
     options: of_asking.Options = "",
     max_new_tokens: of_asking.MaxNewTokens = None,
     compare: of_asking.Beside = False,
+    attention: of_asking.Attention = None,
     threads: o.Threads = None,
     json: o.AsJson = False,
     quiet: of_asking.QuietAnswers = False,
@@ -152,8 +153,9 @@ def ask(
 
     given = asking.Given(state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=typed)
     wanted = asking.Asking(
-        questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare
-    )
+        questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare,
+        attention=attention,
+    )  # fmt: skip
     bounded(threads)
     asking.ask(given, wanted, commands.Showing(json=json, quiet=quiet))
 

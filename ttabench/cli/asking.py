@@ -16,12 +16,14 @@ from pathlib import Path
 from ttabench.cli.adapting import misleading
 from ttabench.cli.answers import Asker, Told, show
 from ttabench.cli.commands import Showing
+from ttabench.cli.looking import check_tells, draw_shares
 from ttabench.cli.reading import DEFAULT_STATE, Reading, pieces_of, read_again
 from ttabench.core import render
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Json, Observe
 from ttabench.methods.state_header import HEADER_FILE, header
 from ttabench.readers.own_questions import OwnQuestion, own_questions, typed_questions
+from ttabench.report.pictures import check_path
 from ttabench.run.asking import Asked, manner
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest
@@ -43,6 +45,8 @@ class Asking:
     max_new_tokens: int | None = None
     compare: bool = False
     """Ask `none` and `icl` too."""
+    attention: Path | None = None
+    """A picture of which pieces each question looks at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,11 @@ def ask(given: Given, asking: Asking, showing: Showing) -> None:
     """
     given, asking = _files_apart(given, asking)
     questions = _questions(asking)
+    if asking.attention is not None:
+        check_path(asking.attention, "--attention")
     source = _source(given)
+    if asking.attention is not None:
+        check_tells(source.resolved)
     asks = _asks(questions, source.asked, asking)
     from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
 
@@ -89,13 +97,17 @@ def ask(given: Given, asking: Asking, showing: Showing) -> None:
     with render.progress(showing.talking) as tick:
         asker = Asker(lm, asks, tick)
         before = None if source.state is None else source.resolved.stored_state(source.state, lm)
-        told = [asker.told(source.resolved, before, source.pieces)]
+        looking = showing.json or asking.attention is not None
+        told = [asker.told(source.resolved, before, source.pieces, looking=looking)]
         read = [*source.before, *source.pieces]
         notes = [*misleading(lm, source.resolved, read), *told[0].notes, *_cut(asks, told[0])]
         if asking.compare:
             compared, lost = _compared(asker, source)
             told, notes = [*told, *compared], [*notes, *lost]
     show(questions, told, _where(source), notes, showing)
+    if asking.attention is not None:
+        title = f"{source.resolved.spec.name} on {source.request.base_name}"
+        draw_shares(asking.attention, told[0].shares, questions, read, title)
 
 
 def _files_apart(given: Given, asking: Asking) -> tuple[Given, Asking]:

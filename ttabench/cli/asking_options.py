@@ -44,6 +44,11 @@ Beside = Annotated[
     typer.Option("--compare", rich_help_panel=WHAT,
                  help="Ask the same under none (nothing read) and icl (all of it in view)."),
 ]  # fmt: skip
+Attention = Annotated[
+    Path | None,
+    typer.Option(show_default=False, rich_help_panel=HOW,
+                 help="Also draw which pieces of context each question looks at: a .png or .svg file (mac, rag)."),
+]  # fmt: skip
 QuietAnswers = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only the answers, one a line.", rich_help_panel=HOW)
 ]

@@ -65,7 +65,7 @@ class Showing:
             UserError: an unknown form or ending; a picture or a file that cannot be written.
         """
         if self.picture is not None:
-            from ttabench.report.plots import check_path
+            from ttabench.report.pictures import check_path
 
             check_path(self.picture)
         form = self.form

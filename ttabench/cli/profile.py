@@ -157,7 +157,7 @@ def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import Manner, execute
     from ttabench.profiling.picture import plot
-    from ttabench.report.plots import check_path
+    from ttabench.report.pictures import check_path
 
     if picture is not None:
         check_path(picture)

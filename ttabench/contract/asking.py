@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from ttabench.contract.case import PROMPTS, TEXTS, Case, answers, asks, logits, observes, read, tensors_of
 from ttabench.contract.keeping import Broken, equal, near
 from ttabench.cost.formula import NoSettings
@@ -52,6 +54,25 @@ def patch_rows(case: Case) -> None:
         return
     chosen, wanted = select_rows(patch, [2, 0]), method.patch(state, [questions[2], questions[0]])
     near("selected rows of a patch and the patch of these questions", tensors_of(chosen), tensors_of(wanted))
+
+
+def pieces_looked_at(case: Case) -> None:
+    """And each question has its own, whatever else is asked."""
+    method, questions = case.method(), asks(*PROMPTS)
+    shares, told = method.piece_shares(read(method, *TEXTS), questions), case.spec.piece_shares(case.settings)
+    if (shares is not None) != told:
+        raise Broken(f"the spec says piece_shares={told}, and the method {'none' if told else 'has them'}")
+    if shares is None:
+        return
+    shape = (len(questions), len(shares.names))
+    if tuple(shares.shares_QK.shape) != shape or not shares.names or not shares.meaning:
+        raise Broken(f"shares of shape {tuple(shares.shares_QK.shape)}, where {shape} of a meaning are to be told")
+    if not bool((shares.shares_QK >= 0).all()):
+        raise Broken("a share is below 0, or no number")
+    near("sums of the shares of each question and 1", [shares.shares_QK.sum(1)], [torch.ones(len(questions))])
+    alone = method.piece_shares(read(method, *TEXTS), questions[1:2])
+    assert alone is not None, "the same state"
+    near("shares of a question in a batch and alone", [shares.shares_QK[1:2]], [alone.shares_QK])
 
 
 def later_questions(case: Case) -> None:

@@ -25,6 +25,7 @@ PROMISES: Mapping[str, Callable[[Case], None]] = {
     "the bytes of the state grow as the method says: none, constant or linear": reading.bytes_follow_growth,
     "two runs with one seed are bit for bit the same": reading.repeatable,
     "what is asked later never changes what was answered before": asking.later_questions,
+    "shares of kept pieces are told where the spec says so, and sum to 1": asking.pieces_looked_at,
     "nothing of a right answer reaches the state or what is generated": asking.answers_stay_out,
     "nothing is left behind after an exception: no hook, no changed weight, no gradient": lasting.cleaned_up,
     "training reaches every parameter and no weight of the base": lasting.trained,

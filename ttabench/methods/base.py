@@ -18,6 +18,7 @@ from torch import nn
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Growth, Json, Observe
 from ttabench.lm.patch import Patch, State
+from ttabench.methods.piece_shares import PieceShares
 from ttabench.methods.spec import MethodSpec
 
 if TYPE_CHECKING:
@@ -111,6 +112,13 @@ class BaseMethod(Generic[SettingsT]):
         Methods that do not look at the question return parts with one row per state row.
         """
         raise NotImplementedError
+
+    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:  # noqa: ARG002  # for some
+        """How much of what each question looks at lies in each kept piece of one reader's context.
+
+        Where the spec says that the method tells this (`MethodSpec.piece_shares`), it is None for an empty state alone.
+        """
+        return None
 
     def evicts_nothing(self, tokens: int) -> bool:  # noqa: ARG002  # for methods that evict
         """Whether a method that evicts keeps all of a context of so many tokens, so that it is full context."""

@@ -24,6 +24,7 @@ from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import encoded, follows_text
 from ttabench.lm.tokens import window_ids
 from ttabench.methods.base import BaseMethod, Stopped
+from ttabench.methods.piece_shares import PieceShares
 
 READ_AT_ONCE = 256
 """Pieces in one call of `adapt` where the method does not care: enough to batch by length, few enough for a progress
@@ -145,6 +146,14 @@ class Session:
             UserError: a query does not fit the model's positions.
         """
         return answer(self.lm, patch or self.patch(asks), asks, self.method.num_beams)
+
+    @torch.no_grad()
+    def piece_shares(self, asks: Sequence[Ask]) -> PieceShares | None:
+        """Which kept pieces of context these queries look at, of one reader; None where the method does not tell it,
+        or nothing was read."""
+        assert self.rows == 1, f"{self.rows} readers keep pieces of their own"
+        self.settle()
+        return self.method.piece_shares(self._answering(), asks)
 
     @torch.no_grad()
     def gold_likelihoods(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[tuple[float, int]]:

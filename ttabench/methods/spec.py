@@ -12,7 +12,7 @@ Listing methods, refusing a setting, a dry run and the cost on paper need no mor
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -21,6 +21,16 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Growth
 from ttabench.cost.formula import Formula
 from ttabench.methods.recipe import Recipe
+
+
+def never(settings: Any) -> bool:  # noqa: ARG001  # the arguments of `MethodSpec.piece_shares`
+    """False, whatever the settings are."""
+    return False
+
+
+def always(settings: Any) -> bool:  # noqa: ARG001  # the arguments of `MethodSpec.piece_shares`
+    """True, whatever the settings are."""
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +51,9 @@ class MethodSpec(Formula):
     """Another method of the same parameters and settings that is trained alike: its checkpoints are this one's, too."""
     looks_at_question: bool = False
     """Whether `patch` depends on what is asked; settings may say otherwise."""
+    piece_shares: Callable[[Any], bool] = never
+    """Whether it tells, with these settings, which kept pieces of context a question looks at, see
+    `BaseMethod.piece_shares`."""
     checked: Any = None
     """Settings that fit a model of two layers and 512 positions, for `ttabench check`; None: the defaults."""
     origin: str = ""

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable
 from ttabench.core.render import size
 from ttabench.core.sizes import short
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Row
-from ttabench.report.plots import check_path
+from ttabench.report.pictures import check_path, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,12 +65,7 @@ def plot(record: ProfileRecord, path: Path) -> Path:
     for axes in places[len(panels) :]:
         axes.set_visible(False)
     figure.suptitle(f"{record.base}, {record.machine.get('device') or record.model.get('device')}")
-    try:
-        with replacing(path) as scratch:
-            kind = path.suffix.lower().removeprefix(".")
-            figure.savefig(scratch, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    except OSError as error:
-        raise unwritable(path.parent, error) from None
+    write(figure, path)
     return path
 
 

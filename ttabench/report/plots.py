@@ -11,27 +11,25 @@ marks are.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.errors import UserError
-from ttabench.core.files import replacing, unwritable
 from ttabench.core.sizes import short
 from ttabench.report.blocks import short_source
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.entries import Entry
 from ttabench.report.figures import scale
 from ttabench.report.phrases import PLURALS
+from ttabench.report.pictures import check_path, write
 from ttabench.report.plot_style import bytes_axis, plain_numbers, shares_axis, styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SUFFIXES = (".png", ".svg")
 ACROSS = 3
 """Most panels beside each other."""
 WIDTH, HEIGHT = 4.6, 3.4
@@ -63,22 +61,6 @@ def curves(entries: Sequence[Entry]) -> list[Curve]:
     return found
 
 
-def check_path(path: Path) -> None:
-    """Whether a picture can be written under this name; asked before anything is measured for it.
-
-    Raises:
-        UserError: another suffix than .png or .svg, or no folder that can be written.
-    """
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--plot {path} is no picture.", f"Give a file that ends in {' or '.join(SUFFIXES)}.")
-    if not path.parent.is_dir():
-        raise UserError(f"--plot {path} cannot be written: there is no folder {path.parent}.", "Make it first.")
-    if path.is_symlink():
-        raise UserError(f"--plot {path} is a link to another file.", "Name that file, or remove the link.")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"--plot {path} cannot be written.", "Give a file in a folder of yours.")
-
-
 def plot(found: Comparison, path: Path) -> Path:
     """Draw the comparison and write it.
 
@@ -95,13 +77,7 @@ def plot(found: Comparison, path: Path) -> Path:
     panels = sorted([*by_bytes, *by_step], key=lambda panel: found.blocks.index(panel[0]))
     if not panels:
         raise UserError("There is nothing to plot: no run has steps or bytes of state.", "Run `ttabench eval` first.")
-    figure = drawn(panels, found)
-    try:
-        with replacing(path) as scratch:
-            kind = path.suffix.lower().removeprefix(".")
-            figure.savefig(scratch, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    except OSError as error:
-        raise unwritable(path.parent, error) from None
+    write(drawn(panels, found), path)
     return path
 
 

@@ -16,6 +16,7 @@ MAC = MethodSpec(
     growth="linear",
     trainable=True,
     looks_at_question=True,
+    piece_shares=lambda settings: settings.hierarchy is None,
     cost=cost,
     checked=TINY,
     paper="2403.04317",

@@ -27,7 +27,12 @@ from ttabench.methods.mac import MAC, bank
 from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.settings import MacSettings
+from ttabench.methods.piece_shares import PieceShares
 from ttabench.methods.trainable import Trainable
+
+ATTENDED_AT_ONCE = 8
+"""Questions whose attention to all of the bank is held at once."""
+ATTENTION = "cross-attention to each document, mean over blocks, heads and tokens"
 
 
 class Mac(Trainable[MacSettings]):
@@ -97,6 +102,19 @@ class Mac(Trainable[MacSettings]):
         x_BTD = self.networks.questions([ask.bare for ask in asks])
         filled_B = state.tensors["counts"].expand(len(asks)) > 0
         return self.networks.modulate(self._aggregate(state, x_BTD), filled_B)
+
+    @torch.no_grad()
+    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
+        """Mean cross-attention of each question to each entry of the bank; None of a tree, whose levels attend to
+        groups, and of an empty bank."""
+        bank_KTD, networks, parts = self._bank_of(state, 0), self.networks, list[Tensor]()
+        if self.settings.hierarchy is not None or not len(bank_KTD):
+            return None
+        for start in range(0, len(asks), ATTENDED_AT_ONCE):
+            x_QTD = networks.questions([ask.bare for ask in asks[start : start + ATTENDED_AT_ONCE]])
+            parts += networks.aggregator.document_shares(x_QTD[None], bank_KTD[None])
+        names = tuple(" + ".join(members) for members in state.meta["members"][0])
+        return PieceShares(names=names, shares_QK=torch.cat(parts).float().cpu(), meaning=ATTENTION)
 
     def _aggregate(self, state: State, x_BTD: Tensor) -> Tensor:
         """phi* [B, T, D]: one reader's bank serves all questions, or each question has its own reader."""

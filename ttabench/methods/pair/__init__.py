@@ -104,6 +104,7 @@ def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
             for preset in presets
         },
         growth=max((part.growth for part in parts), key=BY_SIZE.index),
+        piece_shares=partial(_tells, tuple(labels), tuple(parts)),
         looks_at_question=any(part.looks_at_question for part in parts),
         checked=settings(**joined(labels, [part.checked or part.Settings() for part in parts])),
         paper=", ".join(dict.fromkeys(part.paper for part in parts if part.paper)),
@@ -136,6 +137,11 @@ def _same(value: Any) -> Any:
 def _made_of(labels: Sequence[str], parts: Sequence[MethodSpec]) -> tuple[tuple[str, type[Any]], ...]:
     """Settings of the parts by label: where the meaning of each field is written."""
     return tuple((label, part.Settings) for label, part in zip(labels, parts, strict=True))
+
+
+def _tells(labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any) -> bool:
+    """Whether a part tells which pieces it looks at."""
+    return any(part.piece_shares(own) for part, own in zip(parts, parted(settings, labels, parts), strict=True))
 
 
 def _cost(

@@ -22,6 +22,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod, Reads
 from ttabench.methods.pair import BY_SIZE, SIGN, PairSpec
+from ttabench.methods.piece_shares import PieceShares
 
 AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
 """What a part wants in one call of `adapt`, from least to most."""
@@ -80,6 +81,13 @@ class Pair(BaseMethod[Any]):
             UserError: two of them put keys and values in front of the text.
         """
         return self._merged([part.patch(self.state_of(state, label), asks) for label, part in self._labelled()])
+
+    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
+        """Those of the first part that tells them."""
+        for label, part in self._labelled():
+            if shares := part.piece_shares(self.state_of(state, label), asks):
+                return replace(shares, meaning=f"{label}: {shares.meaning}")
+        return None
 
     def state_of(self, state: State, label: str) -> State:
         """The state of one part."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ttabench.methods.rag.cost import cost
 from ttabench.methods.rag.settings import RagSettings
-from ttabench.methods.spec import MethodSpec
+from ttabench.methods.spec import MethodSpec, always
 
 RAG = MethodSpec(
     name="rag",
@@ -14,6 +14,7 @@ RAG = MethodSpec(
     presets={"nano": RagSettings(top=1)},
     growth="linear",
     looks_at_question=True,
+    piece_shares=always,
     cost=cost,
     checked=RagSettings(top=2),
     paper="2403.04317",

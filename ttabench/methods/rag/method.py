@@ -29,12 +29,15 @@ from ttabench.lm.patching import check_fits
 from ttabench.lm.tokens import new_ids, pad, piece_ids
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.parts.ragged import appended, items
+from ttabench.methods.piece_shares import PieceShares
 from ttabench.methods.rag import RAG
 from ttabench.methods.rag.bm25 import WordRetriever
 from ttabench.methods.rag.settings import BM25, RagSettings
 from ttabench.methods.rag.texts import packed, unpacked
 
 MEND = "Read fewer or shorter ones: --set top=N, --set document_tokens=N."
+
+READ_ALIKE = "texts read for a question: all alike, whatever their scores"
 
 
 class Index(Protocol):
@@ -147,6 +150,24 @@ class Rag(BaseMethod[RagSettings]):
         return [
             best(collections[row].index.scores(each), self.settings.top) for row, each in zip(rows, asked, strict=True)
         ]
+
+    def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
+        """1 / (texts read) for each of the texts that a question reads, which all stand in the window, and 0 for the
+        others; and how well each matches. None of no documents.
+
+        Raises:
+            UserError: the index is of another encoder, or of other documents.
+        """
+        if not asks or not any(state.meta["keys"]):
+            return None
+        (collection,), (keys,) = self._collections(state), state.meta["keys"]
+        asked = self.retriever.questions([ask.bare for ask in asks])
+        scores_QK = torch.tensor(np.stack([collection.index.scores(each) for each in asked]))
+        shares_QK = torch.zeros(scores_QK.shape)
+        for row, read in enumerate(self.found(state, asks)):
+            shares_QK[row, read] = 1 / len(read)
+        names = tuple(key or f"piece {number}" for number, key in enumerate(keys))
+        return PieceShares(names=names, shares_QK=shares_QK, meaning=READ_ALIKE, scores_QK=scores_QK)
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
         """The documents found for each question, in the window.

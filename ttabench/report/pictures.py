@@ -1,0 +1,50 @@
+"""Files of pictures: whether one can be written under a name, and how a figure is written.
+
+check_path(Path("quality.svg"), "--plot")       before anything is measured for it
+write(figure, Path("quality.svg"))
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.core.errors import UserError
+from ttabench.core.files import replacing, unwritable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg")
+
+
+def check_path(path: Path, option: str = "--plot") -> None:
+    """Whether a picture can be written under this name, which was typed behind this option.
+
+    Raises:
+        UserError: another suffix than .png or .svg, or no folder that can be written.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"{option} {path} is no picture.", f"Give a file that ends in {' or '.join(SUFFIXES)}.")
+    if not path.parent.is_dir():
+        raise UserError(f"{option} {path} cannot be written: there is no folder {path.parent}.", "Make it first.")
+    if path.is_symlink():
+        raise UserError(f"{option} {path} is a link to another file.", "Name that file, or remove the link.")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{option} {path} cannot be written.", "Give a file in a folder of yours.")
+
+
+def write(figure: Figure, path: Path, *, around: bool = False) -> None:
+    """Write a figure in the form of the suffix; `around`: as large as what is drawn, labels beyond its edges too.
+
+    Raises:
+        UserError: a folder that cannot be written.
+    """
+    kind, tight = path.suffix.lower().removeprefix("."), "tight" if around else None
+    try:
+        with replacing(path) as scratch:
+            metadata = {"Date": None} if kind == "svg" else None
+            figure.savefig(scratch, format=kind, dpi=150, metadata=metadata, bbox_inches=tight)
+    except OSError as error:
+        raise unwritable(path.parent, error) from None
