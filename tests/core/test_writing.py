@@ -15,7 +15,9 @@ ALLOWED = {
     "core.meter": "write_text",  # /proc/self/clear_refs, which is no file
     "profiling.driver": "TemporaryFile",  # what a process says on standard error; it has no name
     "contract.lasting": "TemporaryDirectory",  # a state that is written to be read back
+    "sweep.process": "TemporaryFile",  # likewise
     "profiling.worker": "fdopen",  # standard output
+    "sweep.worker": "fdopen",  # likewise
     "lm.tensors": "save_file",
     "core.streams": "open",  # on nothing, where standard output is closed
 }

@@ -120,13 +120,20 @@ def test_a_method_written_in_a_page_keeps_every_promise(
 
 
 def test_the_card_in_a_page_reads_the_rows_below_it(tmp_path: Path) -> None:
-    (card,) = blocks("yaml")
+    (card,) = [each for each in blocks("yaml") if not each.title]
     (rows,) = [each.code for each in blocks("text") if each.page == card.page]
     (tmp_path / "office.yaml").write_text(card.code, encoding="utf-8")
     name, text = rows.removeprefix("# ").split("\n", 1)
     (tmp_path / name).write_text(text, encoding="utf-8")
     (episode,) = load(str(tmp_path / "office.yaml"), source=str(tmp_path / name), split="test", seed=0).episodes()
     assert [ask.answers[0] for ask in episode.asks()] == ["room 12", "room 7"]
+
+
+def test_a_suite_in_a_page_is_the_file_that_it_names() -> None:
+    titled = [each for each in blocks("yaml") if each.title]
+    assert titled
+    for block in titled:
+        assert (ROOT / block.title).read_text(encoding="utf-8") == block.code
 
 
 def test_entry_points_in_pages_are_of_the_package_that_they_speak_of() -> None:

@@ -1,4 +1,4 @@
-"""The command line: `ttabench eval | train | adapt | ask | compare | show | profile | list | check | new`.
+"""The command line: `ttabench eval | sweep | train | adapt | ask | compare | show | profile | list | check | new`.
 
 Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
 fault of the user's is one line on standard error and exit code 2, see `ending`.
@@ -23,6 +23,8 @@ from ttabench.cli.comparing import compare
 from ttabench.cli.declaring import takes
 from ttabench.cli.ending import bounded, ended
 from ttabench.cli.profile import profile
+from ttabench.cli.sweep import sweep
+from ttabench.cli.sweep_options import as_command
 from ttabench.cli.training import train
 from ttabench.core.errors import UnknownName
 from ttabench.core.progress import say_loading
@@ -97,6 +99,7 @@ def eval_(
         commands.evaluate(request, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
 
 
+app.command("sweep")(as_command(eval_, sweep))
 app.command()(train)
 
 

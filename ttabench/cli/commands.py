@@ -21,6 +21,7 @@ from ttabench.run.request import RunRequest
 from ttabench.run.room import refuse_on_paper
 
 if TYPE_CHECKING:
+    from ttabench.cli.duration import Estimate
     from ttabench.records.schema import RunRecord
 
 DIGITS = 18
@@ -133,24 +134,32 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
         render.show([run_table([(outcome.record, outcome.folder) for outcome in outcomes])])
 
 
+def expected(plans: Sequence[Plan], threads: int | None) -> tuple[cost.Cost | None, Estimate | None]:
+    """What plans that differ in their seeds cost on paper, and how long they should take here; None: nobody knows."""
+    from ttabench.cli import duration
+    from ttabench.profiling.rates import Setting
+
+    plan, request = plans[0], plans[0].request
+    shape = cost.shape_of(request.model)
+    if shape is None:
+        return None, None
+    first = next(iter(plan.task.episodes()))
+    work = cost.workload(first, request.dtype)
+    found = cost_of(plan.resolved.spec, plan.config.settings, shape, work)
+    rates = Setting(device=request.device, dtype=request.dtype, threads=threads)
+    return found, duration.estimate(plans, first, duration.Paper(shape, work, found), rates) if found else None
+
+
 def dry_run(
     request: RunRequest, seeds: Sequence[int], showing: Showing, *, swap: bool = False, threads: int | None = None
 ) -> None:
     """`ttabench eval --dry-run`: the resolved configuration, its cost on paper and in time; loads no model."""
-    from ttabench.cli import duration
-    from ttabench.cli.duration import Paper
-    from ttabench.profiling.rates import Setting
     from ttabench.report.tables import config_table, cost_table
 
     plans = _plans(request, seeds, swap)
     for plan in plans:
         refuse_on_paper(plan)
-    shape = cost.shape_of(request.model)
-    first = next(iter(plans[0].task.episodes()))
-    work = cost.workload(first, request.dtype)
-    found = cost_of(plans[0].resolved.spec, plans[0].config.settings, shape, work) if shape else None
-    rates = Setting(device=request.device, dtype=request.dtype, threads=threads)
-    time = duration.estimate(plans, first, Paper(shape, work, found), rates) if shape and found else None
+    found, time = expected(plans, threads)
     if showing.json:
         runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": p.notes()} for p in plans]
         took = asdict(time) if time else None

@@ -1,7 +1,7 @@
 """How a command ends: its exit code, and one line on standard error where it did not do what was asked.
 
 0      done
-1      the reader of its output went away; `check` found a broken promise
+1      the reader of its output went away; `check` found a broken promise, `sweep` a run that failed
 2      a fault of the user's, memory or room that did not suffice: one line says what, where, and what helps
 130    interrupted (SIGINT)
 143    asked to end (SIGTERM)
@@ -27,6 +27,7 @@ from ttabench.core.sizes import memory as memory_in
 INTERRUPTED, TERMINATED = 130, 143
 GOES_ON = {
     "eval": "What was answered is stored; the same command goes on from there.",
+    "sweep": "What was answered is stored; the same command goes on from there.",
     "train": "The same command resumes where it stopped.",
     "profile": "The same command resumes where it stopped.",
     "adapt": "The same command begins anew.",

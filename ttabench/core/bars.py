@@ -126,6 +126,11 @@ class Bars:
         pace.tick(done, total)
         self._bars.update(task, description=what, completed=done, total=total)
 
+    def drop(self, what: str) -> None:
+        """Take the bar of something away that is counted no longer."""
+        if found := self._tasks.pop(counted(what), None):
+            self._bars.remove_task(found[0])
+
     def stop(self) -> None:
         """Take the bars away."""
         if self._tasks:

@@ -39,3 +39,19 @@ def locked(folder: Path, busy: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def held(folder: Path) -> bool:
+    """Whether another process holds the lock of a folder now; nothing is made where there is none."""
+    from filelock import FileLock, Timeout
+
+    path = folder / LOCK_FILE
+    if not path.is_file():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+    except (OSError, NotImplementedError):
+        return False

@@ -33,6 +33,14 @@ def defaults(card: Card, source: str) -> dict[str, Json]:
     return {name: value for name, value in given.items() if value is not inspect.Parameter.empty} | found
 
 
+def known_options(card: Card, source: str) -> list[str] | None:
+    """Names of the options of a task: of its protocol, and under `mini` of its generator; None where nobody knows."""
+    settings = getattr(_module(card.reader), "Settings", None)
+    if not (isinstance(settings, type) and issubclass(settings, BaseModel)):
+        return None
+    return [*settings.model_fields, *(arguments_of(card) if source == "mini" and card.twin is not None else ())]
+
+
 def _module(reader: str) -> ModuleType | None:
     if reader in READERS:
         return import_module(READERS[reader].partition(":")[0])

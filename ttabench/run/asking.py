@@ -70,13 +70,13 @@ class Asked:
         return int(str(self.options.get("max_new_tokens", self.card.protocol.get("max_new_tokens", 16))))
 
 
-def manner(request: RunRequest) -> Asked:
-    """How the task of a request is asked of its model.
+def manner(request: RunRequest, card: Card | None = None) -> Asked:
+    """How the task of a request is asked of its model; `card`: the task's, where it was read already.
 
     Raises:
         UserError: the task asks nothing in turns, or an option cannot be read.
     """
-    card, typed = load_card(request.task), assignments(request.task_options, "--task-set")
+    card, typed = card or load_card(request.task), assignments(request.task_options, "--task-set")
     scored = _SCORED.get(card.reader, "")
     if card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions":
         scored = "a conversation, whose turns are scored"

@@ -29,11 +29,20 @@ Outcome: TypeAlias = "Obtained[RunRecord]"
 """A run that is stored."""
 
 
+Base: TypeAlias = "tuple[str, str, str, bool, str, bool]"
+"""What tells loaded base models apart."""
+
+
+def base_of(request: RunRequest, *, chat_template: bool) -> Base:
+    """What has to be loaded for a request: name, device, number format, random weights, BOS, chat template."""
+    return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
+
+
 class ModelCache:
     """Base models loaded so far, so that several runs of one command load one once."""
 
     def __init__(self) -> None:
-        self._loaded: dict[tuple[str, str, str, bool, str, bool], LM] = {}
+        self._loaded: dict[Base, LM] = {}
 
     def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
         """The base model of a request, reading in its chat template or not.
@@ -41,7 +50,7 @@ class ModelCache:
         Raises:
             UserError: unknown, missing or unreachable model; a device or number format that is not there.
         """
-        key = (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
+        key = base_of(request, chat_template=chat_template)
         if key not in self._loaded:
             from ttabench.core.environment import quiet_libraries
             from ttabench.lm.model import load as load_lm

@@ -6,10 +6,11 @@ plan.config.identity()                                  # the run's id
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import digest
@@ -18,7 +19,7 @@ from ttabench.core.types import Json
 from ttabench.methods.settings import defaults, describe_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.readers import Task, load, origin
-from ttabench.readers.cards import Card
+from ttabench.readers.cards import Card, load_card
 from ttabench.readers.content import content_digest
 from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.records.run_fields import RUN_FIELDS
@@ -26,6 +27,27 @@ from ttabench.run.asking import manner
 from ttabench.run.config import STATES_OF, RunConfig
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, named, resolve_method
+
+T = TypeVar("T")
+
+
+class Shared:
+    """What plans of one command have in common, such as the rows of a task: made once, the newest few are kept."""
+
+    MOST = 64
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], object] = {}
+
+    def once(self, kind: str, *of: object, make: Callable[[], T]) -> T:
+        """What `make` gives, or gave before for the same kind and arguments."""
+        key = (kind, *of)
+        if key not in self._made:
+            while len(self._made) >= self.MOST:
+                del self._made[next(iter(self._made))]
+            self._made[key] = make()
+        found: T = self._made[key]  # type: ignore[assignment]  # a key is of one kind
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +69,13 @@ class Plan:
         return [*found, *self.resolved.notes()]
 
 
-def make_plan(request: RunRequest, seed: int) -> Plan:
+def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> Plan:
     """Resolve a request for one seed.
+
+    Args:
+        request: what is asked for.
+        seed: of the order of the data and of everything random.
+        shared: what other plans were made of; plans of one task then have one `task`, which should not be run.
 
     Raises:
         UserError: anything in it that is wrong.
@@ -58,23 +85,29 @@ def make_plan(request: RunRequest, seed: int) -> Plan:
     if request.state_of != "own" and request.state is not None:
         raise UserError("--swap-state reads every context anew.", "Leave --state out.")
     source = request.source or ("mini" if request.model == NANO else "hub")
-    _check_model(request, source)
-    asked = manner(request)
+    known = shared or Shared()
+    known.once("check", request.model, request.random_weights, source, make=lambda: _check_model(request, source))
+    asked = manner(request, known.once("card", request.task, make=lambda: load_card(request.task)))
     resolved = resolve_method(request)
-    task = load(
-        asked.card,
-        source=source,
-        split=request.split,
-        seed=seed,
-        limit=request.limit,
-        options=asked.options,
+    of_task = (request.task, source, request.split, seed, request.limit, tuple(asked.options.items()))
+    task = known.once(
+        "task",
+        *of_task,
+        make=lambda: load(
+            asked.card,
+            source=source,
+            split=request.split,
+            seed=seed,
+            limit=request.limit,
+            options=asked.options,
+        ),
     )
-    record = task.describe()
+    record = dict(known.once("record", *of_task, make=task.describe))
     if request.state_of != "own" and not task.n_observes:
         what = f"{task.card.name} shows nothing to adapt to here: there is no state to swap."
         raise UserError(what, "Change --task-set.")
     if request.state_of == "other":
-        record["others"] = task.describe_others()
+        record["others"] = known.once("others", *of_task, make=task.describe_others)
     config = RunConfig(
         **{name: getattr(request, name) for name in RUN_FIELDS},
         method=resolved.spec.name,
@@ -87,7 +120,7 @@ def make_plan(request: RunRequest, seed: int) -> Plan:
         checkpoint=resolved.checkpoint_name(),
         state=str(request.state or ""),
         chat_template=asked.chat,
-        inputs=_inputs(request, resolved, task.card, record),
+        inputs=_inputs(request, resolved, task.card, record, known),
         defaults=defaults_of(resolved.spec, task.card, source),
     )
     card = task.card
@@ -100,13 +133,16 @@ def defaults_of(spec: MethodSpec, card: Card, source: str) -> dict[str, dict[str
     return {"settings": defaults(spec), "task_options": task_defaults(card, source)}
 
 
-def _inputs(request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json]) -> dict[str, str]:
+def _inputs(
+    request: RunRequest, resolved: ResolvedMethod, card: Card, record: Mapping[str, Json], known: Shared
+) -> dict[str, str]:
     """Digests of what a run reads, by name."""
+    of_model = (request.model, request.random_weights)
     found = {
         "card": content_digest(card),
         "reader": origin(card.reader),
         "rows": str(record["digest"]),
-        "model": _model_digest(request),
+        "model": known.once("digest", *of_model, make=lambda: _model_digest(request)),
         "method": resolved.spec.origin,
         "checkpoint": resolved.checkpoint_digest,
         "base_checkpoint": digest(named(request.base_checkpoint, request.model)) if request.base_checkpoint else "",

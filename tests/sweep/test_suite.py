@@ -1,0 +1,192 @@
+"""What a suite of runs may say, which runs it names, and how its faults are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from tests.conftest import Command, one_line
+from tests.places import ROOT
+from ttabench.core.errors import UserError
+from ttabench.run.request import RunRequest
+from ttabench.sweep import options
+from ttabench.sweep.file import read
+from ttabench.sweep.grid import Cell, cells
+from ttabench.sweep.planning import Run, planned, share
+from ttabench.sweep.suite import schema
+
+SUITE = """\
+methods:
+  - none
+  - {method: mac, set: {hierarchy: [none, 16]}}
+tasks:
+  - {task: streamingqa, task_set: {documents: 4}}
+  - superglue
+seeds: [0, 1]
+limit: 8
+task_set: {shots: 4}
+exclude:
+  - {method: mac, task: superglue}
+include:
+  - {method: rag, task: streamingqa, set: {top: 3}, swap_state: true}
+"""
+Written = Callable[[str], Path]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    def write(text: str) -> Path:
+        (tmp_path / "suite.yaml").write_text(text, encoding="utf-8")
+        return tmp_path / "suite.yaml"
+
+    return write
+
+
+def found(path: Path) -> list[Cell]:
+    return cells(read(path))
+
+
+def runs(path: Path) -> list[Run]:
+    return planned(found(path), read(path))
+
+
+def test_a_grid_is_methods_by_tasks_by_seeds_without_some_and_with_more(written: Written) -> None:
+    told = [(cell.request.method, cell.request.task, cell.request.settings, cell.seed, cell.request.state_of)
+            for cell in found(written(SUITE))]  # fmt: skip
+    none, mac = [("none", (), "own")], [("mac", ("hierarchy=none",), "own"), ("mac", ("hierarchy=16",), "own")]
+    rag = [("rag", ("top=3",), state) for state in ("own", "other", "none")]
+    wanted = [("streamingqa", each) for each in none + mac] + [("superglue", each) for each in none]
+    wanted += [("streamingqa", each) for each in rag]
+    assert told == [(name, task, set_, seed, state) for task, (name, set_, state) in wanted for seed in (0, 1)]
+
+
+def test_what_is_said_of_all_goes_to_those_that_know_it(written: Written) -> None:
+    cells_ = found(written(SUITE))
+    assert {(cell.request.task, cell.request.task_options) for cell in cells_ if cell.request.method != "rag"} == {
+        ("streamingqa", ("documents=4",)), ("superglue", ("shots=4",))
+    }  # fmt: skip
+    assert {cell.request.limit for cell in cells_} == {8}
+
+
+def test_one_run_named_twice_stands_once(written: Written) -> None:
+    twice = "methods: [mac, {method: mac, set: {hierarchy: none}}]\ntasks: [streamingqa]\n"
+    assert len(found(written(twice))) == 2
+    assert len(runs(written(twice))) == 1
+
+
+def test_runs_of_one_base_stand_together(written: Written, tiny_base: Path) -> None:
+    text = f"methods: [none, icl]\ntasks: [{{task: streamingqa, source: mini}}]\nmodels: [nano, {tiny_base}]\n"
+    more = "include: [{method: window, model: nano}]\n"
+    bases = [run.base for run in runs(written(text + more))]
+    assert len(set(bases)) == 2
+    assert bases == sorted(bases, key=bases.index)
+    assert [run.method for run in runs(written(text + more))] == ["none", "icl", "window", "none", "icl"]
+
+
+def test_parts_of_a_sweep_are_all_of_it_and_share_nothing(written: Written) -> None:
+    whole = runs(written(SUITE))
+    parts = [share(whole, f"{number}/3") for number in (1, 2, 3)]
+    assert sorted(run.id for part in parts for run in part) == sorted(run.id for run in whole)
+    assert sum(map(len, parts)) == len(whole)
+    for wrong in ("0/3", "4/3", "1", "a/b", "1/3/5"):
+        with pytest.raises(UserError, match="no part"):
+            share(whole, wrong)
+
+
+def test_words_are_not_taken_for_times_of_day_or_truths(written: Written) -> None:
+    text = "methods: [none]\ntasks: [{task: squad_seq, task_set: {articles: 12:24}}]\nbos: yes\nlimit: 3\n"
+    (cell,) = found(written(text))
+    assert cell.request.task_options == ("articles=12:24",)
+    assert cell.request.bos == "yes"
+    assert yaml.safe_load("12:24") == 744, "as yaml would have it"
+
+
+FAULTS = {
+    "limit: 8": ("limmit: 8", 8, "Unknown key 'limmit'. Did you mean 'limit'?"),
+    "methods:": ("method:", 1, "Unknown key 'method'. Did you mean 'methods'?"),
+    "- none": ("- nnone", 2, "Unknown method 'nnone'. Did you mean 'none'?"),
+    "hierarchy:": ("hierarchi:", 3, "Unknown setting of mac 'hierarchi'. Did you mean 'hierarchy'?"),
+    "[none, 16]": ("wide", 3, "--set hierarchy of mac takes int or None, got 'wide'."),
+    "- superglue": ("- superglu", 6, "Unknown task 'superglu'. Did you mean 'superglue'?"),
+    "documents:": ("documants:", 5, "Unknown setting of task streamingqa 'documants'. Did you mean 'documents'?"),
+    "[0, 1]": ("[0, one]", 7, "1: Input should be a valid integer, received 'one'."),
+    "shots:": ("shotz:", 9, "Unknown setting of these tasks 'shotz'. Did you mean 'shots'?"),
+    "{shots: 4}": ("{shots: few}", 9, "shots: Input should be a valid integer"),
+    "seeds: [0, 1]": ("models: [nanoo]", 7, "Unknown model 'nanoo'. Did you mean 'nano'?"),
+    "limit: 8\n": ("dtype: float31\n", 8, "Unknown dtype 'float31'. Did you mean 'float32'?"),
+    "method: mac, task": ("method: maac, task", 11, "This excludes no run."),
+    "top: 3": ("topp: 3", 13, "Unknown setting of rag 'topp'. Did you mean 'top'?"),
+    "swap_state: true": ("swap_state: 3", 13, "swap_state: Input should be a valid boolean"),
+    "task_set: {shots": ("limit: 9\ntask_set: {shots", 9, "limit stands there twice."),
+    "include:": ("include: [", 13, "not valid YAML"),
+    "limit: 8\ntask": ("preset: foo\ntask", 8, "Unknown preset of these methods 'foo'."),
+    "{method: mac, set": ("{set", 3, "method is missing."),
+    "limit: 8\nt": ("limit: []\nt", 8, "at least 1 item"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("right", FAULTS)
+def test_a_fault_is_told_with_its_line_and_what_was_meant(
+    right: str, written: Written, ttabench: Command, tmp_path: Path
+) -> None:
+    wrong, line, told = FAULTS[right]
+    assert right in SUITE
+    path = written(SUITE.replace(right, wrong, 1))
+    said = one_line(ttabench("sweep", path, "--out", tmp_path / "runs"))
+    assert f"{path} line {line}: " in said
+    assert told in said
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "- none", "methods: []", "seeds: [0]", "a: &x [1]\nb: *x", "methods: [none]"]
+)
+def test_what_names_no_run_is_one_line(text: str, written: Written, ttabench: Command) -> None:
+    assert "suite" in one_line(ttabench("sweep", written(text)))
+
+
+def test_a_file_that_is_not_there_is_one_line(ttabench: Command, tmp_path: Path) -> None:
+    assert "Cannot read" in one_line(ttabench("sweep", tmp_path / "no.yaml"))
+    assert "No methods and no tasks are named" in one_line(ttabench("sweep"))
+
+
+def test_the_schema_takes_what_the_command_takes_and_no_typo(ttabench: Command) -> None:
+    published = ttabench("sweep", "--schema").json()
+    check = jsonschema.Draft202012Validator(published)
+    jsonschema.Draft202012Validator.check_schema(published)
+    for text in (SUITE, (ROOT / "docs/examples/sweep.yaml").read_text(encoding="utf-8")):
+        assert not list(check.iter_errors(yaml.safe_load(text)))
+    for right in ("limit: 8", "methods:", "swap_state: true", "{method: mac, set", "limit: 8\nt", "[0, 1]"):
+        assert list(check.iter_errors(yaml.safe_load(SUITE.replace(right, FAULTS[right][0], 1)))), right
+    assert published["properties"]["limit"]["description"].startswith("Ask at most")
+
+
+def test_options_follow_from_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field that is new in a request can be said in a suite, and stands in its schema."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class More(RunRequest):
+        colour: str = "green"
+
+    named = {each.name for each in fields(RunRequest)} - {"method", "task", "model", "state_of"}
+    assert {option.field for option in options.OPTIONS.values()} == named | {"state_of"}
+    assert set(options.OPTIONS) <= set(schema({})["properties"])
+    monkeypatch.setattr(options, "RunRequest", More)
+    more = options._options()
+    assert more["colour"].kind is str
+    monkeypatch.setattr(options, "OPTIONS", more)
+    request = options.requested({"method": "none", "task": "streamingqa", "model": "nano", "colour": "red"})
+    assert isinstance(request, More)
+    assert request.colour == "red"
+
+
+def test_every_option_of_eval_is_one_of_sweep(ttabench: Command) -> None:
+    plain = {name: re.findall(r"--[a-z-]+", ttabench(name, "--help").out) for name in ("eval", "sweep")}
+    renamed = {"--method", "--task", "--model", "--seed", "--memory-limit"}
+    assert set(plain["eval"]) - set(plain["sweep"]) == renamed

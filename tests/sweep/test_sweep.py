@@ -1,0 +1,261 @@
+"""`ttabench sweep`: what is stored is left alone, what fails is a row, what was killed goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.places import ROOT
+from tests.sweep.conftest import records
+from ttabench.core.locks import locked
+from ttabench.sweep import driver, engines
+from ttabench.sweep.engines import Job, Report, Resources
+from ttabench.sweep.worker import Models, take
+
+Suite = Callable[..., Path]
+
+
+class Scripted:
+    """An engine that says of every run what stands here; a second time, what stands second."""
+
+    def __init__(self, *states: dict[str, str]) -> None:
+        self.states, self.asked = list(states), list[list[Job]]()
+
+    def submit(self, jobs: Sequence[Job], _: Resources) -> Iterator[Report]:
+        self.asked.append(list(jobs))
+        said = self.states.pop(0)
+        for job in jobs:
+            state, _, reason = said.get(job.label, "new").partition(": ")
+            yield Report(id=job.id, state=state, reason=reason)  # type: ignore[arg-type]
+
+    def __call__(self, _: str) -> Scripted:
+        return self
+
+
+class Here:
+    """An engine that makes runs in this process."""
+
+    def submit(self, jobs: Sequence[Job], _: Resources) -> Iterator[Report]:
+        models = Models()
+        yield from (take(job, models) for job in jobs)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "engine", lambda _: Here())
+
+
+def run(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=300, env=environment(), **more)
+
+
+def command(*words: object) -> list[str]:
+    """The words of a sweep of one thread a run: more would have other last digits."""
+    return [sys.executable, "-m", "ttabench", *map(str, words), "--threads", "1"]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def test_what_is_stored_is_not_run_again(ttabench: Command, suite: Suite, here: None, tmp_path: Path) -> None:
+    words = ("sweep", suite("none", "icl", seeds=(0, 1)), "--out", tmp_path / "runs", "--json")
+    first = ttabench(*words).json()["runs"]
+    assert [(run["method"], run["seed"], run["how"]) for run in first] == [
+        ("none", 0, "new"), ("none", 1, "new"), ("icl", 0, "new"), ("icl", 1, "new")
+    ]  # fmt: skip
+    before = records(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / first[2]["id"])
+    again = ttabench(*words).json()["runs"]
+    assert [run["how"] for run in again] == ["stored", "stored", "new", "stored"]
+    assert records(tmp_path / "runs") == before
+    assert [run["value"] for run in again] == [run["value"] for run in first]
+    assert [run["how"] for run in ttabench(*words, "--force").json()["runs"]] == ["new"] * 4
+
+
+def test_the_runs_are_those_of_eval(ttabench: Command, common: list[object], suite: Suite, here: None,
+                                    tmp_path: Path) -> None:  # fmt: skip
+    """One thing has one name, whoever asks for it."""
+    swept = ttabench("sweep", suite("icl"), "--out", tmp_path / "runs", "--json").json()["runs"]
+    words = [*common[:6], "--task-set", "documents=1", "--task-set", "max_new_tokens=2", "--out", tmp_path / "runs"]
+    (ran,) = ttabench("eval", "--method", "icl", *words, "--json").json()["runs"]
+    assert (ran["id"], ran["how"]) == (swept[0]["id"], "stored")
+
+
+def test_without_a_file_and_beside_one(ttabench: Command, suite: Suite, tmp_path: Path) -> None:
+    def planned(*words: object) -> list[tuple[str, str, int]]:
+        rows = ttabench("sweep", *words, "--out", tmp_path, "--dry-run", "--json").json()["runs"]
+        return [(row["method"], row["task"], row["seed"]) for row in rows]
+
+    typed = ("--methods", "none,icl", "--tasks", "streamingqa,superglue", "--seeds", "0,1")
+    assert len(planned(*typed, "--limit", "2")) == 8
+    set_ = planned("--methods", "none,mac", "--tasks", "streamingqa", "--set", "hierarchy=16")
+    assert set_ == [("none", "streamingqa", 0), ("mac hierarchy=16", "streamingqa", 0)]
+    task = "streamingqa documents=1 max_new_tokens=2"
+    assert planned(suite("none", seeds=(0, 1)), "--seeds", "5") == [("none", task, 5)]
+    assert planned(suite("none", "icl"), "--methods", "window") == [("window", task, 0)]
+
+
+def test_a_dry_run_tells_what_is_stored_and_how_long_the_rest_takes(
+    ttabench: Command, suite: Suite, here: None, tmp_path: Path
+) -> None:
+    words = ("--tasks", "streamingqa", "--task-set", "documents=2", "--limit", "2", "--out", tmp_path / "runs")
+    assert ttabench("sweep", "--methods", "none", *words).code == 0
+    told = ttabench("sweep", "--methods", "none,icl", *words, "--dry-run", "--json").json()
+    assert [run["stored"] for run in told["runs"]] == [True, False]
+    assert told["time"]["seconds"] == told["runs"][1]["time"]["seconds"] > 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [told["runs"][0]["id"]]
+    shown = ttabench("sweep", "--methods", "none,icl", *words, "--dry-run").out
+    assert "2 runs: 1 stored, 1 to run. One after the other they should take" in shown
+    long = ttabench("sweep", "--methods", "none,icl", "--tasks", "streamingqa", "--task-set", "documents=2000",
+                    "--dry-run", "--json").json()  # fmt: skip
+    assert "positions" in long["runs"][1]["reason"]
+
+
+def test_a_run_that_fails_is_a_row_and_the_others_go_on(
+    ttabench: Command, suite: Suite, here: None, dies: Path, tmp_path: Path
+) -> None:
+    methods = suite({"method": str(dies), "set": {"kind": "fault"}}, "none")
+    ran = ttabench("sweep", methods, "--out", tmp_path / "runs")
+    assert ran.code == 1
+    assert "RuntimeError: nothing works" in ran.out
+    assert "2 runs in" in ran.out
+    assert "1 new, 1 failed" in ran.out
+    assert f"Compare: ttabench compare --out {tmp_path / 'runs'}" in ran.out
+    assert "1 of 2 runs: dies kind=fault on streamingqa documents=1" in ran.err
+    quiet = ttabench("sweep", methods, "--out", tmp_path / "runs", "--quiet")
+    assert quiet.code == 1
+    assert len(quiet.out.splitlines()) == 1
+    assert "RuntimeError: nothing works" in quiet.err
+
+
+def test_a_damaged_record_is_named_and_left(ttabench: Command, suite: Suite, here: None, tmp_path: Path) -> None:
+    words = ("sweep", suite("none", seeds=(0, 1, 2)), "--out", tmp_path / "runs")
+    first, second, _ = (run["id"] for run in ttabench(*words, "--json").json()["runs"])
+    halved, newer = (tmp_path / "runs" / number / "run.json" for number in (first, second))
+    halved.write_text(halved.read_text()[:200])
+    newer.write_text(newer.read_text().replace('"schema_version": 2', '"schema_version": 3'))
+    before = halved.read_text(), newer.read_text()
+    ran = ttabench(*words)
+    assert ran.code == 1
+    assert "2 failed" in ran.out
+    told = " ".join(ran.out.replace("│", " ").split())
+    assert "cannot be read" in told
+    assert "Install the ttabench that wrote it" in told
+    assert (halved.read_text(), newer.read_text()) == before
+
+
+def test_what_an_engine_lost_is_made_once_more_and_then_fails(
+    ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scripted = Scripted({"none": "lost: killed", "icl": "lost: killed", "window": "failed: no"},
+                        {"none": "failed: mended", "icl": "lost: killed again"})  # fmt: skip
+    for states in scripted.states:
+        for name in list(states):
+            states[f"{name} on streamingqa documents=1 max_new_tokens=2 seed 0"] = states.pop(name)
+    monkeypatch.setattr(engines, "engine", scripted)
+    ran = ttabench("sweep", suite("none", "icl", "window"), "--out", tmp_path / "runs", "--json")
+    assert ran.code == 1
+    assert [len(jobs) for jobs in scripted.asked] == [3, 2]
+    assert [job.patient for jobs in scripted.asked for job in jobs] == [False] * 3 + [True] * 2
+    for reason in ("mended", "killed again", "no"):
+        assert f'"reason": "{reason}"' in ran.out
+
+
+@pytest.mark.parametrize("sign", driver.FULL)
+def test_a_full_disk_ends_a_sweep_in_one_line(
+    sign: str, ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    label = "none on streamingqa documents=1 max_new_tokens=2 seed 0"
+    monkeypatch.setattr(engines, "engine", Scripted({label: f"failed: Cannot write in runs: {sign}."}))
+    said = one_line(ttabench("sweep", suite("none", "icl"), "--out", tmp_path / "runs", "--quiet"))
+    assert sign in said
+    assert "the same command goes on" in said
+
+
+def test_a_run_that_another_process_makes_is_left_to_it(
+    ttabench: Command, suite: Suite, here: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "runs"
+    (run,) = ttabench("sweep", suite("none"), "--out", out, "--dry-run", "--json").json()["runs"]
+    (out / run["id"]).mkdir(parents=True)
+    scripted = Scripted({})
+    monkeypatch.setattr(engines, "engine", scripted)
+    assert ttabench("sweep", suite("none"), "--out", out).code == 1  # it makes nothing
+    ((job,),) = scripted.asked
+    with locked(out / run["id"], lambda: None):
+        assert take(job, Models()).state == "busy"
+    assert take(job, Models()).state == "new"
+
+
+def test_a_run_whose_files_changed_since_is_not_made(
+    suite: Suite, ttabench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scripted = Scripted({})
+    monkeypatch.setattr(engines, "engine", scripted)
+    ttabench("sweep", suite("none"), "--out", tmp_path / "runs")
+    ((job,),) = scripted.asked
+    report = take(Job.from_json({**job.to_json(), "id": "0" * 12}), Models())
+    assert (report.state, "has changed" in report.reason) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--engine", "rai"), "Unknown engine 'rai'. Did you mean 'ray'?"),
+        (("--engine-set", "x=1"), "Unknown option of the engine local 'x'"),
+        (("--gpus-per-run", "1", "--jobs", "500"), "GPUs here"),
+        (("--shard", "3/2"), "--shard '3/2' is no part."),
+        (("--seeds", "x"), "--seeds 'x' is not a list"),
+        (("--methods", "none,,icl"), "misses a name"),
+    ],
+)
+def test_bad_words_are_one_line(words: tuple[str, ...], told: str, ttabench: Command, suite: Suite,
+                                tmp_path: Path) -> None:  # fmt: skip
+    two = suite("none", "icl")
+    assert told in one_line(ttabench("sweep", two, "--out", tmp_path / "runs", "--quiet", *words))
+
+
+@pytest.mark.parametrize("name", engines.PACKAGES)
+def test_an_engine_that_is_not_installed_says_what_to_install(
+    name: str, ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, engines.PACKAGES[name], None)
+    for module in ("on_ray", "on_slurm"):
+        monkeypatch.delitem(sys.modules, f"ttabench.sweep.{module}", raising=False)
+    said = one_line(ttabench("sweep", suite("none"), "--engine", name, "--out", tmp_path / "runs"))
+    assert f"pip install {engines.PACKAGES[name]}" in said
+
+
+def test_a_sweep_that_is_killed_again_and_again_leaves_what_an_undisturbed_one_leaves(
+    suite: Suite, dies: Path, tmp_path: Path
+) -> None:
+    """The command is killed at any moment (SIGKILL), its processes with it."""
+    path = suite("none", {"method": str(dies), "set": {"kind": "slow"}}, seeds=(0, 1))
+    whole = run("sweep", path, "--out", "whole", "--quiet", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    assert len(whole.stdout.splitlines()) == 4
+    stored = set[int]()
+    for at in range(2):
+        process = subprocess.Popen(command("sweep", path, "--out", "killed", "--jobs", 2), cwd=tmp_path,
+                                   stderr=subprocess.PIPE, env=environment(), text=True)  # fmt: skip
+        assert process.stderr is not None
+        process.stderr.readline()  # one run is done
+        time.sleep(0.1 + 0.2 * at)
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        stored.add(len(list((tmp_path / "killed").glob("*/run.json"))))
+    assert run("sweep", path, "--out", "killed", cwd=tmp_path).returncode == 0
+    assert records(tmp_path / "killed") == records(tmp_path / "whole")
+    assert min(stored) < 4, "nothing was killed"

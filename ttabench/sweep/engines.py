@@ -1,0 +1,147 @@
+"""What an engine is: it takes runs and tells what becomes of them; `local`, `ray`, `slurm`, or one of another package.
+
+    class Mine:
+        def submit(self, jobs, resources):            # resources.jobs at once, each with its threads and GPUs
+            for job in jobs:
+                yield worker.take(job, models)        # a `Report`; also one of how far it is, now and then
+
+    [project.entry-points."ttabench.engines"]
+    mine = "my_package:Mine"
+
+An engine decides where runs are made and nothing else: what is stored is told from the folder of the results, and two
+engines that meet in one folder keep out of each other's way by the locks in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import Any, Literal, Protocol
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.plugins import offered
+from ttabench.core.types import Json
+from ttabench.run.request import RunRequest
+
+GROUP = "ttabench.engines"
+"""Entry points of other packages: classes without arguments."""
+ENGINES = {
+    "local": "ttabench.sweep.local:Local",
+    "ray": "ttabench.sweep.on_ray:OnRay",
+    "slurm": "ttabench.sweep.on_slurm:OnSlurm",
+}
+PACKAGES = {"ray": "ray", "slurm": "submitit"}
+"""What has to be installed for an engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run as it travels to where it is made."""
+
+    id: str
+    label: str
+    base: str
+    """What has to be loaded; jobs of one base stand together."""
+    request: RunRequest
+    seed: int
+    out: str
+    """Folder of all runs."""
+    folder: str
+    """Where the command was given: relative paths begin there."""
+    force: bool = False
+    patient: bool = False
+    """Waits where another process is making this run; else that is a report."""
+
+    def to_json(self) -> dict[str, Json]:
+        """As JSON values."""
+        request = {**asdict(self.request), "state": None if self.request.state is None else str(self.request.state)}
+        return {**asdict(self), "request": request}
+
+    @staticmethod
+    def from_json(said: Mapping[str, Json]) -> Job:
+        """The job that `to_json` gave."""
+        from pydantic import TypeAdapter
+
+        return Job(**{**said, "request": TypeAdapter(RunRequest).validate_python(said["request"])})
+
+
+State = Literal["stored", "continued", "new", "failed", "busy", "lost", "running", "waiting"]
+"""Of a run: the first three are stored; busy: another process makes it; lost: the process that made it ended."""
+OPEN = ("running", "waiting")
+"""States after which another one comes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What becomes of a run."""
+
+    id: str
+    state: State
+    reason: str = ""
+    """One line, of what did not work."""
+    seconds: float = 0.0
+    """Of this run, loading its base model included."""
+    done: tuple[str, int, int] = ("", 0, 0)
+    """Of one that is running, see `progress.Tick`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What runs may take."""
+
+    jobs: int = 1
+    """Runs at a time."""
+    threads: int | None = None
+    """Of a run; None leaves torch's own choice."""
+    gpus: float = 0.0
+    """Of a run."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of the engine, as typed."""
+
+
+class Engine(Protocol):
+    """See the module."""
+
+    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
+        """Make these runs; for every job, in any order, one report in a state that is not `OPEN`.
+
+        Raises:
+            UserError: nothing can be run there: a cluster that cannot be reached, an option that is not known.
+        """
+        ...
+
+
+def engine(name: str) -> Engine:
+    """The engine of this name.
+
+    Raises:
+        UnknownName: there is none.
+        UserError: what it needs is not installed.
+    """
+    if name in ENGINES:
+        module, _, attribute = ENGINES[name].partition(":")
+        try:
+            found: Any = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if name not in PACKAGES or error.name != PACKAGES[name]:
+                raise
+            what = f"The engine {name} needs the package {PACKAGES[name]}, which is not installed."
+            raise UserError(what, f"Install it: pip install {PACKAGES[name]} (or ttabench[{name}]).") from None
+    elif name in offered(GROUP):
+        found = offered(GROUP)[name].load()
+    else:
+        raise UnknownName("engine", name, [*ENGINES, *offered(GROUP)])
+    made: Engine = found()
+    return made
+
+
+def refuse_options(resources: Resources, known: Sequence[str], engine: str) -> None:
+    """See that an engine knows what was typed for it.
+
+    Raises:
+        UnknownName: it does not.
+    """
+    for name in resources.options:
+        if name not in known:
+            raise UnknownName(f"option of the engine {engine}", name, list(known))

@@ -1,0 +1,254 @@
+"""From what a suite says to its runs, one cell each: methods x tasks x models x seeds x whatever else is a list.
+
+    cells(read(Path("suite.yaml")))     [Cell(request=RunRequest(method="none", ...), seed=0, ...), ...]
+
+What is said of all runs, of a model, a task and a method comes together in this order, later ones winning; settings
+(`set`, `task_set`) key by key. What stands with a method has to mean something to it, and so it is with a task. What
+stands elsewhere goes to those that know it, and to one of them at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import product
+from pathlib import Path
+
+from ttabench.core.architectures import NANO
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Json
+from ttabench.methods import registry
+from ttabench.methods.settings import key_of
+from ttabench.methods.spec import MethodSpec
+from ttabench.readers.cards import load_card
+from ttabench.readers.defaults import known_options
+from ttabench.readers.formats import readable
+from ttabench.run.config import STATES_OF
+from ttabench.run.request import OWN_QUESTIONS, RunRequest
+from ttabench.sweep.file import Place, Read
+from ttabench.sweep.options import ASSIGNED, AXES, SWAP, Value, requested, text_of
+from ttabench.sweep.suite import checked
+
+SETTING = {"set": "method", "task_set": "task"}
+"""Options of several keys, and whose keys they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One run, as it was asked for."""
+
+    request: RunRequest
+    seed: int
+    said: Mapping[Place, str]
+    """Where something was said that decides it, and the word: a key, an option, a name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layer:
+    """What is said in one place."""
+
+    place: Place
+    values: Mapping[str, Json]
+    strict: frozenset[str] = frozenset()
+    """Of `method` and `task`: whose settings these must be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """What a method and a task of a grid know."""
+
+    spec: MethodSpec
+    keys: Mapping[str, Sequence[str] | None]
+    """Of `set` and `task_set`; None where nobody knows."""
+
+    def takes(self, name: str, value: Json) -> bool:
+        """Whether an option that was said of all goes to this method."""
+        if name == "preset":
+            return value in self.spec.presets
+        return name != "checkpoint" or self.spec.trainable
+
+    def has(self, name: str, key: str) -> bool:
+        """Whether a key of `set` or `task_set` is known."""
+        known = self.keys[name]
+        return known is None or key_of(key, known) in known
+
+
+@dataclass
+class _Grid:
+    """The cells of a suite as they are found, and what was said for nothing so far."""
+
+    read: Read
+    spare: dict[Place, tuple[str, str, set[str]]] = field(default_factory=dict)
+    """Where a setting stands that not all take: its option, its word, and what could have been meant."""
+    used: set[Place] = field(default_factory=set)
+    """Where something stands that one of them took."""
+
+    def combined(
+        self, layers: Mapping[str, Sequence[_Layer]], seeds: Sequence[tuple[Place, int]], common: Sequence[_Layer]
+    ) -> Iterator[tuple[dict[str, Json], Cell]]:
+        """The cells of methods x tasks x models x seeds: what each says in words, and the cell."""
+        for model, task, method in product(layers["model"], layers["task"], layers["method"]):
+            order = [common[0], model, task, method, *common[1:]]
+            known = self._known(method, task, model)
+            flat: dict[tuple[str, str], Json] = {}
+            said: dict[Place, str] = {method.place: str(method.values["method"])}
+            for layer in order:
+                for name, key, value, place in _settings(layer):
+                    if self._goes(layer, name, key, value, place, known):
+                        flat[name, key] = value
+                        said[place] = key or name
+            names = {axis: str(one.values[axis]) for axis, one in zip(AXES, (method, task, model), strict=False)}
+            said |= {one.place: names[axis] for axis, one in zip(AXES, (method, task, model), strict=False)}
+            for chosen in _choices(flat):
+                swapped = chosen.pop(SWAP, False)
+                for state in STATES_OF if swapped else ("own",):
+                    try:
+                        request = requested({**names, **chosen}, state)
+                    except UserError as error:
+                        raise self.read.placed(error, said) from None
+                    for place, seed in seeds:
+                        words = {**names, **chosen, SWAP: swapped, "seed": seed}
+                        yield words, Cell(request=request, seed=seed, said={**said, place: "Seed"})
+
+    def _known(self, method: _Layer, task: _Layer, model: _Layer) -> _Known:
+        with self.read.at(method.place):
+            spec = registry.find(str(method.values["method"]))
+        name = str(task.values["task"])
+        with self.read.at(task.place):
+            card = load_card(OWN_QUESTIONS if readable(Path(name)) else name)
+        source = "mini" if model.values["model"] == NANO else "hub"
+        options = known_options(card, str(task.values.get("source") or source))
+        return _Known(spec=spec, keys={"set": [each.name for each in fields(spec.Settings)], "task_set": options})
+
+    def _goes(self, layer: _Layer, name: str, key: str, value: Json, place: Place, known: _Known) -> bool:
+        """Whether what a layer says is for this method and task."""
+        whose = SETTING.get(name, "method" if name in ("preset", "checkpoint") else "")
+        if whose in ("", *layer.strict):
+            return True
+        if _fits(name, key, value, known):
+            self.used.add(place)
+            return True
+        meant = self.spare.setdefault(place, (name, key or text_of(value), set()))[-1]
+        meant.update(known.keys.get(name) or known.spec.presets)
+        return False
+
+    def refuse_spare(self) -> None:
+        """See that everything that was said is for some run.
+
+        Raises:
+            UserError: a setting is for none; the closest one is named.
+        """
+        for place, (name, word, known) in self.spare.items():
+            if place in self.used:
+                continue
+            with self.read.at(place):
+                if name == "checkpoint":
+                    raise UserError("None of these methods is trained.", "Leave checkpoint out.")
+                kind = {"set": "setting of these methods", "task_set": "setting of these tasks"}.get(name)
+                raise UnknownName(kind or "preset of these methods", word, sorted(known))
+
+
+def cells(read: Read) -> list[Cell]:
+    """The runs of a suite in their order: model by model, then task by task.
+
+    Raises:
+        UserError: a key, a name or a value that means nothing, or nothing to run; says where.
+    """
+    suite = checked(read)
+    grid = _Grid(read)
+    axes = {axis: _entries(suite, axis, plural) for axis, plural in AXES.items() if axis != "seed"}
+    axes["model"] = axes["model"] or [_Layer(place=(), values={"model": NANO})]
+    seeds: list[tuple[Place, int]] = [(("seeds", at), seed) for at, seed in enumerate(suite.get("seeds", [0]))]
+    top = _Layer(place=(), values={key: value for key, value in suite.items() if key not in _LISTS})
+    whole = list(grid.combined(axes, seeds, [top]))
+    for number, pattern in enumerate(suite.get("exclude", [])):
+        kept = [(words, cell) for words, cell in whole if not _matches(pattern, words)]
+        if len(kept) == len(whole):
+            with read.at(("exclude", number)):
+                raise UserError("This excludes no run.", "Mend it, or leave it out.")
+        whole = kept
+    found = [cell for _, cell in whole]
+    for number, more in enumerate(suite.get("include", [])):
+        found += _included(grid, more, ("include", number), axes, seeds, top)
+    grid.refuse_spare()
+    if not found:
+        raise UserError(f"{read.where(()) or 'The suite'} names no run.", "Give methods and tasks.")
+    return found
+
+
+_LISTS = {*AXES.values(), "include", "exclude"}
+
+
+def _entries(suite: Mapping[str, Json], axis: str, plural: str) -> list[_Layer]:
+    return [
+        _Layer(place=(plural, number), values=entry, strict=frozenset([axis]))
+        for number, entry in enumerate(suite.get(plural, []))
+    ]
+
+
+def _included(
+    grid: _Grid,
+    more: Mapping[str, Json],
+    place: Place,
+    axes: Mapping[str, Sequence[_Layer]],
+    seeds: Sequence[tuple[Place, int]],
+    top: _Layer,
+) -> Iterator[Cell]:
+    """The cells that an entry of `include` adds: what it does not name of method, task, model, seed is the suite's."""
+    own = dict(axes)
+    named = {axis: more[axis] if isinstance(more[axis], list) else [more[axis]] for axis in axes if axis in more}
+    for axis in axes:
+        if axis in named:
+            own[axis] = [_Layer(place=(*place, axis), values={axis: name}) for name in named[axis]]
+        elif not own[axis]:
+            with grid.read.at(place):
+                raise UserError(f"It names no {axis}, and neither does the suite.", f"Add {axis}.")
+    if "seed" in more:
+        numbers = more["seed"] if isinstance(more["seed"], list) else [more["seed"]]
+        seeds = [((*place, "seed"), number) for number in numbers]
+    options = {name: value for name, value in more.items() if name not in AXES}
+    layer = _Layer(place=place, values=options, strict=frozenset(named))
+    return (cell for _, cell in grid.combined(own, seeds, [top, layer]))
+
+
+def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json, Place]]:
+    """(option, key, value, place) of all that a layer says but names; the key is empty but of settings."""
+    for name, value in layer.values.items():
+        if name in ASSIGNED:
+            yield from ((name, key, each, (*layer.place, name, key)) for key, each in value.items())
+        elif name not in AXES:
+            yield name, "", value, (*layer.place, name)
+
+
+def _fits(name: str, key: str, value: Json, known: _Known) -> bool:
+    if name in ASSIGNED:
+        return known.has(name, key)
+    return any(known.takes(name, each) for each in (value if isinstance(value, list) else [value]))
+
+
+def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
+    """Options with one value each, for every choice of those that have several."""
+    for values in product(*(value if isinstance(value, list) else [value] for value in flat.values())):
+        chosen: dict[str, Json] = {}
+        for (name, key), value in zip(flat, values, strict=True):
+            if key:
+                chosen.setdefault(name, {})[key] = value
+            else:
+                chosen[name] = value
+        yield chosen
+
+
+def _matches(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
+    """Whether a run is one of those that an entry of `exclude` names."""
+    for name, wanted in pattern.items():
+        if name in ASSIGNED:
+            own = words.get(name, {})
+            if not all(key in own and _among(own[key], value) for key, value in wanted.items()):
+                return False
+        elif name not in words or not _among(words[name], wanted):
+            return False
+    return True
+
+
+def _among(value: Value, wanted: Json) -> bool:
+    return text_of(value) in map(text_of, wanted if isinstance(wanted, list) else [wanted])

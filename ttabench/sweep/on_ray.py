@@ -1,0 +1,81 @@
+"""The engine `ray`: a run is a task of a Ray cluster, with the processors and GPUs that it needs.
+
+    ttabench sweep suite.yaml --engine ray --address auto
+
+Every machine of the cluster has ttabench installed and sees the folder of the command under one path. Ray keeps the
+processes of a task for the next ones, and so a base model stays loaded.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import ray
+
+from ttabench.core.environment import use_threads
+from ttabench.core.errors import UserError
+from ttabench.sweep.engines import Job, Report, Resources, refuse_options
+
+OPTIONS = ("address",)
+HERE = "local"
+"""An address that stands for a cluster of this machine, which ends with the command."""
+REACHED = 5.0
+"""Seconds in which a machine has to answer."""
+_models: Any = None
+"""Of this process of the cluster."""
+
+
+class OnRay:
+    """See the module."""
+
+    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
+        """See `Engine`; `resources.jobs` counts only on a cluster of this machine: others have as many as they hold."""
+        refuse_options(resources, OPTIONS, "ray")
+        _connected(resources.options.get("address", "auto"), resources)
+        take = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(_take)
+        open_ = {take.remote(job, resources.threads): job for job in jobs}
+        try:
+            while open_:
+                (done, *_), _ = ray.wait(list(open_), num_returns=1)
+                job = open_.pop(done)
+                try:
+                    yield ray.get(done)
+                except ray.exceptions.RayError as error:  # a machine or process that went away
+                    told = f"The process of Ray that made it ended ({type(error).__name__})."
+                    yield Report(id=job.id, state="lost", reason=told)
+        finally:
+            for task in open_:
+                ray.cancel(task, force=True)
+            ray.shutdown()
+
+
+def _take(job: Job, threads: int | None) -> Report:
+    """Make a run in a process of the cluster."""
+    global _models
+    from ttabench.sweep import worker
+
+    use_threads(threads)
+    _models = _models or worker.Models()
+    return worker.take(job, _models)
+
+
+def _connected(address: str, resources: Resources) -> None:
+    """Find the cluster.
+
+    Raises:
+        UserError: it cannot be reached.
+    """
+    try:
+        if address == HERE:
+            count = resources.jobs * (resources.threads or 1)
+            ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+            return
+        host, colon, port = address.rpartition(":")
+        if colon and "/" not in host:  # Ray itself would wait for minutes
+            socket.create_connection((host, int(port)), timeout=REACHED).close()
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        what = f"No Ray cluster can be reached at {address} ({' '.join(str(error).split())[:160]})."
+        raise UserError(what, "Start one: ray start --head; or give --address HOST:PORT, or local.") from None

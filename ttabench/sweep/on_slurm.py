@@ -1,0 +1,105 @@
+"""The engine `slurm`: a job array of Slurm, through submitit; each of its `--jobs` tasks takes its share of the runs.
+
+    ttabench sweep suite.yaml --engine slurm --jobs 8 --engine-set partition=gpu --engine-set timeout_min=600
+    ttabench sweep suite.yaml --engine slurm --cluster local        the same in processes of this machine, to try it out
+
+What a task has made is seen in the folder of the results at once. The command may be stopped: given again, it leaves
+what is stored, and tasks that go on keep their runs by their locks.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import submitit
+
+from ttabench.core.environment import use_threads
+from ttabench.core.errors import UserError
+from ttabench.records.schema import is_stored
+from ttabench.sweep.engines import Job, Report, Resources, refuse_options
+
+LOGS = ".submitit"
+"""Below the folder of the results: what submitit keeps of its jobs."""
+EVERY = 1.0
+"""Seconds between two looks at what is stored."""
+SLURM = ("partition", "qos", "account", "constraint")
+"""Words of Slurm, and those that submitit has for every cluster; the last in numbers."""
+NUMBERS = {"timeout_min": 24 * 60, "mem_gb": 0}
+LAUNCHES = f"{quote(sys.executable)} -P"
+"""A python that imports nothing from the current folder."""
+
+
+class OnSlurm:
+    """See the module."""
+
+    def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
+        """See `Engine`."""
+        refuse_options(resources, ("cluster", *SLURM, *NUMBERS), "slurm")
+        count = min(resources.jobs, len(jobs))
+        shares = [list(jobs[len(jobs) * at // count : len(jobs) * (at + 1) // count]) for at in range(count)]
+        tasks = _submitted(shares, resources)
+        told: set[str] = set()
+        try:
+            while any(not task.done() for task in tasks):
+                for job in jobs:
+                    if job.id not in told and not job.force and is_stored(Path(job.out) / job.id):
+                        told.add(job.id)
+                        yield Report(id=job.id, state="new")
+                time.sleep(EVERY)
+            for task, share in zip(tasks, shares, strict=True):
+                yield from (report for report in _results(task, share) if report.id not in told)
+        finally:
+            for task in tasks:
+                if not task.done():
+                    task.cancel()
+
+
+def _submitted(shares: Sequence[Sequence[Job]], resources: Resources) -> list[Any]:
+    """The tasks of the array, one a share.
+
+    Raises:
+        UserError: there is no such cluster, or it refuses the array.
+    """
+    options = dict(resources.options)
+    cluster = options.pop("cluster", "slurm")
+    try:
+        executor = submitit.AutoExecutor(
+            Path(shares[0][0].out) / LOGS, cluster=cluster, local_python=LAUNCHES, slurm_python=LAUNCHES
+        )
+        numbers = {name: int(options.pop(name, usual)) for name, usual in NUMBERS.items()}
+        executor.update_parameters(
+            name="ttabench", cpus_per_task=resources.threads or 1, gpus_per_node=math.ceil(resources.gpus),
+            slurm_array_parallelism=len(shares), **{name: value for name, value in numbers.items() if value},
+            **{f"slurm_{name}": value for name, value in options.items()},
+        )  # fmt: skip
+        return list(executor.map_array(_take, shares, [resources.threads] * len(shares)))
+    except (RuntimeError, ValueError, OSError, submitit.core.utils.FailedJobError) as error:
+        what = f"The cluster {cluster} takes no jobs ({' '.join(str(error).split())[:200]})."
+        raise UserError(what, "Mend --engine-set, or try --cluster local.") from None
+
+
+def _take(jobs: Sequence[Job], threads: int | None) -> list[Report]:
+    """Make runs in a task of the array."""
+    from ttabench.sweep import worker
+
+    use_threads(threads)
+    models = worker.Models()
+    return [worker.take(job, models) for job in jobs]
+
+
+def _results(task: Any, share: Sequence[Job]) -> list[Report]:
+    """What a task says of its runs; where it was killed, they are lost."""
+    try:
+        found: list[Report] = task.result()
+    except Exception as error:  # whatever submitit tells of a task that has no result
+        last = " ".join(str(error).split())[-160:]
+        return [
+            Report(id=job.id, state="lost", reason=f"Task {task.job_id} of the array ended: {last}") for job in share
+        ]
+    return found

@@ -1,0 +1,94 @@
+"""What can be said of a run in a suite: the options of `ttabench eval`, each once.
+
+    OPTIONS["limit"]                 Option(name="limit", field="limit", kind=int)
+    requested({"method": "mac", "set": {"hierarchy": 16}, "task": "streamingqa"})       a RunRequest
+
+They follow from the fields of `RunRequest`: one that is new there can be said in suites, on the command line of
+`ttabench sweep` and in the JSON schema without a word here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args, get_type_hints
+
+from ttabench.core.types import Json
+from ttabench.run.request import RunRequest
+
+Value: TypeAlias = str | int | float | bool | None
+"""Of a setting; a list of them stands for a run each."""
+AXES = {"method": "methods", "task": "tasks", "model": "models", "seed": "seeds"}
+"""What a grid is made of, and what each is called at the top of a suite."""
+RENAMED = {"settings": "set", "task_options": "task_set"}
+"""Fields of a request that have another name as options."""
+ASSIGNED = frozenset(RENAMED.values())
+"""Options of several keys, each with a value."""
+SWAP = "swap_state"
+"""Three runs in place of one: `state_of` of a request is not said otherwise."""
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option."""
+
+    name: str
+    field: str
+    """Of a request."""
+    kind: Any
+    """What a value is, as an annotation."""
+
+
+def _options() -> dict[str, Option]:
+    hints = get_type_hints(RunRequest)
+    names = [each.name for each in fields(RunRequest) if each.name not in (*AXES, "state_of")]
+    found = [Option(RENAMED.get(name, name), name, _kind(name, hints[name])) for name in names]
+    return {option.name: option for option in [*found, Option(SWAP, "state_of", bool)]}
+
+
+def _kind(name: str, hint: Any) -> Any:
+    """The annotation of a value, without None: what is not said is left out."""
+    if name in RENAMED:
+        return dict[str, Value | list[Value]]
+    plain = next((each for each in get_args(hint) if each is not type(None)), hint)
+    if name == "batch_size":
+        return int | Literal["auto"]
+    return str if plain is Path else plain
+
+
+OPTIONS: Mapping[str, Option] = _options()
+"""By name, without the axes."""
+
+
+def requested(said: Mapping[str, Json], state_of: str = "own") -> RunRequest:
+    """The request that options ask for.
+
+    Args:
+        said: options by name, `method`, `task` and `model` among them, each with one value.
+        state_of: whose state answers.
+
+    Raises:
+        UserError: a word that is none of those that an option knows.
+    """
+    values: dict[str, Any] = {name: said[name] for name in ("method", "task", "model")}
+    for option in OPTIONS.values():
+        if option.name not in said or option.name == SWAP:
+            continue
+        value = said[option.name]
+        if option.name in ASSIGNED:
+            value = tuple(f"{key}={text_of(each)}" for key, each in value.items())
+        elif option.name == "batch_size":
+            value = 0 if value == AUTO else value
+        elif option.name == "state":
+            value = Path(value) if value else None
+        values[option.field] = value
+    return RunRequest(**values, state_of=state_of)
+
+
+def text_of(value: Value) -> str:
+    """A value as it would be typed: true, none, 0.2."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)

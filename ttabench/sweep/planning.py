@@ -1,0 +1,89 @@
+"""Every cell of a suite resolved before anything runs: a fault is told with its line, what is one run stands once.
+
+    planned(cells(read), read)      [Run(id="3f0c2a9b71de", label="mac on streamingqa, seed 0", ...), ...]
+
+Runs of one base model stand together, so that a process loads it once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ttabench.core.errors import UserError
+from ttabench.run.evaluation import base_of
+from ttabench.run.plan import Plan, Shared, make_plan
+from ttabench.run.request import RunRequest
+from ttabench.sweep.file import Read
+from ttabench.sweep.grid import Cell
+
+STATES = {"own": "", "other": ", another text's state", "none": ", empty state"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of a sweep."""
+
+    id: str
+    request: RunRequest
+    seed: int
+    base: str
+    """What a process has to load for it, as text."""
+    method: str
+    """With what was said of it alone."""
+    task: str
+
+    @property
+    def label(self) -> str:
+        """The run in words, without a comma."""
+        return f"{self.method} on {self.task} seed {self.seed}"
+
+
+def planned(found: Sequence[Cell], read: Read) -> list[Run]:
+    """The runs of these cells, each once, in an order that keeps base models.
+
+    Raises:
+        UserError: one of them is wrong; says where in the suite.
+    """
+    shared = Shared()
+    runs: dict[str, Run] = {}
+    for cell in found:
+        try:
+            plan = make_plan(cell.request, cell.seed, shared)
+        except UserError as error:
+            raise read.placed(error, cell.said) from None
+        run = _run(cell, plan)
+        runs.setdefault(run.id, run)
+    order = {base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))}
+    return sorted(runs.values(), key=lambda run: order[run.base])
+
+
+def share(runs: Sequence[Run], part: str) -> list[Run]:
+    """`--shard 2/5`: every fifth run, from the second on; the same ones wherever the same suite is given.
+
+    Raises:
+        UserError: it is no such part.
+    """
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise UserError(f"--shard {part[:40]!r} is no part.", "Write --shard 1/4 to 4/4.")
+    return list(runs[int(found[1]) - 1 :: int(found[2])])
+
+
+def _run(cell: Cell, plan: Plan) -> Run:
+    request, config = cell.request, plan.config
+    more = [f"checkpoint={request.checkpoint}"] if request.checkpoint else []
+    more += [f"preset={request.preset}"] if request.preset else []
+    return Run(
+        id=config.identity(),
+        request=request,
+        seed=cell.seed,
+        base=repr(base_of(request, chat_template=config.chat_template)),
+        method=" ".join([config.method, *request.settings, *more]) + STATES[config.state_of],
+        task=" ".join([config.task, *_options(request.task_options)]),
+    )
+
+
+def _options(texts: Iterable[str]) -> list[str]:
+    return [text if len(text) <= 40 else f"{text[:37]}..." for text in texts]

@@ -1,0 +1,159 @@
+"""What a suite may say, as models of pydantic: they check it, and its JSON schema follows from them.
+
+    methods: [none, icl, {method: mac, set: {hierarchy: [0, 16]}}]
+    tasks: [{task: streamingqa, task_set: {documents: 64}}]
+    seeds: [0, 1, 2]
+    exclude: [{method: icl, seed: 2}]
+
+Every option may have a list in place of a value: a run each. What entries may say are the `OPTIONS` of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, create_model, model_validator
+from pydantic_core import CoreSchema
+
+from ttabench.core.architectures import NANO
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Json
+from ttabench.readers.faults import brief
+from ttabench.sweep.file import KIND, Place, Read
+from ttabench.sweep.options import ASSIGNED, AXES, OPTIONS
+
+SEED = Annotated[int, Field(ge=0)]
+UNION = ("int", "str", "bool", "float")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class _Named(_Part):
+    """An entry of a list, which may be its name alone."""
+
+    axis: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_name(cls, value: object) -> object:
+        return {cls.axis: value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """A name, or an object."""
+        whole = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [{"type": "string"}, {**whole, "title": cls.__name__}]}
+
+
+def _fields(*, of_axes: bool) -> dict[str, Any]:
+    """Fields of a model: all options, each one value or a list; and the axes, likewise."""
+    kinds = {name: option.kind for name, option in OPTIONS.items()}
+    if of_axes:
+        kinds = {**{axis: SEED if axis == "seed" else str for axis in AXES}, **kinds}
+    return {
+        name: (kind if name in ASSIGNED else kind | Annotated[list[kind], Field(min_length=1)], Field(default=None))  # type: ignore[valid-type]
+        for name, kind in kinds.items()
+    }
+
+
+def _entry(axis: str) -> type[_Named]:
+    """What is said of a method, a task or a model."""
+    own: dict[str, Any] = {axis: (str, ...), **_fields(of_axes=False)}
+    made: type[_Named] = create_model(axis.capitalize(), __base__=_Named, **own)
+    made.axis = axis
+    made.__doc__ = f"A {axis}, and options of its runs."
+    return made
+
+
+Method, Task, Model = _entry("method"), _entry("task"), _entry("model")
+Some = create_model("Some", __base__=_Part, __doc__="Runs, by any of their options.", **_fields(of_axes=True))
+Suite = create_model(
+    "Suite",
+    __base__=_Part,
+    __doc__="A grid of runs: methods x tasks x models x seeds, without `exclude`, and those of `include`.",
+    methods=(list[Method], []),  # type: ignore[valid-type]
+    tasks=(list[Task], []),  # type: ignore[valid-type]
+    models=(list[Model], [{"model": NANO}]),  # type: ignore[valid-type]
+    seeds=(list[SEED], [0]),
+    include=(list[Some], []),  # type: ignore[valid-type]
+    exclude=(list[Some], []),  # type: ignore[valid-type]
+    **_fields(of_axes=False),
+)
+
+
+def checked(read: Read) -> dict[str, Json]:
+    """What a suite says, the names of its entries written out, and nothing that it does not say.
+
+    Raises:
+        UserError: a key or value that a suite has no use for; says in which line, and what was meant.
+    """
+    if not isinstance(read.data, dict):
+        where = read.where(()) or "The suite"
+        raise UserError(f"{where}: not a {KIND}.", "Its top level must be a mapping; see `ttabench sweep --schema`.")
+    try:
+        found = Suite.model_validate(read.data)
+    except ValidationError as error:
+        raise _fault(error, read) from None
+    said: dict[str, Json] = found.model_dump(mode="json", exclude_unset=True)
+    return said
+
+
+def schema(helps: Mapping[str, str]) -> dict[str, Json]:
+    """The JSON schema of a suite.
+
+    Args:
+        helps: what is said of an option, by its name.
+    """
+    made = Suite.model_json_schema()
+    for each in _objects(made):
+        for name, value in each.get("properties", {}).items():
+            value.pop("default", None)
+            if name in helps and name in OPTIONS:
+                value["description"] = helps[name]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+def _objects(value: Json) -> Iterator[dict[str, Json]]:
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(each)
+    if isinstance(value, dict) and "properties" in value:
+        yield value
+
+
+def _fault(error: ValidationError, read: Read) -> UserError:
+    """The first fault; before all others a key that there is not, for it may be why something else is missing."""
+    faults = error.errors()
+    fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
+    place = _place(fault["loc"], read.data)
+    alike = [each for each in faults if _place(each["loc"], read.data) == place]
+    fault = next((each for each in alike if not each["type"].endswith("_type")), fault)  # of its type, but no good
+    where = f"{read.where(place)}: " if read.where(place) else ""
+    name = str(place[-1]) if place else "top level"
+    if fault["type"] == "extra_forbidden":
+        unknown = UnknownName("key", name, _known(place))
+        return UserError(where + unknown.what, unknown.hint)
+    message = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "missing":
+        return UserError(f"{where}{fault['loc'][-1]} is missing.", "Say it there.")
+    several = " (or a list of such)" if any(str(part) in UNION for part in fault["loc"]) else ""
+    return UserError(f"{where}{name}: {message}{several}, received {brief(fault['input'])}.", "Mend that value.")
+
+
+def _place(loc: tuple[int | str, ...], data: Json) -> Place:
+    """Where a fault is in what was written: pydantic also names which of several types it tried."""
+    place: list[int | str] = []
+    for part in loc:
+        inside = data if isinstance(data, dict) else dict(enumerate(data)) if isinstance(data, list) else {}
+        if part in inside:
+            data = inside[part]
+            place.append(part)
+    return tuple(place)
+
+
+def _known(place: Place) -> list[str]:
+    """The keys that may stand beside this one."""
+    models = {"methods": Method, "tasks": Task, "models": Model, "include": Some, "exclude": Some}
+    return list((models[str(place[0])] if len(place) > 1 else Suite).model_fields)

@@ -1,0 +1,101 @@
+"""Where runs are made: a process that imports torch and loads a base model once, and takes one run after another.
+
+    {"id": "3f0c2a9b71de", "request": {...}, ...}      ->  {"id": "3f0c2a9b71de", "state": "new", "seconds": 1.4, ...}
+
+Jobs come as lines of JSON on standard input, reports go to standard output; what libraries print goes to standard
+error. The process ends when its input does. Other engines call `take`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from ttabench.core import memory
+from ttabench.core.environment import use_threads
+from ttabench.core.errors import UserError
+from ttabench.core.locks import held
+from ttabench.core.progress import no_tick
+from ttabench.run.evaluation import ModelCache, Watching, execute
+from ttabench.run.plan import make_plan
+from ttabench.sweep.engines import Job, Report
+
+EVERY = 0.5
+"""Seconds between two reports of a run that goes on."""
+LONGEST = 300
+"""Characters of a reason."""
+FITS = "Take a smaller batch_size, model or task_set, or run fewer at a time (--jobs)."
+
+
+class Models:
+    """The base model that is loaded; another one takes its place."""
+
+    def __init__(self) -> None:
+        self._base, self._cache = "", ModelCache()
+
+    def of(self, base: str) -> ModelCache:
+        """Where it is, or will be once it is asked for."""
+        if base != self._base:
+            self._base, self._cache = base, ModelCache()
+        return self._cache
+
+
+def take(job: Job, models: Models, tell: Callable[[Report], None] | None = None) -> Report:
+    """Make a run, or find it; whatever goes wrong is the reason in the report.
+
+    Args:
+        job: the run.
+        models: what is loaded here.
+        tell: is told how far it is.
+    """
+    began = last = time.monotonic()
+
+    def tick(what: str, done: int, total: int) -> None:
+        nonlocal last
+        if tell is not None and time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            tell(Report(id=job.id, state="running", done=(what, done, total)))
+
+    def report(state: str, reason: str = "") -> Report:
+        short = " ".join(reason.split())
+        short = short if len(short) <= LONGEST else f"{short[: LONGEST // 2]} ... {short[-LONGEST // 2 :]}"
+        return Report(id=job.id, state=state, reason=short, seconds=time.monotonic() - began)  # type: ignore[arg-type]
+
+    try:
+        os.chdir(job.folder)
+        plan = make_plan(job.request, job.seed)
+        if plan.config.identity() != job.id:
+            raise UserError("What it reads has changed since the sweep began.", "Give the same command again.")
+        if not job.patient and held(Path(job.out) / job.id):
+            return report("busy")
+        watching = Watching(tick=no_tick if tell is None else tick)
+        found = execute(plan, models.of(job.base), Path(job.out), force=job.force, watching=watching)
+    except UserError as error:
+        return report("failed", str(error))
+    except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
+        if memory.out_of_memory(error):
+            return report("failed", str(memory.told(error, FITS)))
+        return report("failed", f"{type(error).__name__}: {error}")
+    return report(found.how)
+
+
+def main() -> None:
+    """Take the jobs on standard input; the first line says how many threads they have."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the command, which ends this process
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as lines:
+        os.dup2(2, 1)
+
+        def tell(report: Report) -> None:
+            lines.write(json.dumps(asdict(report)) + "\n")
+            lines.flush()
+
+        use_threads(json.loads(sys.stdin.readline())["threads"])
+        models = Models()
+        for line in sys.stdin:
+            tell(take(Job.from_json(json.loads(line)), models, tell))
