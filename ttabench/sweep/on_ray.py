@@ -9,7 +9,9 @@ processes of a task for the next ones, and so a base model stays loaded.
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout
 from typing import Any
 
 import ray
@@ -33,22 +35,28 @@ class OnRay:
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """See `Engine`; `resources.jobs` counts only on a cluster of this machine: others have as many as they hold."""
         refuse_options(resources, OPTIONS, "ray")
-        _connected(resources.options.get("address", "auto"), resources)
-        take = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(_take)
-        open_ = {take.remote(job, resources.threads): job for job in jobs}
-        try:
-            while open_:
-                (done, *_), _ = ray.wait(list(open_), num_returns=1)
-                job = open_.pop(done)
-                try:
-                    yield ray.get(done)
-                except ray.exceptions.RayError as error:  # a machine or process that went away
-                    told = f"The process of Ray that made it ended ({type(error).__name__})."
-                    yield Report(id=job.id, state="lost", reason=told)
-        finally:
-            for task in open_:
-                ray.cancel(task, force=True)
-            ray.shutdown()
+        with redirect_stdout(sys.stderr):  # Ray tells of lost processes there, and standard output is for results
+            _connected(resources.options.get("address", "auto"), resources)
+            take = ray.remote(num_cpus=resources.threads or 1, num_gpus=resources.gpus, max_retries=0)(_take)
+            open_ = {take.remote(job, resources.threads): job for job in jobs}
+            try:
+                while open_:
+                    (done, *_), _ = ray.wait(list(open_), num_returns=1)
+                    yield _report(done, open_.pop(done))
+            finally:
+                for task in open_:
+                    ray.cancel(task, force=True)
+                ray.shutdown()
+
+
+def _report(task: Any, job: Job) -> Report:
+    """What a task that is done says of its run."""
+    try:
+        found: Report = ray.get(task)
+    except ray.exceptions.RayError as error:  # a machine or process that went away
+        told = f"The process of Ray that made it ended ({type(error).__name__})."
+        return Report(id=job.id, state="lost", reason=told)
+    return found
 
 
 def _take(job: Job, threads: int | None) -> Report:

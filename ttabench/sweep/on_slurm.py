@@ -41,23 +41,30 @@ class OnSlurm:
     def submit(self, jobs: Sequence[Job], resources: Resources) -> Iterator[Report]:
         """See `Engine`."""
         refuse_options(resources, ("cluster", *SLURM, *NUMBERS), "slurm")
-        count = min(resources.jobs, len(jobs))
+        # of jobs that were lost, one a task: the others of a task are lost with the one that ends it
+        count = len(jobs) if jobs[0].patient else min(resources.jobs, len(jobs))
         shares = [list(jobs[len(jobs) * at // count : len(jobs) * (at + 1) // count]) for at in range(count)]
-        tasks = _submitted(shares, resources)
-        told: set[str] = set()
-        try:
-            while any(not task.done() for task in tasks):
-                for job in jobs:
-                    if job.id not in told and not job.force and is_stored(Path(job.out) / job.id):
-                        told.add(job.id)
-                        yield Report(id=job.id, state="new")
-                time.sleep(EVERY)
-            for task, share in zip(tasks, shares, strict=True):
-                yield from (report for report in _results(task, share) if report.id not in told)
-        finally:
-            for task in tasks:
-                if not task.done():
-                    task.cancel()
+        for at in range(0, count, resources.jobs):
+            yield from _made(shares[at : at + resources.jobs], resources)
+
+
+def _made(shares: Sequence[Sequence[Job]], resources: Resources) -> Iterator[Report]:
+    """What becomes of the runs of one array: what is stored at once, all else when its task ends."""
+    tasks = _submitted(shares, resources)
+    told: set[str] = set()
+    try:
+        while any(not task.done() for task in tasks):
+            for job in (job for share in shares for job in share):
+                if job.id not in told and not job.force and is_stored(Path(job.out) / job.id):
+                    told.add(job.id)
+                    yield Report(id=job.id, state="new")
+            time.sleep(EVERY)
+        for task, share in zip(tasks, shares, strict=True):
+            yield from (report for report in _results(task, share) if report.id not in told)
+    finally:
+        for task in tasks:
+            if not task.done():
+                task.cancel()
 
 
 def _submitted(shares: Sequence[Sequence[Job]], resources: Resources) -> list[Any]:
