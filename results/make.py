@@ -28,6 +28,7 @@ from pathlib import Path
 import english
 import english_run
 import english_tables
+import forgetting
 import grids
 import pages
 from suites import (
@@ -37,7 +38,10 @@ from suites import (
     BY_TASK,
     OPTION_VARIED,
     PROFILES,
+    READ_BY,
+    READ_TO,
     SUITES,
+    UNDER_STATES,
     WITHOUT_PAIRS,
 )
 
@@ -63,6 +67,11 @@ def run(suite: str, out: Path, seeds: str, limit: int | None) -> None:
     """Every run of a suite; those that are stored already come back at once."""
     few = ["--limit", str(limit)] if limit is not None else []
     os.chdir(HERE.parent)
+    if suite in UNDER_STATES:
+        if len(runs_in(out / suite)) >= len(SUITES[suite]):
+            return  # states that were made again elsewhere would be others, and their runs, too
+        forgetting.read(Path(READ_TO), READ_BY)
+        seeds = "0"
     for words in SUITES[suite]:
         english_run.stored([*words, *few, "--seeds", seeds, "--out", str(out / suite)])
     pack(out / suite)
@@ -95,6 +104,10 @@ def grid_of(suite: str, out: Path) -> str:
     if suite in BY_STATE:
         head = f"{BY_STATE[suite]} Mean over seeds ± standard error over seeds; differences paired by seed."
         return f"{head}\n\n{grids.by_state(grids.records(out / suite))}\n"
+    if suite in UNDER_STATES:
+        return (
+            f"**text that a state has not read, before and after**\n\n{forgetting.table(grids.runs_of(out / suite))}\n"
+        )
     if suite in BY_LENGTH:
         text = f"{suite}: perplexity by tokens of a book, mean over seeds ± standard error over seeds"
         return f"**{text}**\n\n{grids.by_length(grids.records(out / suite))}\n"
@@ -195,7 +208,7 @@ def main() -> None:
             run(suite, options.out, options.seeds, options.limit)
     made = write_suites(options.out)
     if not trial:
-        shown = {suite: grid_of(suite, HERE) for suite in (*BY_TASK, *BY_LENGTH) if has_runs(suite)}
+        shown = {suite: grid_of(suite, HERE) for suite in (*BY_TASK, *BY_LENGTH, *UNDER_STATES) if has_runs(suite)}
         pages.write(made, shown)
 
 

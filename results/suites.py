@@ -142,6 +142,28 @@ RETRIEVAL = [
 ]  # fmt: skip
 """Texts that are found, and MAC beside them (MAC's Table 2)."""
 
+READ_BY = {
+    name: [name, *more]
+    for name, *more in (
+        ["none"], ["icl"], ["rag"], ["uniform"], ["salient_spans"], ["cpt"], TEMPLORA, LORA,
+        ["mac", "--checkpoint", "shipped:mac-streamingqa"],
+        ["generative_adapter", "--checkpoint", "shipped:generative_adapter-streamingqa"],
+    )
+}  # fmt: skip
+"""What reads documents once (forgetting.py), and then meets other text."""
+READ_TO = "results/scratch/forgetting"
+"""Where their states lie."""
+
+
+def forgetting() -> list[list[str]]:
+    """Under each state: the questions about its documents, and dialogues and books that it has read nothing of."""
+    tasks = {"streamingqa": ["documents=64"], "dailydialog": [], "pg19": ["tokens=4k", "books=12"]}
+    return [
+        [*command(words, task, *options), "--state", f"{READ_TO}/{name}", "--ask-only"]
+        for task, options in tasks.items()
+        for name, words in READ_BY.items()
+    ]
+
 
 SUITES: dict[str, list[list[str]]] = {
     "nine": nine(),
@@ -156,6 +178,7 @@ SUITES: dict[str, list[list[str]]] = {
     "pg19": swapped([command(words, "pg19", "tokens=4k,16k,64k", "books=1") for words in BOOKS]),
     "swap": [[*command(["streamadapter"], "pg19", "tokens=32k", "books=2"), "--swap-state"]],
     "retention": [command(words, "streamingqa", "kind=retention", "documents=1600") for words in LASTING],
+    "forgetting": forgetting(),
     "retrieval": [command(words, "streamingqa", "documents=165") for words in RETRIEVAL],
 }
 PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "none,streamadapter,templora,lora"}
@@ -166,8 +189,10 @@ BY_PART = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites with a grid by sub-task."""
 BY_TASK = ("nine",)
 """Suites with a grid by task."""
-WITHOUT_PAIRS = ("adaptation-ratio", "nine")
-"""Too many runs to compare every pair."""
+WITHOUT_PAIRS = ("adaptation-ratio", "nine", "forgetting")
+"""Too many runs to compare every pair, or a table that has them."""
+UNDER_STATES = ("forgetting",)
+"""Suites of states that were read before, of one draw."""
 TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites of one table: what was learned by heart, and what is read."""
 BY_LENGTH = ("pg19",)
