@@ -11,10 +11,11 @@
     python results/make.py --pack                folders of runs that lie in suites go into the suites' files
     python results/make.py --unpack unseen       and back; both take --english
 
-A suite is a file, SUITE.yaml, and a folder of runs (`ttabench sweep results/SUITE.yaml --out results/SUITE`), packed into
-`runs.parquet` and `samples.parquet` once they are done (of real data `scores.parquet`, too: samples without texts, which
-are what is committed), and a table `SUITE.md` (`ttabench compare`, and grids of what was varied). Runs made elsewhere
-join a suite when their folders (of real data, with the index.json beside them) are copied into it: --pack, then --tables.
+A suite is a file, SUITE.yaml, and a folder of runs (`ttabench sweep results/SUITE.yaml --out results/SUITE`), packed
+into `runs.parquet` and `samples.parquet` once they are done (of real data `scores.parquet`, too: samples without texts,
+which are what is committed), and a table `SUITE.md` (`ttabench compare`, and grids of what was varied). Runs made
+elsewhere join a suite when their folders (of real data, with the index.json beside them) are copied into it: --pack,
+then --tables.
 """
 
 from __future__ import annotations
