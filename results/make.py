@@ -11,10 +11,11 @@
     python results/make.py --pack                folders of runs that lie in suites go into the suites' files
     python results/make.py --unpack unseen       and back; both take --english
 
-A suite is a folder of runs (`ttabench eval --out results/SUITE`), packed into `runs.parquet` and `samples.parquet` once
-they are done (of real data `scores.parquet`, too: samples without texts, which are what is committed), and a table
-`SUITE.md` (`ttabench compare`, and grids of what was varied). Runs made elsewhere join a suite when their folders (of
-real data, with the index.json beside them) are copied into it: --pack, then --tables.
+A suite is a file, SUITE.yaml, and a folder of runs (`ttabench sweep results/SUITE.yaml --out results/SUITE`), packed
+into `runs.parquet` and `samples.parquet` once they are done (of real data `scores.parquet`, too: samples without texts,
+which are what is committed), and a table `SUITE.md` (`ttabench compare`, and grids of what was varied). Runs made
+elsewhere join a suite when their folders (of real data, with the index.json beside them) are copied into it: --pack,
+then --tables.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from suites import (
     WITHOUT_PAIRS,
 )
 
+from ttabench.cli import app as cli
 from ttabench.records.packing import pack, unpack
 from ttabench.report.finding import runs_in
 
@@ -63,18 +65,21 @@ def ttabench(*words: str) -> str:
     return done.stdout
 
 
-def run(suite: str, out: Path, seeds: str, limit: int | None) -> None:
-    """Every run of a suite; those that are stored already come back at once."""
-    few = ["--limit", str(limit)] if limit is not None else []
+def run(suite: str, options: argparse.Namespace) -> None:
+    """Every run of a suite that is not stored already."""
     os.chdir(HERE.parent)
+    seeds = options.seeds
     if suite in UNDER_STATES:
-        if len(runs_in(out / suite)) >= len(SUITES[suite]):
+        if has_runs(suite, options.out):
             return  # states that were made again elsewhere would be others, and their runs, too
         forgetting.read(Path(READ_TO), READ_BY)
         seeds = "0"
-    for words in SUITES[suite]:
-        english_run.stored([*words, *few, "--seeds", seeds, "--out", str(out / suite)])
-    pack(out / suite)
+    few = ["--limit", str(options.limit)] if options.limit is not None else []
+    words = [f"results/{suite}.yaml", "--seeds", seeds, "--jobs", str(options.jobs), *few]
+    print("ttabench sweep", *words, flush=True)
+    if code := cli.run(["sweep", *words, "--out", str(options.out / suite)]):
+        raise SystemExit(f"it left with {code}")
+    pack(options.out / suite)
 
 
 def repack(options: argparse.Namespace) -> None:
@@ -179,6 +184,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", default=SEEDS)
     parser.add_argument("--limit", type=int, help="most queries a run asks")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--profile", action="store_true", help="only measure cost: ten minutes of an idle machine")
     parser.add_argument("--english", action="store_true", help="the suites of real English data, or those named")
     parser.add_argument("--data", type=Path, help="where real data lie as published")
@@ -205,7 +211,7 @@ def main() -> None:
         parser.error("other seeds or a limit make a trial: give --out as well")
     if not options.tables:
         for suite in options.suites or SUITES:
-            run(suite, options.out, options.seeds, options.limit)
+            run(suite, options)
     made = write_suites(options.out)
     if not trial:
         shown = {suite: grid_of(suite, HERE) for suite in (*BY_TASK, *BY_LENGTH, *UNDER_STATES) if has_runs(suite)}

@@ -1,9 +1,8 @@
-"""What `results/suites.py` takes for granted about the twins, and what is committed of the suites."""
+"""What is committed of the suites is what their files name."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -13,40 +12,39 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
-from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE
+from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, runs
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE
 from ttabench.report.finding import runs_in
+from ttabench.sweep.file import read
+from ttabench.sweep.grid import cells
+from ttabench.sweep.planning import planned
 
 RESULTS = ROOT / "results"
-
-
-@pytest.fixture(scope="module")
-def suites() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results_suites", RESULTS / "suites.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_suite_is_made_of_commands_that_can_be_typed(suites: ModuleType) -> None:
-    from ttabench.methods.registry import find
-
-    for commands in suites.SUITES.values():
-        assert len({tuple(words) for words in commands}) == len(commands)
-        for words in commands:
-            assert words[0] == "--method"
-            spec = find(words[1])
-            assert spec.name == words[1]
-            if "--preset" in words:
-                assert words[words.index("--preset") + 1] in spec.presets
 
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(sys, "path", [str(RESULTS), *sys.path])
     return importlib.import_module("make")
+
+
+def test_suites_name_the_runs_that_are_stored_of_them(make: ModuleType) -> None:
+    assert sorted(make.SUITES) == sorted(path.stem for path in RESULTS.glob("*.yaml"))
+    for suite in (suite for suite in make.SUITES if suite not in make.UNDER_STATES):  # their states are not kept
+        told = read(RESULTS / f"{suite}.yaml")
+        assert {run.id for run in planned(cells(told), told)} == set(runs(RESULTS / suite)), suite
+
+
+def test_a_trial_runs_a_suite(make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[list[str]] = []
+    monkeypatch.setattr(make.cli, "run", lambda words: made.append(words) or 0)
+    monkeypatch.setattr(make, "pack", lambda _: 0)
+    monkeypatch.setattr(make.os, "chdir", lambda _: None)
+    words = ["make.py", "unseen", "--seeds", "0", "--limit", "2", "--jobs", "2", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    make.main()
+    assert made == [["sweep", "results/unseen.yaml", "--seeds", "0", "--jobs", "2", "--limit", "2", "--out",
+                     str(tmp_path / "unseen")]]  # fmt: skip
 
 
 def test_grids_of_the_tables_are_what_the_records_say(make: ModuleType) -> None:

@@ -14,6 +14,7 @@ import yaml
 from tests.conftest import Command, one_line
 from tests.places import ROOT
 from ttabench.core.errors import UserError
+from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 from ttabench.sweep import options
 from ttabench.sweep.file import read
@@ -74,10 +75,23 @@ def test_what_is_said_of_all_goes_to_those_that_know_it(written: Written) -> Non
     assert {cell.request.limit for cell in cells_} == {8}
 
 
+def test_arguments_of_a_twin_are_known_wherever_the_source_is_said(written: Written, tiny_base: Path) -> None:
+    text = f"methods: [none]\ntasks: [streamingqa, superglue]\nmodels: [{tiny_base}]\ntask_set: {{questions: 2}}\n"
+    assert [cell.request.task_options for cell in found(written(text + "source: mini\n"))] == [("questions=2",), ()]
+    with pytest.raises(UserError, match="Unknown setting of these tasks 'questions'"):
+        found(written(text))
+
+
 def test_one_run_named_twice_stands_once(written: Written) -> None:
     twice = "methods: [mac, {method: mac, set: {hierarchy: none}}]\ntasks: [streamingqa]\n"
     assert len(found(written(twice))) == 2
     assert len(runs(written(twice))) == 1
+
+
+def test_runs_that_are_planned_together_are_those_planned_alone(written: Written) -> None:
+    path = written(SUITE)
+    alone = [make_plan(cell.request, cell.seed).config.identity() for cell in found(path)]
+    assert [run.id for run in runs(path)] == alone
 
 
 def test_runs_of_one_base_stand_together(written: Written, tiny_base: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,14 @@ import pytest
 from tests.conftest import Command, one_line
 from tests.places import ROOT
 from tests.sweep.conftest import records
+from ttabench.cli import sweeping
 from ttabench.core.locks import locked
+from ttabench.core.plugins import Offer
 from ttabench.sweep import driver, engines
 from ttabench.sweep.engines import Job, Report, Resources
+from ttabench.sweep.file import read
+from ttabench.sweep.grid import cells
+from ttabench.sweep.planning import Run, planned
 from ttabench.sweep.worker import Models, take
 
 Suite = Callable[..., Path]
@@ -53,6 +60,16 @@ class Here:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "engine", lambda _: Here())
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def runs_of(path: Path) -> list[Run]:
+    found = read(path)
+    return planned(cells(found), found)
 
 
 def run(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -154,6 +171,38 @@ def test_a_damaged_record_is_named_and_left(ttabench: Command, suite: Suite, her
     assert "cannot be read" in told
     assert "Install the ttabench that wrote it" in told
     assert (halved.read_text(), newer.read_text()) == before
+
+
+def test_a_screen_shows_what_runs_and_takes_it_away(
+    ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = runs_of(suite("none", seeds=(0, 1)))
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    screen = sweeping.Screen([first, second], enabled=True)
+    screen(Report(id=first.id, state="running"))
+    screen(Report(id=first.id, state="running", done=("answered", 3, 8)))
+    assert screen._bars is not None
+    shown = [task.description for task in screen._bars._bars.tasks]
+    assert shown == ["runs, 1 running", f"{first.label}, answered"]
+    screen(Report(id=first.id, state="failed", reason="no"))
+    screen(Report(id=second.id, state="running"))
+    bars = [(task.description, task.completed, task.total) for task in screen._bars._bars.tasks]
+    assert bars == [("runs, 1 running, 1 failed", 1, 2)]
+    screen.stop()
+    assert terminal.getvalue()
+    quiet = sweeping.Screen([first, second], enabled=False)
+    quiet(Report(id=first.id, state="new"))
+    assert quiet._bars is None
+
+
+def test_an_engine_of_another_package(ttabench: Command, suite: Suite, monkeypatch: pytest.MonkeyPatch,
+                                      tmp_path: Path) -> None:  # fmt: skip
+    place = EntryPoint(name="mine", value="tests.sweep.test_sweep:Here", group=engines.GROUP)
+    monkeypatch.setattr(engines, "offered", lambda _: {"mine": Offer("mine", "mine==1", place)})
+    ran = ttabench("sweep", suite("none"), "--engine", "mine", "--out", tmp_path / "runs", "--json")
+    assert [run["how"] for run in ran.json()["runs"]] == ["new"]
 
 
 def test_what_an_engine_lost_is_made_once_more_and_then_fails(

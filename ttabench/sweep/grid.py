@@ -31,6 +31,8 @@ from ttabench.sweep.suite import checked
 
 SETTING = {"set": "method", "task_set": "task"}
 """Options of several keys, and whose keys they are."""
+WORDS = {"set": "setting", "task_set": "setting", "preset": "preset", "checkpoint": "checkpoint"}
+"""What is said where none of those that a suite names knows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,7 @@ class _Grid:
         """The cells of methods x tasks x models x seeds: what each says in words, and the cell."""
         for model, task, method in product(layers["model"], layers["task"], layers["method"]):
             order = [common[0], model, task, method, *common[1:]]
-            known = self._known(method, task, model)
+            known = self._known(method, task, model, order)
             flat: dict[tuple[str, str], Json] = {}
             said: dict[Place, str] = {method.place: str(method.values["method"])}
             for layer in order:
@@ -110,14 +112,15 @@ class _Grid:
                         words = {**names, **chosen, SWAP: swapped, "seed": seed}
                         yield words, Cell(request=request, seed=seed, said={**said, place: "Seed"})
 
-    def _known(self, method: _Layer, task: _Layer, model: _Layer) -> _Known:
+    def _known(self, method: _Layer, task: _Layer, model: _Layer, order: Sequence[_Layer]) -> _Known:
         with self.read.at(method.place):
             spec = registry.find(str(method.values["method"]))
         name = str(task.values["task"])
         with self.read.at(task.place):
             card = load_card(OWN_QUESTIONS if readable(Path(name)) else name)
-        source = "mini" if model.values["model"] == NANO else "hub"
-        options = known_options(card, str(task.values.get("source") or source))
+        usual = "mini" if model.values["model"] == NANO else "hub"
+        sources = [usual, *(layer.values["source"] for layer in order if layer.values.get("source"))]
+        options = known_options(card, str(sources[-1]))
         return _Known(spec=spec, keys={"set": [each.name for each in fields(spec.Settings)], "task_set": options})
 
     def _goes(self, layer: _Layer, name: str, key: str, value: Json, place: Place, known: _Known) -> bool:
@@ -129,7 +132,7 @@ class _Grid:
             self.used.add(place)
             return True
         meant = self.spare.setdefault(place, (name, key or text_of(value), set()))[-1]
-        meant.update(known.keys.get(name) or known.spec.presets)
+        meant.update((known.spec.presets if name == "preset" else known.keys.get(name)) or ())
         return False
 
     def refuse_spare(self) -> None:
@@ -142,10 +145,11 @@ class _Grid:
             if place in self.used:
                 continue
             with self.read.at(place):
-                if name == "checkpoint":
-                    raise UserError("None of these methods is trained.", "Leave checkpoint out.")
-                kind = {"set": "setting of these methods", "task_set": "setting of these tasks"}.get(name)
-                raise UnknownName(kind or "preset of these methods", word, sorted(known))
+                if not known:
+                    what = "is trained" if name == "checkpoint" else f"has {WORDS[name]}s"
+                    raise UserError(f"None of these {SETTING.get(name, 'method')}s {what}, so {word} means nothing.",
+                                    "Leave it out.")  # fmt: skip
+                raise UnknownName(f"{WORDS[name]} of these {SETTING.get(name, 'method')}s", word, sorted(known))
 
 
 def cells(read: Read) -> list[Cell]:

@@ -47,14 +47,16 @@ def planned(found: Sequence[Cell], read: Read) -> list[Run]:
         UserError: one of them is wrong; says where in the suite.
     """
     shared = Shared()
-    runs: dict[str, Run] = {}
-    for cell in found:
+    made: dict[int, Run] = {}
+    # those that read the same rows one after the other: rows are made once, and only the newest are kept
+    for number, cell in sorted(enumerate(found), key=lambda each: (each[1].request.task, each[1].seed)):
         try:
-            plan = make_plan(cell.request, cell.seed, shared)
+            made[number] = _run(cell, make_plan(cell.request, cell.seed, shared))
         except UserError as error:
             raise read.placed(error, cell.said) from None
-        run = _run(cell, plan)
-        runs.setdefault(run.id, run)
+    runs: dict[str, Run] = {}
+    for number in range(len(found)):
+        runs.setdefault(made[number].id, made[number])
     order = {base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))}
     return sorted(runs.values(), key=lambda run: order[run.base])
 
