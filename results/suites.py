@@ -10,7 +10,7 @@ from __future__ import annotations
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
-    "nine", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths), "reductions-64", "reductions-1665",
+    "nine", "online", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths), "reductions-64", "reductions-1665",
     "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh", "unseen", "adaptation-ratio", "pg19", "swap",
     "retention", "forgetting", "retrieval",
 )  # fmt: skip
@@ -20,9 +20,9 @@ OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio"}
 """Suites with a grid by values of a task option."""
 BY_PART = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites with a grid by sub-task."""
-BY_TASK = ("nine",)
+BY_TASK = ("nine", "online")
 """Suites with a grid by task."""
-WITHOUT_PAIRS = ("adaptation-ratio", "nine", "forgetting")
+WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "forgetting")
 """Too many runs to compare every pair, or a table that has them."""
 UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
