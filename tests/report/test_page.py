@@ -9,6 +9,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,8 @@ from ttabench.records.scores import digest_of
 from ttabench.report.compare import compare
 from ttabench.report.page import libraries
 from ttabench.report.page.build import digest, embedded, page
-from ttabench.report.page.charts import charts_of
+from ttabench.report.page.charts import by_bytes, by_time
+from ttabench.report.page.lines import by_step, over_blocks
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.plot_style import styles
 from ttabench.report.verdict import sentences
@@ -72,6 +74,12 @@ def answering(
         rows.append(replace(plain, ask=asked, answer=replace(plain.answer, prediction=prediction)).flat())
     store_samples(path, rows)
     return path
+
+
+def rows_of(spec: Any) -> list[dict[str, Any]]:
+    """What a chart draws."""
+    (rows,) = spec["datasets"].values() if "datasets" in spec else [spec["data"]["values"]]
+    return list(rows)
 
 
 @pytest.fixture
@@ -181,18 +189,49 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     ]
     found = compare([*folders, *steps])
     look = styles(entry.method for entry in found.entries)
-    drawn = [charts_of(block, look) for block in found.blocks]
-    assert [[chart.title for chart in own] for own in drawn] == [
+    drawn = [[draw(block, look) for draw in (by_bytes, by_time, by_step)] for block in found.blocks]
+    assert [[chart.title for chart in own if chart] for own in drawn] == [
         ["f1 against bytes of state", "f1 against milliseconds of a query"],
         ["f1 against bytes of state", "f1 against milliseconds of a query", "f1 by what was read before the query"],
     ]
-    spec = drawn[0][0].spec
-    (rows,) = spec.get("datasets", {"": spec.get("data", {}).get("values")}).values()
-    assert {row["label"]: (row["cost"], round(row["value"], 1)) for row in rows} == {
+    spec = by_bytes(found.blocks[0], look).spec  # type: ignore[union-attr]
+    assert {row["label"]: (row["cost"], round(row["value"], 1)) for row in rows_of(spec)} == {
         "none": (1024, 0.0), "icl": (1024, 100.0), "mac": (1024, 66.7), "lora": (1024, 66.7),
     }  # fmt: skip
     assert look["mac"]["color"] in json.dumps(spec)
     assert '"#000000"' in json.dumps(spec), "floor and ceiling are black"
+
+
+def test_lower_is_better_where_it_is_and_what_is_no_number_is_not_drawn(folders: list[Path]) -> None:
+    (block,) = compare(folders).blocks
+    look = styles(entry.method for entry in block.entries)
+    chart = by_bytes(block, look)
+    assert chart is not None
+    assert chart.caption.startswith("Higher and further to the left is better.")
+    entries = [replace(entry, metric="ppl") for entry in block.entries]
+    entries[0] = replace(entries[0], value=float("inf"))
+    chart = by_bytes(replace(block, place=replace(block.place, metric="ppl"), entries=tuple(entries)), look)
+    assert chart is not None
+    assert chart.caption.startswith("Lower and further to the left is better.")
+    assert [row["label"] for row in rows_of(chart.spec)] == ["icl", "mac", "lora"]
+
+
+def test_blocks_that_differ_in_a_number_make_a_curve(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, f"r{documents}{method}", {"a": 1.0, "b": float(documents == 4)}, method=method,
+               task_options={"documents": documents, "order": "fixed"})
+        for documents in (4, 16)
+        for method in ("icl", "mac")
+    ]  # fmt: skip
+    folders.append(stored(tmp_path, "r", {"a": 1.0}, method="none", task_options={"documents": 4, "order": "fixed"}))
+    blocks = compare(folders).blocks
+    look = styles(entry.method for block in blocks for entry in block.entries)
+    (chart,) = over_blocks(blocks, look)
+    assert chart.title == "t (mini), base nano: f1 by documents"
+    assert [(row["label"], row["step"], row["value"]) for row in rows_of(chart.spec)] == [
+        ("icl", 4, 100.0), ("mac", 4, 100.0), ("icl", 16, 50.0), ("mac", 16, 50.0),
+    ]  # fmt: skip
+    assert over_blocks(blocks[:1], look) == []
 
 
 def test_the_command_writes_it_and_refuses_what_compare_refuses(

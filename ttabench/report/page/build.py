@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ttabench.core.files import write_atomically
 from ttabench.core.printable import printable
@@ -24,10 +24,13 @@ from ttabench.report.difference_tables import legend, not_paired
 from ttabench.report.page.libraries import libraries
 from ttabench.report.page.runs import about_runs
 from ttabench.report.page.samples import disagreeing
-from ttabench.report.page.tables import by_step, tables_of
+from ttabench.report.page.tables import steps_of, tables_of
 from ttabench.report.plot_style import styles
 from ttabench.report.plots import explanation, heading
 from ttabench.report.verdict import sentences
+
+if TYPE_CHECKING:
+    from ttabench.report.page.drawing import Chart
 
 TEMPLATE, STYLE, SCRIPT = "page.html", "page.css", "page.js"
 HERE = Path(__file__).parent
@@ -56,23 +59,29 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
     """The text of the page, see `write_page`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    from ttabench.report.page.charts import charts_of
+    from ttabench.report.page.charts import by_bytes, by_time
+    from ttabench.report.page.lines import by_step, over_blocks
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     look = styles(entry.method for entry in found.entries)
-    blocks: list[dict[str, Any]] = []
     specs: list[dict[str, Any]] = []
-    for block in found.blocks:
-        charts = charts_of(block, look)
-        placed = [{"number": len(specs) + number, "chart": chart} for number, chart in enumerate(charts)]
-        specs += [chart.spec for chart in charts]
-        blocks.append({
-            "name": block.place.name, "title": title_of(block), "charts": placed, "steps": by_step(block),
-            "not_paired": not_paired(block), "samples": disagreeing(block, samples),
-        })  # fmt: skip
+
+    def placed(charts: Sequence[Chart | None]) -> list[tuple[int, Chart]]:
+        """Charts that there are, each with its place among all of the page."""
+        kept = [chart for chart in charts if chart is not None]
+        specs.extend(chart.spec for chart in kept)
+        return list(enumerate(kept, len(specs) - len(kept)))
+
+    curves = placed(over_blocks(found.blocks, look))
+    blocks = [
+        {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
+         "charts": placed([by_bytes(block, look), by_time(block, look), by_step(block, look)]),
+         "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
+        for block in found.blocks
+    ]  # fmt: skip
     scripts = libraries()
     script = (HERE / SCRIPT).read_text(encoding="utf-8")
     policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' " + " ".join(
@@ -80,7 +89,7 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
     )
     return environment.get_template(TEMPLATE).render(
         version=__version__, title=_title(found), sentences=sentences(found), remarks=remarks,
-        tables=tables_of(found), blocks=blocks, aside=found.aside, runs=list(about_runs(found)),
+        tables=tables_of(found), curves=curves, blocks=blocks, aside=found.aside, runs=list(about_runs(found)),
         explanation=explanation(found), legend=legend(found), charts=embedded(specs), policy=policy, script=script,
         scripts=scripts, style=(HERE / STYLE).read_text(encoding="utf-8"), early=EARLY,
     )  # fmt: skip

@@ -124,7 +124,7 @@ def _difference(block: Block, each: Difference) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
-def by_step(block: Block) -> Shown | None:
+def steps_of(block: Block) -> Shown | None:
     """Figures of the curves, for those who do not see them."""
     entries = [entry for entry in block.entries if len(entry.steps) > 1]
     if not entries:
