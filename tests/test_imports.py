@@ -83,6 +83,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     [
         "--help",
         "eval --help",
+        "report --help",
         "train --help",
         "sweep --help",
         "sweep --schema",

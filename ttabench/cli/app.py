@@ -1,4 +1,4 @@
-"""The command line: `ttabench eval | sweep | train | adapt | ask | compare | show | profile | list | check | new`.
+"""The command line: `ttabench eval | sweep | train | adapt | ask | compare | report | show | profile | list ...`.
 
 Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
 fault of the user's is one line on standard error and exit code 2, see `ending`.
@@ -23,6 +23,7 @@ from ttabench.cli.comparing import compare
 from ttabench.cli.declaring import takes
 from ttabench.cli.ending import bounded, ended
 from ttabench.cli.profile import profile
+from ttabench.cli.reporting import report
 from ttabench.cli.sweep import sweep
 from ttabench.cli.sweep_options import as_command
 from ttabench.cli.training import train
@@ -164,6 +165,7 @@ def ask(
 
 
 app.command()(compare)
+app.command()(report)
 
 
 @app.command()
@@ -180,10 +182,10 @@ def show(
     json: o.AsJson = False,
 ) -> None:
     """Show one stored run: its command, settings, figures and costs, then what it was asked and answered."""
-    from ttabench.report import show as report
+    from ttabench.report import show as showing
 
-    chosen = report.Samples(page=page, per_page=per_page, wrong=wrong, differs=differs, grep=grep)
-    report.show(run_, out, chosen, "json" if json else form, everything=everything)
+    chosen = showing.Samples(page=page, per_page=per_page, wrong=wrong, differs=differs, grep=grep)
+    showing.show(run_, out, chosen, "json" if json else form, everything=everything)
 
 
 @app.command("list")

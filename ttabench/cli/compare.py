@@ -87,10 +87,11 @@ def compare(asked: Asked, showing: Showing) -> bool:
     form = showing.chosen()
     if asked.summary and asked.every:
         raise UserError("Both --summary and --all are given.", "Give one of them.")
-    with _without_collector():
+    with without_collector():
         chosen = selected(asked.names, asked.out, asked.wanted)
         found = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
-    _remark(chosen, found, asked)
+    for line in left_out(chosen, found, asked):
+        render.remark(line)
     if showing.picture is not None:
         from ttabench.report.plots import plot
 
@@ -109,7 +110,7 @@ def compare(asked: Asked, showing: Showing) -> bool:
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Hundreds of thousands of small values, none of them garbage: looking them through takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -120,16 +121,17 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _remark(chosen: Selected, found: Comparison, asked: Asked) -> None:
+def left_out(chosen: Selected, found: Comparison, asked: Asked) -> list[str]:
+    """A line for what was named and holds no run, for every damaged run, and for those that lack the metric."""
+    told = []
     if chosen.skipped:
         some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
-        render.remark(f"Skipped {len(chosen.skipped)} of {len(asked.names)} names, which hold no runs: {some}")
-    for line in found.damaged:
-        render.remark(f"Left out: {line}")
-    if left_out := len(found.without_metric):
-        render.remark(
-            f"Left out {left_out} of {len(chosen.runs)} runs, which {'lacks' if left_out == 1 else 'lack'} the metric."
-        )
+        told.append(f"Skipped {len(chosen.skipped)} of {len(asked.names)} names, which hold no runs: {some}")
+    told += [f"Left out: {line}" for line in found.damaged]
+    if lacking := len(found.without_metric):
+        lack = "lacks" if lacking == 1 else "lack"
+        told.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
+    return told
 
 
 def _more(asked: Asked, found: Comparison, *, every: bool) -> list[Table]:

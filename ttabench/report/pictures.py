@@ -7,6 +7,7 @@ write(figure, Path("quality.svg"))
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg")
 
 
-def check_path(path: Path, option: str = "--plot") -> None:
-    """Whether a picture can be written under this name, which was typed behind this option.
+def check_path(path: Path, option: str = "--plot", suffixes: Sequence[str] = SUFFIXES, what: str = "picture") -> None:
+    """Whether a picture, or what else ends so, can be written under this name, which was typed behind this option.
 
     Raises:
-        UserError: another suffix than .png or .svg, or no folder that can be written.
+        UserError: another suffix, or no folder that can be written.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{option} {path} is no picture.", f"Give a file that ends in {' or '.join(SUFFIXES)}.")
+    if path.suffix.lower() not in suffixes:
+        raise UserError(f"{option} {path} is no {what}.", f"Give a file that ends in {' or '.join(suffixes)}.")
     if not path.parent.is_dir():
         raise UserError(f"{option} {path} cannot be written: there is no folder {path.parent}.", "Make it first.")
     if path.is_symlink():

@@ -21,6 +21,8 @@ from ttabench.stats.metrics import METRICS
 
 SAID = ("prompt", "prediction", "answers", "key", "episode", "subtask")
 """Columns in which a text is looked for."""
+MOST_OPTIONS = 8
+"""Of a choice, whose log-likelihoods stand in a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,3 +138,15 @@ def page_of(samples: Sequence[Sample], wanted: Samples) -> tuple[list[Sample], i
     if page > pages:
         raise UserError(f"There is no page {page}: {len(samples)} samples fill {pages}.", f"Give --page {pages}.")
     return list(samples[(page - 1) * wanted.per_page : page * wanted.per_page]), page, pages
+
+
+def likelihood(cells: Mapping[str, Any]) -> str:
+    """In nats, with the tokens they are sums over; of a choice, of all its options."""
+    values: list[float] = cells.get("logprobs") or []
+    tokens: list[int] = cells.get("tokens") or []
+    if not values:
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.2f} ({tokens[0]:,} tokens)"
+    told = ", ".join(f"{value:.2f}" for value in values[:MOST_OPTIONS])
+    return f"{told}{', ...' if len(values) > MOST_OPTIONS else ''} ({len(values)} options)"

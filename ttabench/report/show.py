@@ -25,14 +25,12 @@ from ttabench.report.about import about_tables, as_json
 from ttabench.report.figures import shown
 from ttabench.report.finding import find_runs, refuse_profiles
 from ttabench.report.loading import load_run
-from ttabench.report.samples import Sample, beside, matching, metrics_of, page_of, samples_of
+from ttabench.report.samples import Sample, beside, likelihood, matching, metrics_of, page_of, samples_of
 from ttabench.report.samples import Samples as Samples
 from ttabench.stats.metrics import METRICS
 
 LONGEST = 400
 """Characters of a prompt, and of an answer, that are shown without --all."""
-MOST_OPTIONS = 8
-"""Of a choice, whose log-likelihoods stand in a line."""
 
 
 def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) -> None:
@@ -144,7 +142,7 @@ def _kind(wanted: Samples) -> str:
 def _blocks(title: str, samples: Sequence[Sample], metrics: Sequence[str], longest: int) -> Table:
     columns = ("sample", "asked after", "prompt", "prediction", "gold", "log-likelihood", "score")
     rows = tuple(
-        (*_asked(each, longest), _prediction(each.cells, longest), _gold(each), _likelihood(each.cells),
+        (*_asked(each, longest), _prediction(each.cells, longest), _gold(each), likelihood(each.cells),
          _score(each.cells, metrics))
         for each in samples
     )  # fmt: skip
@@ -160,7 +158,7 @@ def _both(each: Sample, runs: tuple[RunRecord, RunRecord], metrics: Sequence[str
     sides = (each.cells, each.other)
     rows = (
         ("prediction", *(_prediction(side, longest) for side in sides)),
-        ("log-likelihood", *map(_likelihood, sides)),
+        ("log-likelihood", *map(likelihood, sides)),
         ("score", *(_score(side, metrics) for side in sides)),
     )
     told = tuple(row for row in rows if row[1] or row[2])
@@ -195,18 +193,6 @@ def _prediction(cells: Mapping[str, Any], longest: int) -> str:
 
 def _gold(each: Sample) -> str:
     return " | ".join(filter(None, (kept_text(str(answer)) for answer in each.cells.get("answers") or ())))
-
-
-def _likelihood(cells: Mapping[str, Any]) -> str:
-    """In nats, with the tokens they are sums over; of a choice, of all its options."""
-    values: list[float] = cells.get("logprobs") or []
-    tokens: list[int] = cells.get("tokens") or []
-    if not values:
-        return ""
-    if len(values) == 1:
-        return f"{values[0]:.2f} ({tokens[0]:,} tokens)"
-    told = ", ".join(f"{value:.2f}" for value in values[:MOST_OPTIONS])
-    return f"{told}{', ...' if len(values) > MOST_OPTIONS else ''} ({len(values)} options)"
 
 
 def _score(cells: Mapping[str, Any], metrics: Sequence[str]) -> str:

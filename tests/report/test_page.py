@@ -1,0 +1,258 @@
+"""The page of a comparison: what stands in it, and that no text of a sample is more than a text there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.records.test_records import sample, store_samples
+from tests.report.test_compare import stored
+from tests.report.test_plots import stepped
+from ttabench.records.schema import SAMPLES_FILE
+from ttabench.records.scores import digest_of
+from ttabench.report.compare import compare
+from ttabench.report.page import libraries
+from ttabench.report.page.build import digest, embedded, page
+from ttabench.report.page.charts import by_bytes, by_time
+from ttabench.report.page.lines import by_step, over_blocks
+from ttabench.report.page.samples import disagreeing
+from ttabench.report.plot_style import styles
+from ttabench.report.verdict import sentences
+
+HOSTILE = "</script><script>alert(1)</script><!-- \x1b[2J\x00 \u2028 & <img src=x onerror=alert(2)> \u202e"
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class Read(HTMLParser):
+    """A page as a browser would take it: its elements, and the text of each kind."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, Mapping[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        self.close()
+        assert self.open == [], "an element is not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.setdefault(self.open[-1] if self.open else "", []).append(data)
+
+    def of(self, tag: str) -> list[Mapping[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def said(self, tag: str) -> str:
+        return "\n".join(self.texts.get(tag, ()))
+
+
+def answering(
+    folder: Path, run: str, answers: Mapping[str, tuple[str, float]], method: str, prompt: str = "Who?"
+) -> Path:
+    """A run of a method that gave these answers, each with its f1."""
+    path = stored(folder, run, {key: value for key, (_, value) in answers.items()}, method=method)
+    rows = []
+    for key, (prediction, value) in answers.items():
+        plain = sample(key, value=value)
+        asked = replace(plain.ask, prompt=prompt)
+        rows.append(replace(plain, ask=asked, answer=replace(plain.answer, prediction=prediction)).flat())
+    store_samples(path, rows)
+    return path
+
+
+def rows_of(spec: Any) -> list[dict[str, Any]]:
+    """What a chart draws."""
+    (rows,) = spec["datasets"].values() if "datasets" in spec else [spec["data"]["values"]]
+    return list(rows)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> list[Path]:
+    """Runs of four methods; two of them disagree on two of three queries."""
+    right, wrong = ("Ada", 1.0), ("Bob", 0.0)
+    return [
+        answering(tmp_path, "r1", {"a": wrong, "b": wrong, "c": wrong}, "none"),
+        answering(tmp_path, "r2", {"a": right, "b": right, "c": right}, "icl"),
+        answering(tmp_path, "r3", {"a": right, "b": wrong, "c": right}, "mac"),
+        answering(tmp_path, "r4", {"a": wrong, "b": right, "c": right}, "lora"),
+    ]
+
+
+def test_verdict_first_then_tables_charts_samples_and_runs(folders: list[Path]) -> None:
+    found = compare(folders)
+    read = Read(page(found))
+    assert [attributes.get("id") for attributes in read.of("section")] == ["verdict", "tables", "blocks", "runs"]
+    assert [name for name, _ in read.elements].count("h1") == 1
+    assert all(sentence in read.said("p") for sentence in sentences(found))
+    assert {attributes.get("id") for attributes in read.of("table")} >= {"lines", "differences", "run-table"}
+    assert len([each for each in read.of("details") if each.get("class") == "sample"]) == 2
+    for run in ("r1", "r2", "r3", "r4"):
+        assert run in read.said("summary")
+    assert "ttabench eval --method mac --task t" in read.said("dd")
+    assert all(each.get("scope") in ("col", "row") for each in read.of("th"))
+    assert all(each.get("aria-label") for each in read.of("div") if each.get("role") in ("img", "region"))
+    assert len(read.of("caption")) == len(read.of("table"))
+
+
+def test_nothing_in_it_is_fetched_and_only_its_own_scripts_may_run(folders: list[Path]) -> None:
+    text = page(compare(folders))
+    read = Read(text)
+    for _, attributes in read.elements:
+        for name in ("src", "href", "action", "data", "poster", "srcset"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:")), (name, attributes)
+    (policy,) = [each["content"] or "" for each in read.of("meta") if each.get("http-equiv")]
+    assert "default-src 'none'" in policy
+    scripts = re.findall(r"<script(?: type=\"module\")?>(.*?)</script>", text, re.S)
+    assert len(scripts) == 4
+    assert set(re.findall(r"'sha256-[^']+'", policy)) == {digest(script) for script in scripts}
+    assert not re.search(r"url\((?!data:)|@import", read.said("style"))
+
+
+def test_texts_of_samples_stay_texts(tmp_path: Path) -> None:
+    answers = [{"a": (HOSTILE, 1.0), HOSTILE: ("x", 0.0)}, {"a": ("Ada", 0.0), HOSTILE: ("y", 1.0)}]
+    folders = [
+        answering(tmp_path, f"r{place}", own, method, prompt=HOSTILE)
+        for place, (own, method) in enumerate(zip(answers, ["mac", f"lora{HOSTILE}"], strict=True))
+    ]
+    text = page(compare(folders), remarks=[HOSTILE])
+    read = Read(text)
+    assert len(read.of("script")) == 5
+    assert read.of("img") == []
+    assert "\\x1b[2J\\x00" in read.said("pre")
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", text.replace(libraries.libraries().tables, ""))
+    for element in ("pre", "td", "p"):
+        assert "</script><script>alert(1)</script>" in read.said(element), element
+    (charts,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', text, re.S)
+    assert "</script><script>alert(1)</script>" in str(json.loads(charts))
+
+
+def test_json_in_a_script_ends_nothing() -> None:
+    told = embedded({"a": "</script>\u2028<!-- & \ud800"})
+    assert not set("<>&\u2028") & set(told)
+    assert json.loads(told) == {"a": "</script>\u2028<!-- & \ud800"}
+
+
+def test_scripts_of_libraries_end_nothing_either() -> None:
+    assert libraries.closed("a='</script>';b='</SCRIPT';c='<!--'") == "a='<\\/script>';b='<\\/SCRIPT';c='<\\!--'"
+
+
+def test_samples_are_those_on_which_methods_disagree_the_widest_first(folders: list[Path]) -> None:
+    (block,) = compare(folders).blocks
+    found = disagreeing(block, most=1)
+    assert found.count == 2, "that icl and none differ on the third is no disagreement of methods"
+    (first,) = found.shown
+    assert (first.key, first.prompt, first.gold) == ("a", "Who?", "Ada")
+    assert {side.label: (side.prediction, side.gain) for side in first.sides} == {
+        "icl": ("Ada", "100.0"), "mac": ("Ada", "100.0"), "none": ("Bob", "0.0"), "lora": ("Bob", "0.0"),
+    }  # fmt: skip
+    assert first.sides[0].nats == "-1.50 (2 tokens)"
+    assert disagreeing(block, most=0).shown == ()
+
+
+def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Path]) -> None:
+    for folder in folders:
+        rows = [sample(key, value=float(folder.name in ("r2", "r3"))).flat() for key in "abc"]
+        hidden = {"prompt": digest_of("Who?"), "prediction": digest_of("Ada"), "answers": [digest_of("Ada")]}
+        store_samples(folder, [{**row, **hidden} for row in rows])
+    (block,) = compare(folders).blocks
+    found = disagreeing(block, most=5)
+    assert "Scores are stored with these runs, and not the texts" in found.note
+    assert {(each.prompt, each.gold, side.prediction) for each in found.shown for side in each.sides} == {("", "", "")}
+    text = page(compare(folders))
+    assert "sha256:" not in re.sub(r"<(script|style).*?</\1>", "", text, flags=re.S)
+    for folder in folders:
+        (folder / SAMPLES_FILE).unlink()
+    (block,) = compare(folders).blocks
+    assert disagreeing(block, most=5).note == "Answers are not stored with these runs, only their figures."
+
+
+def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> None:
+    steps = [
+        stepped(tmp_path, "s1", {1: (0.2, 0.1), 4: (0.4, 0.1)}, task="u"),
+        stepped(tmp_path, "s2", {1: (0.3, 0.1), 4: (0.5, 0.1)}, task="u", method="mac"),
+    ]
+    found = compare([*folders, *steps])
+    look = styles(entry.method for entry in found.entries)
+    drawn = [[draw(block, look) for draw in (by_bytes, by_time, by_step)] for block in found.blocks]
+    assert [[chart.title for chart in own if chart] for own in drawn] == [
+        ["f1 against bytes of state", "f1 against milliseconds of a query"],
+        ["f1 against bytes of state", "f1 against milliseconds of a query", "f1 by what was read before the query"],
+    ]
+    spec = by_bytes(found.blocks[0], look).spec  # type: ignore[union-attr]
+    assert {row["label"]: (row["cost"], round(row["value"], 1)) for row in rows_of(spec)} == {
+        "none": (1024, 0.0), "icl": (1024, 100.0), "mac": (1024, 66.7), "lora": (1024, 66.7),
+    }  # fmt: skip
+    assert look["mac"]["color"] in json.dumps(spec)
+    assert '"#000000"' in json.dumps(spec), "floor and ceiling are black"
+
+
+def test_lower_is_better_where_it_is_and_what_is_no_number_is_not_drawn(folders: list[Path]) -> None:
+    (block,) = compare(folders).blocks
+    look = styles(entry.method for entry in block.entries)
+    chart = by_bytes(block, look)
+    assert chart is not None
+    assert chart.caption.startswith("Higher and further to the left is better.")
+    entries = [replace(entry, metric="ppl") for entry in block.entries]
+    entries[0] = replace(entries[0], value=float("inf"))
+    chart = by_bytes(replace(block, place=replace(block.place, metric="ppl"), entries=tuple(entries)), look)
+    assert chart is not None
+    assert chart.caption.startswith("Lower and further to the left is better.")
+    assert [row["label"] for row in rows_of(chart.spec)] == ["icl", "mac", "lora"]
+
+
+def test_blocks_that_differ_in_a_number_make_a_curve(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, f"r{documents}{method}", {"a": 1.0, "b": float(documents == 4)}, method=method,
+               task_options={"documents": documents, "order": "fixed"})
+        for documents in (4, 16)
+        for method in ("icl", "mac")
+    ]  # fmt: skip
+    folders.append(stored(tmp_path, "r", {"a": 1.0}, method="none", task_options={"documents": 4, "order": "fixed"}))
+    blocks = compare(folders).blocks
+    look = styles(entry.method for block in blocks for entry in block.entries)
+    (chart,) = over_blocks(blocks, look)
+    assert chart.title == "t (mini), base nano: f1 by documents"
+    assert [(row["label"], row["step"], row["value"]) for row in rows_of(chart.spec)] == [
+        ("icl", 4, 100.0), ("mac", 4, 100.0), ("icl", 16, 50.0), ("mac", 16, 50.0),
+    ]  # fmt: skip
+    assert over_blocks(blocks[:1], look) == []
+
+
+def test_the_command_writes_it_and_refuses_what_compare_refuses(
+    ttabench: Command, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = ttabench("report", *folders, "-o", "a.html", "--samples", 1)
+    assert ran.code == 0, ran.err
+    assert "a.html: 4 runs in 1 block, " in ran.out
+    assert Path("a.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    (tmp_path / "empty").mkdir()
+    for words in (["empty"], ["nothing/here"], [*folders, "--metric", "f2"], [*folders, "--task", "nope"]):
+        assert one_line(ttabench("report", *words)) == one_line(ttabench("compare", *words))
+    assert "no page" in one_line(ttabench("report", *folders, "-o", "a.pdf"))
+    assert "there is no folder" in one_line(ttabench("report", *folders, "-o", "no/a.html"))
+    assert not Path("report.html").exists()
+
+
+def test_packages_that_are_missing_are_named_in_one_line(
+    ttabench: Command, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None if name == "altair" else find_spec(name))
+    line = one_line(ttabench("report", *folders, "-o", tmp_path / "a.html"))
+    assert "not installed: altair. Install them: pip install 'ttabench[report]'" in line

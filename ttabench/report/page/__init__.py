@@ -1,0 +1,1 @@
+"""A comparison as one page: a file of HTML with everything in it, that fetches nothing; see `build`."""

@@ -1,0 +1,116 @@
+"""The page: what a comparison has, put into the template beside this module.
+
+    write_page(compared(runs), Path("report.html"))
+
+Everything stands in one file. Its own policy (`Content-Security-Policy`) lets nothing be fetched and only the scripts
+run that were put there: they are named by their digests, so that a text of a sample that looked like one would not.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ttabench.core.files import write_atomically
+from ttabench.core.printable import printable
+from ttabench.core.version import __version__
+from ttabench.report.compare import Comparison
+from ttabench.report.comparison_tables import title_of
+from ttabench.report.difference_tables import legend, not_paired
+from ttabench.report.page.libraries import libraries
+from ttabench.report.page.runs import about_runs
+from ttabench.report.page.samples import disagreeing
+from ttabench.report.page.tables import steps_of, tables_of
+from ttabench.report.plot_style import styles
+from ttabench.report.plots import explanation, heading
+from ttabench.report.verdict import sentences
+
+if TYPE_CHECKING:
+    from ttabench.report.page.drawing import Chart
+
+TEMPLATE, STYLE, SCRIPT = "page.html", "page.css", "page.js"
+HERE = Path(__file__).parent
+EARLY = 'document.documentElement.dataset.scripts = "yes";'
+"""Runs before anything is shown: of long tables only the first page."""
+SAMPLES = 20
+"""Queries of a block that are shown, by default."""
+
+
+def write_page(found: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
+    """Write the page of a comparison.
+
+    Args:
+        found: the comparison.
+        path: where to.
+        samples: how many queries of each block are shown, at most.
+        remarks: what was left out, a line each.
+
+    Raises:
+        UserError: samples that cannot be read, a folder that cannot be written.
+    """
+    write_atomically(path, page(found, samples=samples, remarks=remarks))
+
+
+def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> str:
+    """The text of the page, see `write_page`."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from ttabench.report.page.charts import by_bytes, by_time
+    from ttabench.report.page.lines import by_step, over_blocks
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    look = styles(entry.method for entry in found.entries)
+    specs: list[dict[str, Any]] = []
+
+    def placed(charts: Sequence[Chart | None]) -> list[tuple[int, Chart]]:
+        """Charts that there are, each with its place among all of the page."""
+        kept = [chart for chart in charts if chart is not None]
+        specs.extend(chart.spec for chart in kept)
+        return list(enumerate(kept, len(specs) - len(kept)))
+
+    curves = placed(over_blocks(found.blocks, look))
+    blocks = [
+        {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
+         "charts": placed([by_bytes(block, look), by_time(block, look), by_step(block, look)]),
+         "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
+        for block in found.blocks
+    ]  # fmt: skip
+    scripts = libraries()
+    script = (HERE / SCRIPT).read_text(encoding="utf-8")
+    policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' " + " ".join(
+        map(digest, (EARLY, scripts.charts, scripts.tables, script))
+    )
+    return environment.get_template(TEMPLATE).render(
+        version=__version__, title=_title(found), sentences=sentences(found), remarks=remarks,
+        tables=tables_of(found), curves=curves, blocks=blocks, aside=found.aside, runs=list(about_runs(found)),
+        explanation=explanation(found), legend=legend(found), charts=embedded(specs), policy=policy, script=script,
+        scripts=scripts, style=(HERE / STYLE).read_text(encoding="utf-8"), early=EARLY,
+    )  # fmt: skip
+
+
+def _title(found: Comparison) -> str:
+    runs = sum(len(entry.runs) for entry in found.entries)
+    return ", ".join(filter(None, [f"{runs:,} {'run' if runs == 1 else 'runs'} compared", heading(found.blocks)]))
+
+
+def digest(script: str) -> str:
+    """The source of a policy that lets this script run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def embedded(value: Any) -> str:
+    """JSON that can stand in an element of HTML: nothing in it ends the element, or a line of a script."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _finalized(value: Any) -> Any:
+    """What a template puts into the page: control characters of texts are shown, and not obeyed."""
+    return printable(value) if type(value) is str else value

@@ -1,0 +1,90 @@
+"""Quality against cost, a chart a block: bytes of state, and milliseconds of a query."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import altair as alt
+
+from ttabench.core.render import number, size
+from ttabench.report.compare import Block
+from ttabench.report.entries import Entry
+from ttabench.report.page.drawing import Chart, Look, base, better, finished, marks, quality, row, told
+from ttabench.report.pareto import front, timed
+from ttabench.report.plot_style import MOST_TICKS, TICK
+
+NAMED = 8
+"""Points of a chart that have their label beside them; of more it is shown where one points at them."""
+
+
+def by_bytes(block: Block, look: Look) -> Chart | None:
+    """Quality against the bytes kept between queries; 0 has its place at the left. None of fewer than two entries."""
+    entries = [entry for entry in block.entries if entry.costs.get("state_bytes") is not None]
+    if len(entries) < 2:
+        return None
+    sizes = [entry.costs["state_bytes"] or 0.0 for entry in entries]
+    ticks, least = _powers(sizes)
+    names = json.dumps({str(tick): size(tick).replace(".0 ", " ") if tick else "0" for tick in ticks})
+    x = alt.X("cost:Q", title="bytes kept between queries",
+              scale=alt.Scale(type="symlog", constant=least / 2, domain=[ticks[0], ticks[-1]]),
+              axis=alt.Axis(values=ticks, labelExpr=f"{names}[datum.value]"))  # fmt: skip
+    return _scattered(block, list(zip(entries, sizes, strict=True)), x, look, "bytes of state")
+
+
+def by_time(block: Block, look: Look) -> Chart | None:
+    """Quality against milliseconds of a query. None of fewer than two entries."""
+    measured = [(entry, cost) for entry in block.entries if (cost := entry.costs.get("ask_ms") or 0.0) > 0]
+    if len(measured) < 2:
+        return None
+    x = alt.X("cost:Q", title="milliseconds of a query", scale=alt.Scale(type="log", nice=False, padding=12),
+              axis=alt.Axis(tickCount=5, format=".3~g"))  # fmt: skip
+    calm = timed(block.entries)
+    caution = "" if calm else "Not all were measured on one calm machine: compare milliseconds with care."
+    return _scattered(block, measured, x, look, "milliseconds of a query", caution)
+
+
+def _scattered(
+    block: Block, costs: Sequence[tuple[Entry, float]], x: alt.X, look: Look, against: str, caution: str = ""
+) -> Chart:
+    """A point an entry, hollow where it is not the method as it is; those on the front have a ring."""
+    members, metric = front(block.entries), block.place.metric
+    rows = [
+        each for entry, cost in costs
+        if (each := row(
+            entry, entry.value, entry.stderr, cost=cost, state=size(entry.costs.get("state_bytes")),
+            ms=number(entry.costs.get("ask_ms"), 1), front=any(entry is member for member in members),
+        )) is not None
+    ]  # fmt: skip
+    methods = [entry.method for entry, _ in costs]
+    drawn, shape, y = base(rows, methods, look).encode(x=x), marks(methods, look), alt.Y("value:Q")
+    tooltip = [told("label"), told("told", metric), told("state"), told("ms", "ask ms")]
+    layers = [drawn.mark_rule().encode(y=quality(metric), y2="high:Q")]
+    own, caption = [each for each in rows if each["own"]], [f"{better(metric)} and further to the left is better."]
+    if len({each["method"] for each in own}) < len(own):
+        layers.append(drawn.transform_filter("datum.own").mark_line(strokeWidth=1).encode(y=y))
+    if own:
+        points = drawn.transform_filter("datum.own").mark_point(filled=True, size=80, opacity=1)
+        layers.append(points.encode(y=y, shape=shape, tooltip=tooltip))
+    if len(own) < len(rows):
+        points = drawn.transform_filter("!datum.own").mark_point(filled=False, size=60)
+        layers.append(points.encode(y=y, shape=shape, tooltip=tooltip))
+    if any(each["front"] for each in rows):
+        rings = drawn.transform_filter("datum.front").mark_point(shape="circle", size=260, filled=False)
+        layers.append(rings.encode(y=y, tooltip=tooltip))
+        axes = "value, state and ask ms" if timed(block.entries) else "value and state"
+        caption.append(f"A ring: on the front, where no other line is at least as good in {axes}, and better in one.")
+    if len(rows) <= NAMED:
+        layers.append(drawn.mark_text(align="left", dx=9, dy=-6).encode(y=y, text="label:N"))
+    said = " ".join(filter(None, [*caption, caution]))
+    return finished(alt.layer(*layers), block.place.name, f"{metric} against {against}", said)
+
+
+def _powers(sizes: Sequence[float]) -> tuple[list[int], float]:
+    """(0 where it is among them and powers of two around the others, the least that is no 0), for an axis of bytes."""
+    positive = [value for value in sizes if value > 0] or [1024.0]
+    low, high = math.floor(math.log2(min(positive))), math.ceil(math.log2(max(positive)))
+    step = max(TICK, math.ceil((high - low) / MOST_TICKS))
+    ticks = [2**power for power in range(low, high + step, step)]
+    return ([0] if 0.0 in sizes else []) + ticks, min(positive)

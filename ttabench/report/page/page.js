@@ -1,0 +1,66 @@
+// What of the page moves: its colours, its charts (drawn when they are about to be seen) and its tables.
+const root = document.documentElement;
+const button = document.getElementById("theme");
+const specs = JSON.parse(document.getElementById("charts").textContent);
+const drawn = new Set();
+
+function coloured(spec) {
+  const dark = root.classList.contains("dark");
+  const [ink, edge] = dark ? ["#ececec", "#454a52"] : ["#1a1a1a", "#d8d8d8"];
+  // Floor and ceiling are black: on a dark page they would not be seen.
+  const own = JSON.parse(JSON.stringify(spec).replaceAll('"#000000"', `"${ink}"`));
+  const axis = { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink, gridColor: edge };
+  own.config = {
+    background: null, axis, legend: { labelColor: ink, titleColor: ink }, text: { color: ink },
+    view: { stroke: edge }, font: "system-ui, sans-serif",
+  };
+  return own;
+}
+
+async function draw(place) {
+  drawn.add(place);
+  const actions = { export: true, source: false, compiled: false, editor: false };
+  const options = { mode: "vega-lite", renderer: "svg", actions, tooltip: { theme: root.classList.contains("dark") ? "dark" : "light" } };
+  await window.vegaEmbed(place, coloured(specs[Number(place.dataset.chart)]), options);
+  place.dataset.drawn = "yes";
+}
+
+function dress(dark) {
+  root.classList.toggle("dark", dark);
+  button.setAttribute("aria-pressed", String(dark));
+  for (const place of drawn) draw(place);
+}
+
+const wish = window.matchMedia("(prefers-color-scheme: dark)");
+dress(wish.matches);
+wish.addEventListener("change", () => dress(wish.matches));
+button.addEventListener("click", () => dress(!root.classList.contains("dark")));
+
+// What is far from the window waits: hundreds of runs open as fast as two.
+function whenNear(elements, act) {
+  const watcher = new IntersectionObserver((seen) => {
+    for (const { isIntersecting, target } of seen) {
+      if (!isIntersecting) continue;
+      watcher.unobserve(target);
+      act(target);
+    }
+  }, { rootMargin: "300px" });
+  for (const element of elements) watcher.observe(element);
+}
+
+function enliven(table) {
+  const large = table.tBodies[0].rows.length > 25;
+  new window.DataTable(table, {
+    order: [], autoWidth: false, paging: large, pageLength: 25, info: large, language: { search: "Filter" },
+    layout: {
+      topStart: "search", topEnd: large ? "pageLength" : null,
+      bottomStart: large ? "info" : null, bottomEnd: large ? "paging" : null,
+    },
+  });
+}
+
+const places = [...document.querySelectorAll("[data-chart]")];
+whenNear(places, draw);
+whenNear(document.querySelectorAll("table.live"), enliven);
+window.addEventListener("beforeprint", () => places.filter((place) => !drawn.has(place)).forEach(draw));
+root.dataset.ready = "yes";

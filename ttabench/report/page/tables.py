@@ -1,0 +1,154 @@
+"""Tables of the page: what `comparison_tables` shows, every cell with the number it is sorted by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ttabench.core.emphasis import Bold
+from ttabench.core.render import Table, number, size
+from ttabench.report.compare import Block, Comparison
+from ttabench.report.comparison_tables import overview
+from ttabench.report.differences import Difference
+from ttabench.report.entries import best_of
+from ttabench.report.figures import probability, scale, shown, together
+from ttabench.report.pareto import front
+from ttabench.report.shares import share
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as it is read and as it is sorted: numbers by their size, what is missing before them."""
+
+    text: str
+    order: float | str = ""
+    strong: bool = False
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it is a number, or one that is missing."""
+        return isinstance(self.order, float | int)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A table of the page."""
+
+    name: str
+    """Its id there; empty for one that has none."""
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    live: bool = True
+    """Whether it can be sorted and filtered."""
+
+
+MISSING = -1e308
+"""Order of a number that is not known."""
+
+
+def tables_of(found: Comparison) -> list[Shown]:
+    """All blocks beside each other, where there are several; every line; every difference."""
+    tables = [_overview(found.blocks), _lines(found), _differences(found)]
+    return [table for table in tables if table is not None]
+
+
+def _overview(blocks: Sequence[Block]) -> Shown | None:
+    table: Table | None = overview(blocks) if len(blocks) > 1 else None
+    if table is None:
+        return None
+    rows = tuple(
+        tuple(Cell(str(cell), _number(str(cell)) if place else str(cell), isinstance(cell, Bold))
+              for place, cell in enumerate(row))
+        for row in table.rows
+    )  # fmt: skip
+    columns = tuple(name.removeprefix("#") or "block" for name in table.columns)
+    caption = f"{table.title}; the best of the methods is bold."
+    return Shown(name="overview", title="All blocks", caption=caption, columns=columns, rows=rows)
+
+
+def _lines(found: Comparison) -> Shown:
+    columns = ("block", "method", "metric", "value ± stderr", "of gap", "n", "seeds", "state", "ask ms", "adapt s",
+               "peak memory", "front")  # fmt: skip
+    rows = tuple(row for block in found.blocks for row in _lines_of(block))
+    caption = (
+        "Every line: a method with its settings, seeds pooled. Of gap: the way from none (0 %) to icl (100 %). Front: "
+        "no other line of its block is at least as good in value, state and ask ms, and better in one of them. "
+        "~: other programs computed meanwhile."
+    )
+    return Shown(name="lines", title="Lines", caption=caption, columns=columns, rows=rows)
+
+
+def _lines_of(block: Block) -> Iterator[tuple[Cell, ...]]:
+    best, members = best_of(block.entries), front(block.entries)
+    for entry in block.entries:
+        part, costs, busy = share(block, entry), entry.costs, "~" if entry.busy else ""
+        yield (
+            Cell(block.place.name), Cell(entry.marked), Cell(entry.metric),
+            Cell(shown(entry.metric, entry.value, entry.stderr), entry.value * scale(entry.metric),
+                 any(entry is each for each in best)),
+            Cell("" if part is None else f"{100 * part:.0f} %", _order(part)),
+            Cell(f"{entry.n:,}", float(entry.n)), Cell(", ".join(map(str, entry.seeds))),
+            Cell(size(costs.get("state_bytes")), _order(costs.get("state_bytes"))),
+            Cell(busy + number(costs.get("ask_ms"), 1), _order(costs.get("ask_ms"))),
+            Cell(busy + number(costs.get("adapt_seconds"), 2), _order(costs.get("adapt_seconds"))),
+            Cell(size(costs.get("peak_memory_bytes")), _order(costs.get("peak_memory_bytes"))),
+            Cell("yes" if len(block.entries) > 1 and any(entry is each for each in members) else ""),
+        )  # fmt: skip
+
+
+def _differences(found: Comparison) -> Shown | None:
+    if not found.differences:
+        return None
+    columns = ("block", "left", "right", "metric", "left − right [95 %]", "p", "Holm", "n", "better", "worse")
+    rows = tuple(_difference(block, each) for block in found.blocks for each in block.differences)
+    caption = (
+        "Differences over the queries that both sides answered, with 95 % intervals. Holm: p adjusted for all tests of "
+        "its family; bold below 0.05. Better, worse: queries on which left is."
+    )
+    return Shown(name="differences", title="Differences", caption=caption, columns=columns, rows=rows)
+
+
+def _difference(block: Block, each: Difference) -> tuple[Cell, ...]:
+    ends = [] if each.ci_low is None or each.ci_high is None else [each.ci_low, each.ci_high]
+    value, *interval = together(each.metric, each.value, *ends)
+    told = f"{value} [{', '.join(interval)}]" if interval else value
+    counts = ((each.better, "better"), (each.worse, "worse"))
+    return (
+        Cell(block.place.name), Cell(each.left), Cell(each.right), Cell(each.metric),
+        Cell(told, each.value * scale(each.metric), each.beyond_chance),
+        Cell(probability(each.p), _order(each.p)), Cell(probability(each.p_holm), _order(each.p_holm)),
+        Cell(f"{each.n:,}", float(each.n)),
+        *(Cell("-" if count is None else f"{count:,}", _order(count)) for count, _ in counts),
+    )  # fmt: skip
+
+
+def steps_of(block: Block) -> Shown | None:
+    """Figures of the curves, for those who do not see them."""
+    entries = [entry for entry in block.entries if len(entry.steps) > 1]
+    if not entries:
+        return None
+    steps = sorted({step for entry in entries for step in entry.steps})
+    rows = tuple(
+        (Cell(entry.label), *(_at(entry.metric, entry.steps.get(step)) for step in steps)) for entry in entries
+    )
+    read = "tokens of each text, at most" if entries[0].lengths else "pieces read before the query"
+    return Shown(name="", title="Figures of the curves", caption=f"{block.place.metric} ± stderr by {read}", live=False,
+                 columns=("method", *(f"{step:,}" for step in steps)), rows=rows)  # fmt: skip
+
+
+def _at(metric: str, found: tuple[float, float | None, int] | None) -> Cell:
+    return Cell("", MISSING) if found is None else Cell(shown(metric, *found[:2]), found[0])
+
+
+def _order(value: float | None) -> float:
+    return MISSING if value is None else float(value)
+
+
+def _number(text: str) -> float | str:
+    """What a figure is sorted by; a text that is none by itself."""
+    try:
+        return float(text.replace(",", "")) if text else MISSING
+    except ValueError:
+        return text
