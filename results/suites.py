@@ -10,9 +10,9 @@ from __future__ import annotations
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
-    "nine", "online", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths), "reductions-64", "reductions-1665",
-    "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh", "unseen", "adaptation-ratio", "pg19", "swap",
-    "retention", "forgetting", "retrieval",
+    "nine", "online", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths), "reductions-64",
+    "reductions-1665", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh", "unseen", "adaptation-ratio",
+    "pg19", "swap", "retention", "forgetting", "retrieval",
 )  # fmt: skip
 PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "none,streamadapter,templora,lora"}
 """Tables of what methods cost: those with a cache or a memory, and those that change weights."""

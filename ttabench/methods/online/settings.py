@@ -95,7 +95,7 @@ SALIENT_PRESETS: Mapping[str, SalientSettings] = {
     "mac": SalientSettings(lr=6.5e-6, max_tokens=512),
 }
 CAMELS_PRESETS: Mapping[str, CamelsSettings] = {
-    # Steps of plain descent that are large enough to write a fact; the best of Adam's 3e-4, 1e-3 and 3e-3 in use, as above.
+    # Steps of plain descent that are large enough to write a fact; in use the best of Adam's 3e-4, 1e-3 and 3e-3.
     "nano": CamelsSettings(normaliser="tokens", inner_lr=0.1, lr=1e-3),
     "mac": CamelsSettings(lr=2.5e-5, max_tokens=512),
 }
