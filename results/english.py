@@ -277,7 +277,7 @@ def dialogues() -> Iterator[Cell]:
 
 
 TALK = "results/english/ccm-dialogues"
-"""Trained for this table: `first` (a LoRA with full context on training dialogues), and `concat` (CCM) on top of it."""
+"""Trained for this table: `first` (a LoRA with full context on dialogues), `concat` and `merge` on top of it."""
 
 
 def compressed() -> Iterator[Cell]:
@@ -289,11 +289,26 @@ def compressed() -> Iterator[Cell]:
     told = ("--task", "dailydialog", "--model", MODEL, "--base-checkpoint", f"{TALK}/first", "--limit", "400")
     yield Cell("none", "", ("--method", "none", *told))
     yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
-    yield from swapped("", ("ccm", "--checkpoint", f"{TALK}/concat", *told), "ccm concat")
+    for update in ("concat", "merge"):
+        yield from swapped("", ("ccm", "--checkpoint", f"{TALK}/{update}", *told), f"ccm {update}")
     yield Cell("window 24 tokens", "", ("--method", "window", "--set", "recent=24", *told))
     yield from (
         Cell(line, "", ("--method", *words, *told)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
     )
+
+
+CHUNKS = "results/english/generated-books"
+"""Trained for this table: `adapter` (a Generative Adapter), and `static` (a LoRA that learned the same texts)."""
+
+
+def generated() -> Iterator[Cell]:
+    """The next 128 tokens of a book behind what a generator made of the tokens before, which stand in no window."""
+    sizes = ("tokens=640,1152,2176", "window=256", "stride=128")
+    told = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
+    yield Cell("none", "", ("--method", "none", *told))
+    yield Cell("window 256 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=256", *told))
+    yield Cell("static LoRA", "", ("--method", "lora", "--checkpoint", f"{CHUNKS}/static", *told))
+    yield from swapped("", ("generative_adapter", "--checkpoint", f"{CHUNKS}/adapter", *told), "generative_adapter")
 
 
 EVERY = "every turn"
@@ -338,6 +353,8 @@ SUITES: Mapping[str, Suite] = {
     "pg19": Suite("PG-19, perplexity by tokens read of four test books", "pg19", tuple(books()), "0"),
     "pg19-256": Suite("PG-19 through a window of 256 tokens, perplexity of four test books", "pg19",
                       tuple(short_windows()), "0"),
+    "generated-books": Suite("PG-19 in chunks of 128 tokens, perplexity of four test books", "pg19",
+                             tuple(generated()), "0"),
     "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read: 80 dialogues each, 28 at 12 turns "
                          "(TempLoRA 10 each)", "dailydialog", tuple(dialogues()), "0"),
     "ccm-dialogues": Suite("DailyDialog behind the first stage of CCM, perplexity of the next turn by turns read: 80 "
