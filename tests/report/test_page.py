@@ -234,6 +234,12 @@ def test_blocks_that_differ_in_a_number_make_a_curve(tmp_path: Path) -> None:
     assert over_blocks(blocks[:1], look) == []
 
 
+def test_it_stays_small(folders: list[Path], tmp_path: Path) -> None:
+    """Six megabytes hold 200 runs without samples."""
+    small, large = (len(page(compare(own), samples=0)) for own in (folders[:2], folders))
+    assert large + 196 * (large - small) / 2 < 6e6
+
+
 def test_the_command_writes_it_and_refuses_what_compare_refuses(
     ttabench: Command, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
