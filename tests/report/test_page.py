@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
-from tests.report.test_compare import stored
+from tests.report.test_compare import scored, stored
 from tests.report.test_plots import stepped
 from ttabench.records.schema import SAMPLES_FILE
 from ttabench.records.scores import digest_of
@@ -163,6 +163,14 @@ def test_samples_are_those_on_which_methods_disagree_the_widest_first(folders: l
     }  # fmt: skip
     assert first.sides[0].nats == "-1.50 (2 tokens)"
     assert disagreeing(block, most=0).shown == ()
+
+
+def test_of_perplexities_samples_show_nats(tmp_path: Path) -> None:
+    stretches = [{("book", 0): (10, 7, own)} for own in (2.0, 3.0)]
+    folders = [scored(tmp_path, f"r{place}", own) for place, own in enumerate(stretches)]
+    (block,) = compare(folders).blocks
+    (found,) = disagreeing(block, most=5).shown
+    assert [side.gain for side in found.sides] == ["20.00 nats", "30.00 nats"]
 
 
 def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Path]) -> None:
