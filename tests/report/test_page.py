@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
-from tests.report.test_compare import stored
+from tests.report.test_compare import scored, stored
 from tests.report.test_plots import stepped
 from ttabench.records.schema import SAMPLES_FILE
 from ttabench.records.scores import digest_of
@@ -165,6 +165,14 @@ def test_samples_are_those_on_which_methods_disagree_the_widest_first(folders: l
     assert disagreeing(block, most=0).shown == ()
 
 
+def test_of_perplexities_samples_show_nats(tmp_path: Path) -> None:
+    stretches = [{("book", 0): (10, 7, own)} for own in (2.0, 3.0)]
+    folders = [scored(tmp_path, f"r{place}", own) for place, own in enumerate(stretches)]
+    (block,) = compare(folders).blocks
+    (found,) = disagreeing(block, most=5).shown
+    assert [side.gain for side in found.sides] == ["20.00 nats", "30.00 nats"]
+
+
 def test_what_is_not_stored_of_samples_is_said(tmp_path: Path, folders: list[Path]) -> None:
     for folder in folders:
         rows = [sample(key, value=float(folder.name in ("r2", "r3"))).flat() for key in "abc"]
@@ -232,6 +240,12 @@ def test_blocks_that_differ_in_a_number_make_a_curve(tmp_path: Path) -> None:
         ("icl", 4, 100.0), ("mac", 4, 100.0), ("icl", 16, 50.0), ("mac", 16, 50.0),
     ]  # fmt: skip
     assert over_blocks(blocks[:1], look) == []
+
+
+def test_it_stays_small(folders: list[Path], tmp_path: Path) -> None:
+    """Six megabytes hold 200 runs without samples."""
+    small, large = (len(page(compare(own), samples=0)) for own in (folders[:2], folders))
+    assert large + 196 * (large - small) / 2 < 6e6
 
 
 def test_the_command_writes_it_and_refuses_what_compare_refuses(

@@ -24,7 +24,8 @@ SHAPES = {
     ">": "triangle-right", "<": "triangle-left",
 }  # fmt: skip
 """Marks of matplotlib as Vega has them."""
-LEGEND = alt.Legend(title=None, orient="bottom", columns=4, symbolLimit=0, labelLimit=240)
+LEGEND = alt.Legend(title=None, orient="bottom", symbolLimit=0, labelLimit=240)
+"""As many columns as the page has room for, see `page.js`."""
 HEIGHT = 280
 """In pixels; the width is that of the page."""
 Look = Mapping[str, Mapping[str, Any]]

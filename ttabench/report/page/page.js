@@ -4,14 +4,14 @@ const button = document.getElementById("theme");
 const specs = JSON.parse(document.getElementById("charts").textContent);
 const drawn = new Set();
 
-function coloured(spec) {
+function dressed(spec, width) {
   const dark = root.classList.contains("dark");
   const [ink, edge] = dark ? ["#ececec", "#454a52"] : ["#1a1a1a", "#d8d8d8"];
   // Floor and ceiling are black: on a dark page they would not be seen.
   const own = JSON.parse(JSON.stringify(spec).replaceAll('"#000000"', `"${ink}"`));
   const axis = { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink, gridColor: edge };
   own.config = {
-    background: null, axis, legend: { labelColor: ink, titleColor: ink }, text: { color: ink },
+    background: null, axis, legend: { labelColor: ink, titleColor: ink, columns: Math.max(1, Math.floor(width / 130)) }, text: { color: ink },
     view: { stroke: edge }, font: "system-ui, sans-serif",
   };
   return own;
@@ -21,7 +21,7 @@ async function draw(place) {
   drawn.add(place);
   const actions = { export: true, source: false, compiled: false, editor: false };
   const options = { mode: "vega-lite", renderer: "svg", actions, tooltip: { theme: root.classList.contains("dark") ? "dark" : "light" } };
-  await window.vegaEmbed(place, coloured(specs[Number(place.dataset.chart)]), options);
+  await window.vegaEmbed(place, dressed(specs[Number(place.dataset.chart)], place.clientWidth), options);
   place.dataset.drawn = "yes";
 }
 

@@ -18,6 +18,7 @@ from ttabench.report.entries import running
 from ttabench.report.figures import plain
 from ttabench.report.pairing import Place, Query
 from ttabench.report.samples import likelihood
+from ttabench.stats.metrics import METRICS
 
 COLUMNS = ("episode", "key", "mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
 LONGEST_PROMPT, LONGEST_ANSWER = 2000, 800
@@ -32,7 +33,7 @@ class Side:
     label: str
     prediction: str
     gain: str
-    """The figure of the query."""
+    """What the query adds to the metric: its figure, or nats where the metric is none of queries."""
     nats: str
     """Log-likelihood; empty where none is kept."""
 
@@ -135,12 +136,19 @@ def _disagreement(
     ]
     sides = tuple(
         Side(label=block.entries[place].marked, prediction=_prediction(cells), nats=likelihood(cells),
-             gain=plain(block.place.metric, abs(gains[place])))
+             gain=_figure(block, gains[place]))
         for place, cells in zip(ordered, kept, strict=True)
     )  # fmt: skip
     gold = " | ".join(filter(None, (kept_text(str(answer)) for answer in first.get("answers") or ())))
     return Disagreement(key=key, place=", ".join(where), prompt=_end(kept_text(str(first.get("prompt") or ""))),
                         gold=gold[:LONGEST_ANSWER], sides=sides)  # fmt: skip
+
+
+def _figure(block: Block, gain: float) -> str:
+    """What one query adds: its figure, or nats where the metric is no mean over queries (`ppl`)."""
+    metric = block.place.metric
+    ratio = metric in METRICS and METRICS[metric].ratio is not None
+    return f"{abs(gain):,.2f} nats" if ratio else plain(metric, abs(gain))
 
 
 def _prediction(cells: Cells) -> str:
