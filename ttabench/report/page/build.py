@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.files import write_atomically
+from ttabench.core.opening import read_text
 from ttabench.core.printable import printable
 from ttabench.core.version import __version__
 from ttabench.report.compare import Comparison
@@ -83,7 +84,7 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
         for block in found.blocks
     ]  # fmt: skip
     scripts = libraries()
-    script = (HERE / SCRIPT).read_text(encoding="utf-8")
+    script = read_text(HERE / SCRIPT)
     policy = "default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-eval' " + " ".join(
         map(digest, (EARLY, scripts.charts, scripts.tables, script))
     )
@@ -91,7 +92,7 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
         version=__version__, title=_title(found), sentences=sentences(found), remarks=remarks,
         tables=tables_of(found), curves=curves, blocks=blocks, aside=found.aside, runs=list(about_runs(found)),
         explanation=explanation(found), legend=legend(found), charts=embedded(specs), policy=policy, script=script,
-        scripts=scripts, style=(HERE / STYLE).read_text(encoding="utf-8"), early=EARLY,
+        scripts=scripts, style=read_text(HERE / STYLE), early=EARLY,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ttabench.core.errors import UserError
+from ttabench.core.opening import read_text
 
 NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python", "itables": "itables", "jinja2": "jinja2"}
 """Packages by the module that they bring."""
@@ -52,13 +53,13 @@ def libraries() -> Libraries:
 
     version = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     folder = Path(itables.__file__).parent / "html"
-    tables = (folder / "dt_bundle.js").read_text(encoding="utf-8")
+    tables = read_text(folder / "dt_bundle.js")
     name = EXPORTED.search(tables)
     assert name is not None, "the bundle of itables exports no table"
     return Libraries(
         charts=closed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)),
         tables=closed(f"{tables}\nwindow.DataTable = {name[1]};\n"),
-        style=(folder / "dt_bundle.css").read_text(encoding="utf-8").replace("</", "<\\/"),
+        style=read_text(folder / "dt_bundle.css").replace("</", "<\\/"),
     )
 
 
