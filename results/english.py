@@ -21,40 +21,35 @@ articles 12 to 24, the published rows of the other tasks and the test books.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from english_cells import (
+    MODEL,
+    TUNED,
+    Cell,
+    book_rates,
+    books,
+    compressed,
+    dialogues,
+    document_rates,
+    generated,
+    long_books,
+    metaicl,
+    online_rates,
+    presses,
+    prompts,
+    remembered,
+    sessions,
+    short_windows,
+    shot_rates,
+    shots,
+    squad_base,
+    squad_tuned,
+)
+
 HERE = Path(__file__).resolve().parent / "english"
-MODEL, TUNED = "smollm2-135m", "smollm2-135m-qa"
-CHOSEN, HELD, ASKED = "articles=0:12", "articles=10:12", "articles=12:24"
-SHARES = (0.1, 0.2, 0.5)
-TRIED = ("KnormPress", "RandomPress", "StreamingLLMPress", "TOVAPress", "KeyDiffPress", "ExpectedAttentionPress",
-         "LagKVPress", "NonCausalAttnPress", "LeverageScorePress", "CompactorPress", "PyramidKVPress", "CURPress",
-         "AdaKVPress(SnapKVPress)", "AdaKVPress(ExpectedAttentionPress)")  # fmt: skip
-PRESSES = ("CompactorPress", "ExpectedAttentionPress", "AdaKVPress(SnapKVPress)")
-"""The best three of suite `presses` by F1, but StreamingLLMPress, which is `window`."""
-PROMPTS = ("bare", "qa", "short", "instruction")
-RATES = ("5e-5", "3e-4", "1e-3", "3e-3")
-QUESTIONS = {"arc_challenge": "50", "piqa": "50", "hellaswag": "40"}
-"""A draw, of tasks of demonstrations that are asked fewer than 100, so that all tables take hours and not a day."""
-ADAPTER = "results/english/streamadapter-book/adapter"
-DOCUMENT_RATE, SHOT_RATE, BOOK_RATE = "3e-4", "3e-4", "3e-4"
-"""The best of suites `templora-documents`, `templora-demonstrations` and `templora-books`."""
-ONLINE: Mapping[str, tuple[str, ...]] = {"uniform": (), "salient_spans": ("--set", "spans=rule")}
-ONLINE_RATES, ONLINE_RATE = ("6e-6", "2.5e-5", "1e-4"), "2.5e-5"
-"""The paper's, and the one that CaMeLS has there; `online-rates`, which tells them apart, was not run yet."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of every seed: its line and column in the table, and the words of `ttabench eval`."""
-
-    line: str
-    column: str
-    words: tuple[str, ...]
-    state: str = "own"
-    """Whose, of a command that runs all of them."""
 
 
 @dataclass(frozen=True)
@@ -70,261 +65,6 @@ class Suite:
     """Whether `--quick` runs it, with fewer queries of one draw."""
     metrics: tuple[str, ...] = ("",)
     """A table each; "" is the task's main metric."""
-
-
-def kept(*, streamed: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Methods that keep a share of what they read: (line, words).
-
-    Args:
-        streamed: the task asks while it reads on, so a window has no share of what is not read yet.
-    """
-    if streamed:
-        yield "window 128 tokens", ("window", "--set", "recent=128")
-    for share in SHARES:
-        told = f"{100 * share:.0f} %"
-        if not streamed:
-            yield f"window {told}", ("window", "--set", "mode=postprefill", "--set", f"recent={share}")
-        yield f"snapkv {told}", ("snapkv", "--set", f"budget={share}")
-        yield f"h2o {told}", ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}")
-
-
-def pressed(presses: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Presses of kvpress at a fifth of the context."""
-    for press in presses:
-        yield f"kvpress {press} 20 %", (f"kvpress:{press}", "--set", "budget=0.2")
-
-
-def ends() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Floor and ceiling."""
-    yield "none", ("none",)
-    yield "icl", ("icl",)
-
-
-def told_squad(model: str, articles: str, documents: int) -> tuple[str, ...]:
-    """Words of the task."""
-    sizes = ("--task-set", articles, "--task-set", f"documents={documents}")
-    return ("--task", "squad_seq", "--model", model, *sizes)
-
-
-def squad_base() -> Iterator[Cell]:
-    """The model as it comes: how far its floor lies below its ceiling."""
-    for documents in (4, 8, 16, 32):
-        for line, words in ends():
-            yield Cell(line, f"{documents} documents", ("--method", *words, *told_squad(MODEL, ASKED, documents)))
-
-
-def squad_tuned() -> Iterator[Cell]:
-    """Question streams of real paragraphs; of 32 of them, 40 questions a draw and shares of a fifth only."""
-    for documents in (4, 8, 16, 32):
-        few = ("--limit", "40") if documents == 32 else ()
-        for line, words in [*ends(), *kept(), *pressed(PRESSES)]:
-            if documents == 32 and line.endswith((" 10 %", " 50 %")):
-                continue
-            told = (*words, *told_squad(TUNED, ASKED, documents), *few)
-            yield Cell(line, f"{documents} documents", ("--method", *told))
-        if documents <= 8:  # a paragraph takes about as long as 40 paragraphs that are only read
-            learned = ("templora", "--set", f"lr={DOCUMENT_RATE}", *told_squad(TUNED, ASKED, documents))
-            yield from swapped(f"{documents} documents", learned)
-
-
-def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iterator[Cell]:
-    """A method that adapts: its own state, another text's, and none."""
-    for state, line in (("own", name), ("other", f"{name}, another text's state"), ("none", f"{name}, empty state")):
-        yield Cell(line, column, ("--method", *words, "--swap-state"), state)
-
-
-def online_rates() -> Iterator[Cell]:
-    """Learning rates of finetuning on each paragraph once, ten validation paragraphs."""
-    told = told_squad(TUNED, HELD, 10)
-    for line, words in ends():
-        yield Cell(line, "10 documents", ("--method", *words, *told))
-    for rate in ONLINE_RATES:
-        for method, more in ONLINE.items():
-            words = ("--method", method, *more, "--set", f"lr={rate}", *told)
-            yield Cell(f"{method}, lr {rate}", "10 documents", words)
-
-
-def remembered() -> Iterator[Cell]:
-    """Read it all, keep the end, find it again, or learn it: 40 questions a draw after 8, 32 and 60 paragraphs.
-
-    Sixty are all of the asked articles; their 10,000 tokens no longer fit into the model's positions.
-    """
-    for documents in (8, 32, 60):
-        told, column = (*told_squad(TUNED, ASKED, documents), "--limit", "40"), f"{documents} documents"
-        whole = ("icl", "--set", "truncate=left") if documents == 60 else ("icl",)
-        plain = {
-            "none": ("none",),
-            "icl": whole,
-            "window 1,024 tokens": ("window", "--set", "recent=1024"),
-            "rag, bm25": ("rag", "--set", "top=3"),
-            "rag, MiniLM": ("rag", "--set", "top=3", "--set", "retriever=dense"),
-        }
-        for line, words in plain.items():
-            yield Cell(line, column, ("--method", *words, *told))
-        for method, more in ONLINE.items():
-            yield from swapped(column, (method, *more, "--set", f"lr={ONLINE_RATE}", *told), method)
-        if documents == 8:
-            pair = ("rag+templora", "--set", "rag.top=3", "--set", f"templora.lr={DOCUMENT_RATE}", *told)
-            yield from swapped(column, pair, "rag+templora")
-
-
-def presses() -> Iterator[Cell]:
-    """All presses that read once, at a fifth of ten documents."""
-    for line, words in [*ends(), *pressed(TRIED)]:
-        yield Cell(line, "10 documents", ("--method", *words, *told_squad(TUNED, HELD, 10)))
-
-
-def document_rates() -> Iterator[Cell]:
-    """TempLoRA on five documents."""
-    told = told_squad(TUNED, HELD, 5)
-    for line, words in ends():
-        yield Cell(line, "5 documents", ("--method", *words, *told))
-    for rate in RATES:
-        yield Cell(f"templora, lr {rate}", "5 documents", ("--method", "templora", "--set", f"lr={rate}", *told))
-
-
-def prompts() -> Iterator[Cell]:
-    """Every prompt on the validation articles, 8 documents."""
-    for examples in (0, 1, 3):
-        for prompt in PROMPTS:
-            for chat in ("--chat-template", "--no-chat-template"):
-                line = f"{prompt}, {examples} examples{', chat template' if chat == '--chat-template' else ''}"
-                told = told_squad(MODEL, CHOSEN, 8)
-                asked = ("--task-set", f"prompt={prompt}", "--task-set", f"examples={examples}", chat, "--limit", "32")
-                for method in ("none", "icl"):
-                    yield Cell(line, method, ("--method", method, *told, *asked))
-
-
-def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
-    """Demonstrations of one task."""
-    told = ("--task", task, "--model", MODEL, "--limit", QUESTIONS.get(task, "100"))
-    for count in counts:
-        column = (*told, "--task-set", f"shots={count}")
-        for line, words in ends() if count else list(ends())[:1]:
-            yield Cell(line, f"{count} shots", ("--method", *words, *column))
-        if count == max(counts):
-            for line, words in [*kept(), *pressed(PRESSES)]:
-                yield Cell(line, f"{count} shots", ("--method", *words, *column))
-            learned = ("templora", "--preset", "streamadapter", "--set", f"lr={SHOT_RATE}", *column)
-            yield from swapped(f"{count} shots", learned)
-
-
-def metaicl() -> Iterator[Cell]:
-    """All test tasks that are there, asked after 1 to 16 demonstrations of one pass."""
-    told = ("--task", "metaicl", "--model", MODEL, "--limit", "400")
-    for line, words in [*ends(), *kept(streamed=True)]:
-        yield Cell(line, "1 to 16 shots", ("--method", *words, *told))
-
-
-def shot_rates() -> Iterator[Cell]:
-    """TempLoRA on ten demonstrations, validation rows."""
-    told = ("--task", "arc_easy", "--model", MODEL, "--split", "validation", "--task-set", "shots=10", "--limit", "100")
-    for line, words in ends():
-        yield Cell(line, "10 shots", ("--method", *words, *told))
-    for rate in ("1e-5", *RATES):
-        words = ("--method", "templora", "--preset", "streamadapter", "--set", f"lr={rate}")
-        yield Cell(f"templora, lr {rate}", "10 shots", (*words, *told))
-
-
-def book_rates() -> Iterator[Cell]:
-    """TempLoRA on three training books of 4,096 tokens."""
-    told = ("--task", "pg19", "--model", MODEL, "--split", "train", "--task-set", "tokens=4k", "--task-set", "books=3")
-    yield Cell("window", "", ("--method", "window", "--preset", "book", *told))
-    for rate in RATES[:-1]:
-        words = ("--method", "templora", "--preset", "streamadapter-book", "--set", f"lr={rate}")
-        yield Cell(f"templora, lr {rate}", "", (*words, *told))
-
-
-def books() -> Iterator[Cell]:
-    """Four test books."""
-    told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,8k,16k")
-    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
-        yield Cell(line, "", ("--method", *words, *told))
-    learned = ("templora", "--preset", "streamadapter-book", "--set", "recompute=no", "--set", f"lr={BOOK_RATE}")
-    yield from swapped("", (*learned, *told))
-
-
-def short_windows() -> Iterator[Cell]:
-    """The same books through a window of 256 tokens, which a StreamAdapter was trained with."""
-    sizes = ("tokens=2k", "window=256", "stride=128")
-    told = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
-    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book", "--set", "recent=256"))):
-        yield Cell(line, "", ("--method", *words, *told))
-    yield from swapped("", ("streamadapter", "--checkpoint", ADAPTER, *told), "streamadapter")
-
-
-def long_books() -> Iterator[Cell]:
-    """The same books, 64k tokens of each."""
-    told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,16k,64k")
-    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
-        yield Cell(line, "", ("--method", *words, *told))
-
-
-DIALOGUE_RATE = "3e-4"
-"""Of TempLoRA, as chosen for demonstrations: read in the same way, piece by piece and five times."""
-
-
-def dialogues() -> Iterator[Cell]:
-    """The next turn of a dialogue by t, the turns that were read before the one that is answered."""
-    told = ("--task", "dailydialog", "--model", MODEL, "--limit", "400")
-    yield Cell("none", "", ("--method", "none", *told))
-    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
-    for line, words in [*kept(streamed=True)]:
-        if line.endswith((" 20 %", " 50 %")):
-            yield Cell(line, "", ("--method", *words, *told))
-    for recent in (16, 32):
-        yield Cell(f"window {recent} tokens", "", ("--method", "window", "--set", f"recent={recent}", *told))
-    learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DIALOGUE_RATE}", *told[:-1], "50")
-    yield from (cell for cell in swapped("", learned) if cell.state != "none")
-
-
-TALK = "results/english/ccm-dialogues"
-"""Trained for this table: `first` (a LoRA with full context on dialogues), `concat` and `merge` on top of it."""
-
-
-def compressed() -> Iterator[Cell]:
-    """The next turn of a dialogue under memories that were trained for it, and what stands in their place.
-
-    Every line stands on the LoRA of the paper's first stage, so `icl` is its upper bound; a window of 24 slots holds as
-    many bytes as `ccm concat` after twelve turns, and more before.
-    """
-    told = ("--task", "dailydialog", "--model", MODEL, "--base-checkpoint", f"{TALK}/first", "--limit", "400")
-    yield Cell("none", "", ("--method", "none", *told))
-    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
-    for update in ("concat", "merge"):
-        yield from swapped("", ("ccm", "--checkpoint", f"{TALK}/{update}", *told), f"ccm {update}")
-    yield Cell("window 24 tokens", "", ("--method", "window", "--set", "recent=24", *told))
-    yield from (
-        Cell(line, "", ("--method", *words, *told)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
-    )
-
-
-CHUNKS = "results/english/generated-books"
-"""Trained for this table: `adapter` (a Generative Adapter), and `static` (a LoRA that learned the same texts)."""
-
-
-def generated() -> Iterator[Cell]:
-    """The next 128 tokens of a book behind what a generator made of the tokens before, which stand in no window."""
-    sizes = ("tokens=640,1152,2176", "window=256", "stride=128")
-    told = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
-    yield Cell("none", "", ("--method", "none", *told))
-    yield Cell("window 256 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=256", *told))
-    yield Cell("static LoRA", "", ("--method", "lora", "--checkpoint", f"{CHUNKS}/static", *told))
-    yield from swapped("", ("generative_adapter", "--checkpoint", f"{CHUNKS}/adapter", *told), "generative_adapter")
-
-
-EVERY = "every turn"
-
-
-def sessions() -> Iterator[Cell]:
-    """The next turn of a session, each of which is read once it was scored: no earlier session is there."""
-    told = ("--task", "msc", "--model", MODEL, "--task-set", "ask=turns")
-    yield Cell("none", EVERY, ("--method", "none", *told))
-    yield from (cell for cell in swapped(EVERY, ("icl", *told), "icl") if cell.state != "none")
-    yield Cell("window 32 tokens", EVERY, ("--method", "window", "--set", "recent=32", *told))
-    yield from (
-        Cell(line, EVERY, ("--method", *words, *told)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
-    )
 
 
 FEW_SHOT = {"superglue": ".", "arc_easy": "arc", "arc_challenge": "arc", "hellaswag": "hellaswag", "piqa": "piqa"}

@@ -25,18 +25,14 @@ from ttabench.cli.ending import bounded, ended
 from ttabench.cli.profile import profile
 from ttabench.cli.reporting import report
 from ttabench.cli.sweep import sweep
-from ttabench.cli.sweep_options import as_command
 from ttabench.cli.training import train
 from ttabench.core.errors import UnknownName
 from ttabench.core.progress import say_loading
 from ttabench.core.version import __version__
-from ttabench.run.request import RunRequest
+from ttabench.run.request import READING_FIELDS, RunRequest
 
-READING = (
-    "method", "task", "model", "base_checkpoint", "random_weights", "preset", "settings", "checkpoint", "device",
-    "dtype", "bos", "chat_template",
-)  # fmt: skip
-"""Options of `eval` that decide how files are read."""
+READING = (*READING_FIELDS, "device", "dtype")
+"""Options of `eval` that say how files are read, and where."""
 
 
 class Commands(TyperGroup):
@@ -100,7 +96,7 @@ def eval_(
         commands.evaluate(request, numbers, commands.Storing(out=out, force=force), showing, swap=swap_state)
 
 
-app.command("sweep")(as_command(eval_, sweep))
+app.command()(sweep)
 app.command()(train)
 
 
@@ -155,7 +151,8 @@ def ask(
     from ttabench.cli import asking, commands
     from ttabench.cli.reading import Reading
 
-    given = asking.Given(state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=typed)
+    said = {name: value for name, value in typed.items() if value != "auto"}
+    given = asking.Given(state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=said)
     wanted = asking.Asking(
         questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare,
         attention=attention,

@@ -102,9 +102,9 @@ def compare(
     One block a task, source and base model. `compare mac icl --task streamingqa` compares those methods.
     """
     from ttabench.cli import compare as command
-    from ttabench.report.selecting import Wanted, names_in
+    from ttabench.report.selecting import Wanted
 
-    wanted = Wanted(tasks=names_in(task or ()), methods=names_in(method or ()), models=names_in(model or ()))
+    wanted = Wanted.typed(task, method, model)
     asked = command.Asked(
         names=runs or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs, diff=diff, flips=flips,
         strict=strict, summary=summary, every=every,

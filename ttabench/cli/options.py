@@ -15,6 +15,7 @@ from ttabench.cli.completion import (
 )
 from ttabench.core.bounds import MOST_THREADS
 from ttabench.core.declared import HOW, RUN, WHAT
+from ttabench.records.run_fields import SWAPPED
 
 Checked = Annotated[
     str, typer.Argument(help="A method: a name, or a file of Python (./mine.py).", autocompletion=complete_method)
@@ -29,9 +30,8 @@ Seeds = Annotated[
 ]
 SwapState = Annotated[
     bool,
-    typer.Option("--swap-state", rich_help_panel=WHAT,
-                 help="Answer under the own state, another context's and none, and compare: is a gain memory?"),
-]  # fmt: skip
+    typer.Option("--swap-state", rich_help_panel=WHAT, help=SWAPPED),
+]
 Out = Annotated[
     Path, typer.Option("--out", "-o", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)
 ]

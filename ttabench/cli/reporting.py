@@ -37,8 +37,8 @@ def report(
     A single file for a browser, which fetches nothing. `ttabench report results/nine -o report.html`.
     """
     from ttabench.cli import report as command
-    from ttabench.report.selecting import Wanted, names_in
+    from ttabench.report.selecting import Wanted
 
-    wanted = Wanted(tasks=names_in(task or ()), methods=names_in(method or ()), models=names_in(model or ()))
+    wanted = Wanted.typed(task, method, model)
     asked = command.Asked(names=runs or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs)
     command.report(asked, save, samples=samples, quiet=quiet)

@@ -9,82 +9,85 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ttabench.cli import options as o
+from ttabench.cli import sweep_options as of_sweep
+from ttabench.cli.declaring import takes
 from ttabench.core.errors import UserError
+from ttabench.run.request import RunRequest
 
 if TYPE_CHECKING:
     from ttabench.core.types import Json
-    from ttabench.sweep.engines import Resources
     from ttabench.sweep.file import Read
 
-NAMED = {"methods": "method", "tasks": "task", "models": "model"}
-ENGINE_OPTIONS = ("address", "cluster")
-"""Options of engines that have a word of their own."""
 
-
-def sweep(context: typer.Context, typed: dict[str, Any]) -> None:
+@takes("said", RunRequest, without=("method", "task", "model"), said=True)
+def sweep(
+    said: Mapping[str, Any],
+    suite: of_sweep.SuiteFile = None,
+    methods: of_sweep.SweptMethods = "",
+    tasks: of_sweep.SweptTasks = "",
+    models: of_sweep.SweptModels = "",
+    seeds: of_sweep.SweptSeeds = "",
+    swap_state: o.SwapState = False,
+    jobs: of_sweep.Jobs = 1,
+    threads: o.Threads = None,
+    gpus_per_run: of_sweep.GpusPerRun = 0.0,
+    engine: of_sweep.EngineName = "local",
+    address: of_sweep.Address = "",
+    cluster: of_sweep.Cluster = "",
+    engine_set: of_sweep.EngineSet = None,
+    shard: of_sweep.Shard = "",
+    out: o.Out = o.DEFAULT_OUT,
+    force: o.Force = False,
+    dry_run: o.DryRun = False,
+    json: o.AsJson = False,
+    quiet: o.Quiet = False,
+    schema: of_sweep.Schema = False,
+) -> None:
     """Run a grid of methods, tasks, models, seeds and settings: what is stored is not run again.
 
     The runs stand in SUITE.yaml (--schema prints what it may say), or are typed; options beside a file take the place
     of what it says of all runs. A run that fails is a row with its reason, and the others go on; the command then
     leaves with 1.
     """
-    from ttabench.cli.commands import Showing
+    from ttabench.cli.commands import Showing, number_list
     from ttabench.core import render
+    from ttabench.core.typed import assignments
 
-    if typed["schema"]:
-        from ttabench.sweep.options import RENAMED
-        from ttabench.sweep.suite import schema
+    if schema:
+        from ttabench.sweep.suite import schema as of_suite
 
-        options = {str(each.name): str(getattr(each, "help", "")) for each in context.command.params}
-        helps = {RENAMED.get(name, name): told for name, told in options.items()}
-        render.print_json(schema(helps))
+        render.print_json(of_suite())
         return
+    from ttabench.profiling.typed import method_names
     from ttabench.sweep.grid import cells
+    from ttabench.sweep.options import SWAP, as_said
     from ttabench.sweep.planning import planned, share
 
-    read = _suite(typed["suite"], _said(context, typed))
+    lists = {"methods": methods, "tasks": tasks, "models": models}
+    typed = {**as_said(said), **{name: method_names(text, ()) for name, text in lists.items() if text}}
+    typed |= {"seeds": list(dict.fromkeys(number_list("--seeds", seeds)))} if seeds else {}
+    typed |= {SWAP: True} if swap_state else {}
+    read = _suite(suite, typed)
     runs = planned(cells(read), read)
-    if typed["shard"]:
-        runs = share(runs, typed["shard"])
-    showing = Showing(json=typed["json"], quiet=typed["quiet"])
-    if typed["dry_run"]:
-        from ttabench.cli.sweep_planned import dry_run
+    runs = share(runs, shard) if shard else runs
+    showing = Showing(json=json, quiet=quiet)
+    if dry_run:
+        from ttabench.cli.sweep_planned import dry_run as show_planned
 
-        dry_run(runs, typed["out"], showing, threads=typed["threads"])
+        show_planned(runs, out, showing, threads=threads)
         return
     from ttabench.cli import sweeping
     from ttabench.sweep.driver import Manner
-    from ttabench.sweep.engines import engine
+    from ttabench.sweep.engines import Resources
+    from ttabench.sweep.engines import engine as engine_of
 
-    manner = Manner(out=typed["out"], engine=engine(typed["engine"]), resources=_resources(typed), force=typed["force"])
+    own = {"address": address, "cluster": cluster}
+    more = {**assignments(engine_set or (), "--engine-set"), **{name: text for name, text in own.items() if text}}
+    resources = Resources(jobs=jobs, threads=threads, gpus=gpus_per_run, options=more)
+    manner = Manner(out=out, engine=engine_of(engine), resources=resources, force=force)
     if not sweeping.run(runs, manner, showing):
         raise typer.Exit(1)
-
-
-def _said(context: typer.Context, typed: Mapping[str, Any]) -> dict[str, Json]:
-    """What was typed of the runs, as a suite says it."""
-    from ttabench.cli.commands import number_list
-    from ttabench.core.typed import assignments
-    from ttabench.profiling.typed import method_names
-    from ttabench.sweep.options import ASSIGNED, AUTO, OPTIONS, RENAMED
-
-    found: dict[str, Json] = {}
-    for name, value in typed.items():
-        source = context.get_parameter_source(name)
-        if source is None or source.name != "COMMANDLINE":
-            continue
-        name = RENAMED.get(name, name)
-        if name in NAMED:
-            found[name] = method_names(value, ())
-        elif name == "seeds":
-            found[name] = list(dict.fromkeys(number_list("--seeds", value)))
-        elif name in ASSIGNED:
-            found[name] = dict(assignments(value, f"--{name.replace('_', '-')}"))
-        elif name == "batch_size":
-            found[name] = value or AUTO
-        elif name in OPTIONS:
-            found[name] = str(value) if isinstance(value, Path) else value
-    return found
 
 
 def _suite(file: Path | None, said: Mapping[str, Json]) -> Read:
@@ -105,12 +108,3 @@ def _suite(file: Path | None, said: Mapping[str, Json]) -> Read:
         return found
     lines = {place: line for place, line in found.lines.items() if place[0] not in said}
     return replace(found, data={**found.data, **said}, lines=lines)
-
-
-def _resources(typed: Mapping[str, Any]) -> Resources:
-    from ttabench.core.typed import assignments
-    from ttabench.sweep.engines import Resources
-
-    options = assignments(typed["engine_set"] or (), "--engine-set")
-    options |= {name: typed[name] for name in ENGINE_OPTIONS if typed[name]}
-    return Resources(jobs=typed["jobs"], threads=typed["threads"], gpus=typed["gpus_per_run"], options=options)

@@ -1,14 +1,9 @@
-"""The options of `sweep`: all that `eval` takes, lists in place of a method, a task, a model and a seed, and engines.
-
-app.command("sweep")(as_command(eval_, sweep))        an option that is new in `eval` is one of `sweep`, too
-"""
+"""Options of `sweep` alone: lists in place of a method, a task, a model and a seed, and engines."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -64,39 +59,3 @@ Shard = Annotated[
                       rich_help_panel=WHERE),
 ]  # fmt: skip
 Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a suite.", rich_help_panel=HOW)]
-LEFT_OUT = ("method", "task", "model", "seed", "seeds", "memory_limit")
-"""Options of `eval` that a sweep has otherwise, or not at all."""
-BEFORE = {"suite": (SuiteFile, None), "methods": (SweptMethods, ""), "tasks": (SweptTasks, ""),
-          "models": (SweptModels, ""), "seeds": (SweptSeeds, "")}  # fmt: skip
-AFTER = {"jobs": (Jobs, 1), "gpus_per_run": (GpusPerRun, 0.0), "engine": (EngineName, "local"),
-         "address": (Address, ""), "cluster": (Cluster, ""), "engine_set": (EngineSet, None), "shard": (Shard, ""),
-         "schema": (Schema, False)}  # fmt: skip
-
-
-def as_command(like: Callable[..., None], run: Callable[[typer.Context, dict[str, Any]], None]) -> Callable[..., None]:
-    """A command that takes the options of another one, and these, and hands all of them over by name.
-
-    Args:
-        like: the command whose options they are.
-        run: is given the context and what was typed.
-    """
-    kind = inspect.Parameter.KEYWORD_ONLY
-    shared = [
-        parameter.replace(kind=kind)
-        for name, parameter in inspect.signature(like, eval_str=True).parameters.items()
-        if name not in LEFT_OUT
-    ]
-    before, after = (
-        [inspect.Parameter(name, kind, annotation=hint, default=default) for name, (hint, default) in given.items()]
-        for given in (BEFORE, AFTER)
-    )
-    context = inspect.Parameter("context", kind, annotation=typer.Context)
-
-    def command(context: typer.Context, **typed: Any) -> None:
-        run(context, typed)
-
-    parameters = [context, *before, *shared, *after]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__doc__ = run.__doc__
-    return command

@@ -58,14 +58,20 @@ class Field:
     @property
     def flag(self) -> str:
         """How it is typed."""
-        return self.said.flags[0].partition("/")[0] if self.said.flags else f"--{self.name.replace('_', '-')}"
+        return self._flags[0]
+
+    @property
+    def _flags(self) -> tuple[str, str]:
+        """Of a switch also how it is turned off."""
+        on, _, off = (self.said.flags[0] if self.said.flags else f"--{self.name.replace('_', '-')}").partition("/")
+        return on, off
 
     def words(self, value: Any) -> list[str]:
         """What is typed for a value; nothing for the default."""
         if value == self.default:
             return []
         if isinstance(value, bool):
-            return [self.flag]
+            return [self._flags[not value]]
         return [self.flag, "auto" if self.said.parse is not None and not value else str(value)]
 
 

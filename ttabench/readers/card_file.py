@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import yaml
@@ -33,6 +35,26 @@ def parsed(path: Path) -> object:
     finally:
         loader.dispose()
     return data
+
+
+@contextmanager
+def faults_told(path: Path, kind: str) -> Iterator[None]:
+    """What is wrong with a file in YAML as one line.
+
+    Raises:
+        UserError: it cannot be read, is not UTF-8, is no YAML.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"Cannot read the {kind} {path} ({error.strerror}).", "Check the path.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"The {kind} {path} is not UTF-8 text.", "Save it as UTF-8.") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "it cannot be parsed"
+        raise UserError(f"{path}{line}: not valid YAML: {problem}.", "Mend that line.") from None
 
 
 def checked(path: Path, kind: str) -> str:

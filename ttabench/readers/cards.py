@@ -12,11 +12,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, Field, StringConstraints, ValidationError, model_validator
 
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.readers.card_file import parsed
+from ttabench.readers.card_file import faults_told, parsed
 from ttabench.readers.card_names import STRICT, Below, Slug
 from ttabench.readers.card_prompt import Prompt
 from ttabench.readers.faults import first_fault
@@ -247,17 +246,8 @@ def load_card(name: str) -> Card:
 
 
 def _read(path: Path) -> Card:
-    try:
+    with faults_told(path, "task card"):
         data = parsed(path)
-    except OSError as error:
-        raise UserError(f"Cannot read the task card {path} ({error.strerror}).", "Check the path.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"The task card {path} is not UTF-8 text.", "Save it as UTF-8.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise UserError(f"{path}{line}: not valid YAML: {problem}.", "Mend that line.") from None
     if isinstance(data, str):
         tables = "a table of questions (.jsonl, .csv, ...)"
         raise UserError(

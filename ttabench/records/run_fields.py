@@ -59,5 +59,7 @@ class RunFields:
     """Whose state answers, one of `config.STATES_OF` (see `swapping`)."""
 
 
+SWAPPED = "Answer under the own state, another context's and none, and compare: is a gain memory?"
+"""What `--swap-state` does: three runs, one for each `state_of`."""
 RUN_FIELDS = tuple(each.name for each in fields(RunFields))
 """Their names."""

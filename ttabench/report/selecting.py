@@ -30,6 +30,11 @@ class Wanted:
     """Whole names, or families: kvpress stands for every kvpress:..."""
     models: tuple[str, ...] = ()
 
+    @classmethod
+    def typed(cls, tasks: Sequence[str] | None, methods: Sequence[str] | None, models: Sequence[str] | None) -> Wanted:
+        """Of texts as they are typed: each a name, or several with commas."""
+        return cls(tasks=names_in(tasks or ()), methods=names_in(methods or ()), models=names_in(models or ()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:

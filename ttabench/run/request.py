@@ -12,13 +12,18 @@ from pathlib import Path
 from shlex import join
 from typing import Annotated
 
-from ttabench.core.declared import RUN, WHAT, Declared
+from ttabench.core.declared import RUN, WHAT, Declared, declared
 from ttabench.core.errors import UserError
 from ttabench.records.run_fields import RunFields
 from ttabench.run.config import check_loading, standing_name
 
 STANDING = {"smollm2-135m-qa": ("smollm2-135m", "shipped:qa")}
 """Names of base models that stand on a checkpoint of the package: (model, checkpoint)."""
+READING_FIELDS = (
+    "method", "task", "model", "preset", "settings", "checkpoint", "random_weights", "bos", "base_checkpoint",
+    "chat_template",
+)  # fmt: skip
+"""Fields of a request that decide which method reads, on which model, in which words."""
 OWN_QUESTIONS = "qa"
 """The task of a user's own table of texts, questions and answers; `--task FILE` means it."""
 
@@ -85,12 +90,9 @@ class RunRequest(RunFields):
     @property
     def base_words(self) -> str:
         """The options that name this base model, as they are typed."""
-        words = ["--model", self.model]
-        words += ["--base-checkpoint", self.base_checkpoint] if self.base_checkpoint else []
-        words += ["--bos", self.bos] if self.bos != "auto" else []
-        if self.chat_template is not None:
-            words.append("--chat-template" if self.chat_template else "--no-chat-template")
-        return join(words)
+        fields = [declared(RunRequest)[name] for name in ("base_checkpoint", "bos", "chat_template")]
+        more = [word for field in fields for word in field.words(getattr(self, field.name))]
+        return join(["--model", self.model, *more])
 
     @property
     def base_name(self) -> str:

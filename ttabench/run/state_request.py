@@ -22,23 +22,18 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.methods.registry import is_file
-from ttabench.run.request import RunRequest
+from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, SHIPPED
 
 MADE = "made_with"
 """Where a state's header says it."""
-FIELDS = (
-    "method", "task", "model", "preset", "settings", "checkpoint", "random_weights", "bos", "base_checkpoint",
-    "chat_template",
-)  # fmt: skip
-"""Of a request: what decides which method reads, on which model, in which words."""
 NOTHING: Mapping[str, Json] = MappingProxyType({})
 ANEW = "Read anew with --context FILE, or leave it out."
 
 
 def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
     """What a state's header says of the request that it was made for; `chat`: it was read in a chat template."""
-    said = {name: getattr(request, name) for name in FIELDS}
+    said = {name: getattr(request, name) for name in READING_FIELDS}
     known = (NANO, *ARCHITECTURES)
     return {
         **said,
@@ -66,7 +61,7 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
     """
     said = header.get(MADE) or {"method": header.get("method"), "model": header.get("model"), "task": "streamingqa"}
     try:
-        kept = {name: said[name] for name in FIELDS if name in said}
+        kept = {name: said[name] for name in READING_FIELDS if name in said}
         request = TypeAdapter(RunRequest).validate_json(json.dumps(kept), strict=True)
     except (TypeError, ValueError, AttributeError):
         raise UserError(f"The state in {folder} does not say how it was made.", "Make it anew.") from None

@@ -19,7 +19,7 @@ import yaml
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.readers.card_file import checked
+from ttabench.readers.card_file import checked, faults_told
 
 Place: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and numbers from the top on."""
@@ -85,24 +85,14 @@ def read(path: Path) -> Read:
     Raises:
         UserError: the file is missing, no YAML, too long, has a key twice.
     """
-    try:
-        text = checked(path, KIND)
-        loader = _Loader(text)
+    with faults_told(path, KIND):
+        loader = _Loader(checked(path, KIND))
         try:
             node = loader.get_single_node()
             lines = dict(_lines(node, (), path)) if node is not None else {}
             data = loader.construct_document(node) if node is not None else None
         finally:
             loader.dispose()
-    except OSError as error:
-        raise UserError(f"Cannot read the {KIND} {path} ({error.strerror}).", "Check the path.") from None
-    except UnicodeDecodeError:
-        raise UserError(f"The {KIND} {path} is not UTF-8 text.", "Save it as UTF-8.") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise UserError(f"{path}{line}: not valid YAML: {problem}.", "Mend that line.") from None
     return Read(data, path, lines)
 
 

@@ -10,11 +10,14 @@ They follow from the fields of `RunRequest`: one that is new there can be said i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args, get_type_hints
+from typing import Any, Literal, TypeAlias, get_args
 
+from ttabench.core.declared import Field, declared
+from ttabench.core.typed import assignments
 from ttabench.core.types import Json
+from ttabench.records.run_fields import SWAPPED
 from ttabench.run.request import RunRequest
 
 Value: TypeAlias = str | int | float | bool | None
@@ -39,27 +42,44 @@ class Option:
     """Of a request."""
     kind: Any
     """What a value is, as an annotation."""
+    help: str
 
 
 def _options() -> dict[str, Option]:
-    hints = get_type_hints(RunRequest)
-    names = [each.name for each in fields(RunRequest) if each.name not in (*AXES, "state_of")]
-    found = [Option(RENAMED.get(name, name), name, _kind(name, hints[name])) for name in names]
-    return {option.name: option for option in [*found, Option(SWAP, "state_of", bool)]}
+    known = {name: field for name, field in declared(RunRequest).items() if name not in AXES}
+    found = [Option(RENAMED.get(name, name), name, _kind(field), field.said.help) for name, field in known.items()]
+    return {option.name: option for option in [*found, Option(SWAP, "state_of", bool, SWAPPED)]}
 
 
-def _kind(name: str, hint: Any) -> Any:
+def _kind(field: Field) -> Any:
     """The annotation of a value, without None: what is not said is left out."""
-    if name in RENAMED:
+    if field.name in RENAMED:
         return dict[str, Value | list[Value]]
-    plain = next((each for each in get_args(hint) if each is not type(None)), hint)
-    if name == "batch_size":
-        return int | Literal["auto"]
+    plain = next((each for each in get_args(field.kind) if each is not type(None)), field.kind)
+    if field.said.parse is not None:
+        return plain | Literal["auto"]
     return str if plain is Path else plain
 
 
 OPTIONS: Mapping[str, Option] = _options()
 """By name, without the axes."""
+
+
+def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
+    """Fields of a request that were typed, as a suite says them.
+
+    Raises:
+        UserError: a setting that is no key=value.
+    """
+    found: dict[str, Json] = {}
+    for name, value in typed.items():
+        if name in RENAMED:
+            found[RENAMED[name]] = dict(assignments(value, declared(RunRequest)[name].flag))
+        elif name == "batch_size":
+            found[name] = value or AUTO
+        else:
+            found[name] = str(value) if isinstance(value, Path) else value
+    return found
 
 
 def requested(said: Mapping[str, Json], state_of: str = "own") -> RunRequest:

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ttabench.core.errors import UserError
+from ttabench.report.labels import STATES
 from ttabench.run.evaluation import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
 from ttabench.run.request import RunRequest
 from ttabench.sweep.file import Read
 from ttabench.sweep.grid import Cell
-
-STATES = {"own": "", "other": ", another text's state", "none": ", empty state"}
 
 
 @dataclass(frozen=True, kw_only=True)

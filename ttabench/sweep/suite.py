@@ -10,7 +10,7 @@ Every option may have a list in place of a value: a run each. What entries may s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, create_model, model_validator
@@ -101,18 +101,14 @@ def checked(read: Read) -> dict[str, Json]:
     return said
 
 
-def schema(helps: Mapping[str, str]) -> dict[str, Json]:
-    """The JSON schema of a suite.
-
-    Args:
-        helps: what is said of an option, by its name.
-    """
+def schema() -> dict[str, Json]:
+    """The JSON schema of a suite."""
     made = Suite.model_json_schema()
     for each in _objects(made):
         for name, value in each.get("properties", {}).items():
             value.pop("default", None)
-            if name in helps and name in OPTIONS:
-                value["description"] = helps[name]
+            if name in OPTIONS:
+                value["description"] = OPTIONS[name].help
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
 
 
