@@ -131,7 +131,8 @@ def test_the_words_of_a_value() -> None:
     assert fields["ask_only"].words(True) == ["--ask-only"]
     assert fields["batch_size"].words(0) == ["--batch-size", "auto"]
     assert fields["settings"].flag == "--set"
-    assert fields["chat_template"].flag == "--chat-template"
+    assert fields["chat_template"].words(True) == ["--chat-template"]
+    assert fields["chat_template"].words(False) == ["--no-chat-template"]
 
 
 def test_what_is_declared_as_no_part_of_the_identity_is_left_out() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
 import jsonschema
 import pytest
@@ -13,6 +14,7 @@ import yaml
 
 from tests.conftest import Command, one_line
 from tests.places import ROOT
+from ttabench.core.declared import WHAT, Declared
 from ttabench.core.errors import UserError
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
@@ -186,14 +188,14 @@ def test_options_follow_from_the_request(monkeypatch: pytest.MonkeyPatch) -> Non
 
     @dataclass(frozen=True, kw_only=True)
     class More(RunRequest):
-        colour: str = "green"
+        colour: Annotated[str, Declared("What it looks like.", WHAT)] = "green"
 
     named = {each.name for each in fields(RunRequest)} - {"method", "task", "model", "state_of"}
     assert {option.field for option in options.OPTIONS.values()} == named | {"state_of"}
-    assert set(options.OPTIONS) <= set(schema({})["properties"])
+    assert set(options.OPTIONS) <= set(schema()["properties"])
     monkeypatch.setattr(options, "RunRequest", More)
     more = options._options()
-    assert more["colour"].kind is str
+    assert (more["colour"].kind, more["colour"].help) == (str, "What it looks like.")
     monkeypatch.setattr(options, "OPTIONS", more)
     request = options.requested({"method": "none", "task": "streamingqa", "model": "nano", "colour": "red"})
     assert isinstance(request, More)
