@@ -47,7 +47,8 @@ def test_a_state_brings_its_model_and_method(ttabench: Command, state: Path) -> 
 
 
 def test_the_same_words_may_be_typed_again_and_others_are_refused_at_once(state: Path, ttabench: Command) -> None:
-    assert ttabench("ask", "Who?", "--method", "mac", "--model", "nano", "--quiet").code == 0
+    for words in ("--method mac --model nano", "--bos auto --device auto --dtype auto"):
+        assert ttabench("ask", "Who?", *words.split(), "--quiet").code == 0, words
     for words, told in {
         "--method icl": "made with method mac, not icl",
         "--model smollm2-135m": "made with model nano, not smollm2-135m",
