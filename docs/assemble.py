@@ -28,7 +28,7 @@ NAMED = re.compile(r"\[`([\w.]+)`\]\(([^)#\s:]+\.py)\)")
 """A name of the code, and the file that has it."""
 SHOWN = re.compile(r"^- \[`(ttabench[\w.]+)`\]\([^)\s]+\.py\)$", re.M)
 """A line of the API's page; zensical puts the docstring in its place."""
-ELSEWHERE = {"reading.md": ROOT / "results/english/reading.md"}
+ELSEWHERE = {"reading.md": ROOT / "results/english/reading.md", "claims.md": ROOT / "results/claims.md"}
 
 
 def pages() -> dict[str, Path]:

@@ -8,6 +8,7 @@
     python results/make.py --english --data DIR  real data under smollm2-135m, see english.py; --quick for a first look
     python results/make.py --english --data DIR --scores piqa   again what was stored without the scores of its queries
     python results/make.py unseen --seeds 0 --limit 20 --out results/scratch/trial      a trial, which writes only there
+    python results/make.py claims                claims.md: what the papers claim, and what the committed runs say
     python results/make.py --pack                folders of runs that lie in suites go into the suites' files
     python results/make.py --unpack unseen       and back; both take --english
 
@@ -47,11 +48,14 @@ from suites import (
 )
 
 from ttabench.cli import app as cli
+from ttabench.papers.matching import TRIALS, stored
+from ttabench.papers.tables import claims_page
 from ttabench.records.packing import pack, unpack
 from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent
 SEEDS = "0,1,2"
+CLAIMS = "claims"
 QUICK = 8
 """Queries of a run in a quick trial."""
 
@@ -129,6 +133,17 @@ def write_suites(out: Path) -> dict[str, str]:
     return made
 
 
+def committed() -> list[Path]:
+    """The folders of runs that are committed: all suites, those of real data, too."""
+    kept = (folder for folder in (*HERE.iterdir(), *english.HERE.iterdir()) if folder.name not in TRIALS)
+    return sorted(folder for folder in kept if folder.is_dir() and folder != english.HERE)
+
+
+def write_claims() -> None:
+    """`claims.md`: every claim of the papers, from the committed runs."""
+    (HERE / "claims.md").write_text(claims_page(stored(committed())), encoding="utf-8")
+
+
 def measure() -> None:
     """`profile*.md` and `.svg`, and the records behind them: what methods cost on this machine, 1k to 64k tokens."""
     for name, methods in PROFILES.items():
@@ -173,7 +188,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "suites", nargs="*", choices=[[], *SUITES, *english.SUITES], help="which suites; all by default"
+        "suites", nargs="*", choices=[[], *SUITES, *english.SUITES, CLAIMS], help="which suites; all by default"
     )
     parser.add_argument("--tables", action="store_true", help="only compute the tables")
     parser.add_argument(
@@ -193,6 +208,9 @@ def main() -> None:
     parser.add_argument("--pack", action="store_true", help="only put folders of runs into the files of their suite")
     parser.add_argument("--unpack", action="store_true", help="only take them out again, into folders")
     options = parser.parse_args()
+    if CLAIMS in options.suites:
+        write_claims()
+        return
     if options.pack or options.unpack:
         repack(options)
         return
@@ -216,6 +234,7 @@ def main() -> None:
     if not trial:
         shown = {suite: grid_of(suite, HERE) for suite in (*BY_TASK, *BY_LENGTH, *UNDER_STATES) if has_runs(suite)}
         pages.write(made, shown)
+        write_claims()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from tests.places import ROOT
 
 PACKAGE = ROOT / "ttabench"
 
-ROOMS = tuple("cli sweep profiling harness report run contract methods readers mini records lm stats cost core".split())
+ROOMS = tuple(
+    "cli papers sweep profiling harness report run contract methods readers mini records lm stats cost core".split()
+)
 """From the top floor down: a room imports from itself and from those behind it."""
 RECIPES = ("mini.nano", "mini.far", "mini.trainer", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")
 """Modules of the miniature world that make and measure the nano model; they stand above what they use."""
@@ -87,6 +89,8 @@ def test_no_module_imports_itself_by_a_detour() -> None:
         "train --help",
         "sweep --help",
         "sweep --schema",
+        "paper --help",
+        "paper list",
         "ask --help",
         "--version",
         "list models",

@@ -47,3 +47,10 @@ def complete_list(incomplete: str) -> list[str]:
     from ttabench.report.listing import WHAT as LISTS
 
     return _starting(list(LISTS), incomplete)
+
+
+def complete_paper(incomplete: str) -> list[str]:
+    """Shell completion of what `paper` shows."""
+    from ttabench.papers.declared import names
+
+    return _starting(["list", "claims", *names()], incomplete)

@@ -166,7 +166,7 @@ def cells(read: Read) -> list[Cell]:
     top = _Layer(place=(), values={key: value for key, value in suite.items() if key not in _LISTS})
     whole = list(grid.combined(axes, seeds, [top]))
     for number, pattern in enumerate(suite.get("exclude", [])):
-        kept = [(words, cell) for words, cell in whole if not _matches(pattern, words)]
+        kept = [(words, cell) for words, cell in whole if not matches(pattern, words)]
         if len(kept) == len(whole):
             with read.at(("exclude", number)):
                 raise UserError("This excludes no run.", "Mend it, or leave it out.")
@@ -242,8 +242,8 @@ def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:
         yield chosen
 
 
-def _matches(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
-    """Whether a run is one of those that an entry of `exclude` names."""
+def matches(pattern: Mapping[str, Json], words: Mapping[str, Json]) -> bool:
+    """Whether a run, in words, is one of those that a pattern names: an entry of `exclude`, say."""
     for name, wanted in pattern.items():
         if name in ASSIGNED:
             own = words.get(name, {})

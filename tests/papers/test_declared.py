@@ -1,0 +1,96 @@
+"""What is declared of the papers: every table with figures, suites that name runs, claims whose figures are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.papers import declared
+from ttabench.papers.declared import PAPERS, Paper
+from ttabench.papers.reported import by_model, figures
+from ttabench.papers.standing import named
+from ttabench.papers.wording import figures as of_line
+from ttabench.records.packed import runs
+from ttabench.sweep.file import read
+from ttabench.sweep.grid import cells
+from ttabench.sweep.planning import planned
+
+SUITES = [(name, scale, file) for name in declared.names()
+          for scale, file in declared.suites(*name.split("/")).items()]  # fmt: skip
+
+
+def test_every_table_with_figures_is_declared() -> None:
+    there = list(dict.fromkeys(f"{each.paper}/{each.table}" for each in figures()))
+    assert set(there) <= set(declared.names())
+    assert set(declared.names()) - set(there) == {"mac/figure7"}, "whose figures are a drawing"
+    assert len(figures()) == 1126
+    assert {declared.paper(name).arxiv for name in PAPERS} == {"2411.09289", "2411.05877", "2312.03414", "2403.04317"}
+
+
+def test_every_file_of_the_room_is_a_paper_or_a_suite_of_its_tables() -> None:
+    files = {path for path in declared.HERE.glob("*/*.yaml") if path.name != declared.FILE}
+    assert files == {file for _, _, file in SUITES}
+
+
+@pytest.mark.parametrize(("name", "scale", "file"), SUITES, ids=[f"{name} {scale}" for name, scale, _ in SUITES])
+def test_a_suite_names_runs(name: str, scale: str, file: Path) -> None:
+    found = cells(read(file))
+    assert found
+    bases = {cell.request.model for cell in found}
+    assert (bases == {"nano"}, bases == {"smollm2-135m"}) == (scale == "nano", scale == "smollm2-135m")
+
+
+def test_suites_of_the_miniature_world_are_those_whose_runs_are_committed() -> None:
+    """So that `paper X --runs results` shows them; the papers' other words and lengths were not run yet."""
+    stored = {run for suite in (ROOT / "results").iterdir() if suite.is_dir() for run in runs(suite)}
+    lacking = set()
+    for name, scale, file in SUITES:
+        if scale == "nano":
+            suite = read(file)
+            if missing := [run for run in planned(cells(suite), suite) if run.id not in stored]:
+                lacking.add((name, len(missing)))
+    assert {name for name, _ in lacking} <= {
+        "mac/table5", "streamadapter/table3", "generative_adapter/table5", "ccm/table24", "ccm/table25",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in declared.names() if declared.table(name)[2].claims])
+def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None:
+    """A word that no figure has would leave the paper's side empty."""
+    of, which, table = declared.table(name)
+    for line in table.reported:
+        if word := table.reported[line].get("method"):
+            assert any(each.method == word for each in figures() if (each.paper, each.table) == (of, which)), line
+    if by_model(of, which, {}) or which == "figure7":
+        return
+    assert any(of_line(of, which, table, place, line, table.metric) for place in table.places for line in named(table))
+
+
+def test_what_is_declared_wrongly_is_refused() -> None:
+    line, place = {"method": "mac"}, {"name": "here", "task": "t", "runs": {"task": "streamingqa"}}
+    good = {"about": "x", "places": [place], "claims": [{"left": "a", "right": "b"}]}
+
+    def with_table(**changes: object) -> object:
+        return {"title": "t", "arxiv": "1", "lines": {"a": line, "b": line}, "tables": {"one": {**good, **changes}}}
+
+    assert Paper.model_validate(with_table()).tables["one"].claims
+    for changes, words in (
+        ({"claims": [{"left": "a", "right": "c"}]}, "no line is called c"),
+        ({"claims": [{"left": "a", "right": "b", "places": ["there"]}]}, "no place is called there"),
+        ({"claims": []}, "has claims, or says what it needs"),
+        ({"lines": {"a": {"nope": 1}}}, "Extra inputs"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Paper.model_validate(with_table(**changes))
+
+
+def test_names_that_there_are_not_are_told() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'table1'"):
+        declared.table("mac/tabel1")
+    with pytest.raises(UserError, match="Which table of mac"):
+        declared.table("mac")
+    with pytest.raises(UnknownName, match="Did you mean 'ccm'"):
+        declared.table("cmm/table1")

@@ -1,0 +1,178 @@
+"""Claims: the rule, what a share of the way is, and that only runs that can tell are heard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.records.test_records import sample, store_samples
+from tests.report.test_compare import stored as store
+from tests.report.test_verdict import right
+from ttabench.papers.declared import Claim, Place
+from ttabench.papers.judging import Judged, judged, mixed, verdict_of
+from ttabench.papers.matching import fits, stored, words
+from ttabench.papers.wording import claimed, theirs
+from ttabench.records.schema import load_record, save_record
+from ttabench.report.differences import Difference
+from ttabench.stats.aggregation import Unit
+from ttabench.stats.estimate import single
+
+
+def apart(
+    value: float, low: float | None, high: float | None, p: float | None = None, metric: str = "f1"
+) -> Difference:  # fmt: skip
+    return Difference(left="a", right="b", task="t", block="x", metric=metric, value=value, ci_low=low, ci_high=high,
+                      p=p, n=10, units=10)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (apart(0.2, 0.1, 0.3), "reproduced"),
+        (apart(-0.2, -0.3, -0.1), "contradicted"),
+        (apart(0.2, -0.1, 0.5), "undecided"),
+        (apart(-0.2, -0.3, -0.1, metric="ppl"), "reproduced"),
+        (apart(0.2, 0.1, 0.3, metric="ppl"), "contradicted"),
+        (apart(1.0, None, None, p=0.002), "reproduced"),
+        (apart(1.0, None, None, p=0.25), "undecided"),
+        (apart(0.0, None, None, p=1.0), "undecided"),
+        (None, "undecided"),
+    ],
+)
+def test_the_rule(found: Difference | None, verdict: str) -> None:
+    assert verdict_of(found) == verdict
+
+
+def test_a_share_of_the_way_is_taken_query_by_query() -> None:
+    floor = {(0, "e", "a", ""): single("d", 0.2), (0, "e", "b", ""): single("d", 0.0)}
+    goal = {(0, "e", "a", ""): single("d", 1.0), (0, "e", "c", ""): single("d", 1.0)}
+    (query,) = mixed(floor, goal, 0.75)
+    assert mixed(floor, goal, 0.75)[query].terms == (pytest.approx(0.8), 1.0)  # type: ignore[index, union-attr]
+    assert mixed(None, goal, 0.9)[query].terms[0] == pytest.approx(0.9)  # type: ignore[index, union-attr]
+    book, own = Unit("book", 30.0, 10, 8), Unit("book", 20.0, 10, 8)
+    ((_, value),) = mixed({query: book}, {query: own}, 0.8).items()
+    assert isinstance(value, Unit)
+    assert (value.nll, value.tokens) == (pytest.approx(22.0), 10), "of nats a token"
+
+
+def rows(folder: Path, table: str = "table1") -> list[Judged]:
+    found = judged("mac", table, stored([folder]))
+    return [row for row in found if row.scale is not None]
+
+
+def run(folder: Path, method: str, share: float, **more: Any) -> Path:
+    own = {"method": method, "task": "streamingqa", "source": "mini", **more}
+    return store(folder, f"{method}{len(list(folder.iterdir()))}", right(share), **own)
+
+
+def test_a_claim_is_judged_by_its_paired_difference(tmp_path: Path) -> None:
+    run(tmp_path, "uniform", 0.2)
+    run(tmp_path, "salient_spans", 0.8)
+    (row,) = rows(tmp_path)
+    assert (row.claim.left, row.claim.right, row.verdict, row.scale) == (
+        "salient-spans", "uniform", "reproduced", "nano"
+    )  # fmt: skip
+    assert row.found is not None
+    assert row.found.value == pytest.approx(0.6)
+    assert row.suites == (tmp_path.name,)
+    assert theirs(row) == "0.9 to 5.4: distilgpt2, gpt2-large, gpt2-xl, llama-2-7b"
+    lacking = [each for each in judged("mac", "table1", stored([tmp_path])) if each.scale is None]
+    assert {each.verdict for each in lacking} == {"undecided"}
+    assert "no runs of mac" in {each.reason for each in lacking}
+
+
+def test_the_other_order_contradicts_and_no_difference_decides_nothing(tmp_path: Path) -> None:
+    for name, (one, other, verdict) in {"worse": (0.8, 0.2, "contradicted"), "same": (0.5, 0.52, "undecided")}.items():
+        (tmp_path / name).mkdir()
+        run(tmp_path / name, "uniform", one)
+        run(tmp_path / name, "salient_spans", other)
+        assert [row.verdict for row in rows(tmp_path / name)] == [verdict]
+
+
+def test_what_was_set_aside_is_named_and_not_judged(tmp_path: Path) -> None:
+    run(tmp_path, "uniform", 0.2)
+    cut = run(tmp_path, "salient_spans", 0.8)
+    record = load_record(cut)
+    cost = {**record.cost, "truncated_tokens": 64, "tokens_read": 100}
+    save_record(record.model_copy(update={"cost": cost}), cut)
+    (row,) = rows(tmp_path)
+    assert (row.verdict, row.found) == ("undecided", None)
+    assert row.reason == "salient-spans read 36 % of the context"
+
+
+def test_two_configurations_that_stand_for_one_line_decide_nothing(tmp_path: Path) -> None:
+    run(tmp_path, "uniform", 0.2, settings={"lr": 0.1})
+    run(tmp_path, "uniform", 0.4, settings={"lr": 0.2})
+    run(tmp_path, "salient_spans", 0.8)
+    (row,) = rows(tmp_path)
+    assert row.verdict == "undecided"
+    assert row.reason == "2 configurations stand for uniform"
+
+
+def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path) -> None:
+    run(tmp_path, "uniform", 0.2)
+    mac = run(tmp_path, "mac", 0.9, settings={"hierarchy": None, "bank_cap": None})
+    for trained, expected in (("streamingqa", 1), ("squad_seq", 0)):
+        record = load_record(mac)
+        training = {"training": {"config": {"data": {"task": trained}}}}
+        save_record(record.model_copy(update={"method": training}), mac)
+        told = words(load_record(mac))
+        assert fits({"method": "mac", "trained_on": "own"}, told) == bool(expected)
+        assert fits({"method": "mac", "trained_on": trained}, told)
+        assert sum(row.claim.left == "mac" for row in rows(tmp_path)) == expected
+
+
+def test_bytes_are_counted_and_need_no_interval(tmp_path: Path) -> None:
+    for method, size, more in (("icl", 4096, {}), ("generative_adapter", 1024, {})):
+        own = {"method": method, "task": "msc", "source": "mini", "task_options": {"ask": "questions"}, **more}
+        folder = store(tmp_path, method, right(0.5), **own)
+        record = load_record(folder)
+        save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": size}}), folder)
+    found = judged("generative_adapter", "table1", stored([tmp_path]))
+    (row,) = [row for row in found if row.claim.cost]
+    assert (row.verdict, row.costs) == ("reproduced", (1024, 4096))
+    assert theirs(row) == "32 against 128: mistral-7b-instruct"
+
+
+def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:
+    """At t=1 full context is no better; at t=16 it is."""
+    for method, values in (("none", {1: 0.0, 16: 0.0}), ("icl", {1: 0.0, 16: 1.0})):
+        folder = store(tmp_path, method, {"x": 0.5}, method=method, task="metaicl", source="mini")
+        own = [
+            {**sample(f"q{index}@{step}", value=value).flat(), "step": step}
+            for step, value in values.items() for index in range(12)
+        ]  # fmt: skip
+        store_samples(folder, own)
+        record = load_record(folder)
+        more = [record.rows[0].model_copy(update={"step": step, "value": value}) for step, value in values.items()]
+        save_record(record.model_copy(update={"rows": (*record.rows, *more)}), folder)
+    found = judged("ccm", "table23", stored([tmp_path]))
+    by_place = {row.place.name: row for row in found if row.claim.right == "no-context" and row.claim.left != "x"
+                and row.scale}  # fmt: skip
+    assert {name: row.verdict for name, row in by_place.items()} == {"t=1": "undecided", "t=16": "reproduced"}
+    assert by_place["t=16"].found is not None
+    assert by_place["t=16"].found.n == 12
+
+
+def test_claims_are_told_in_words() -> None:
+    told = {
+        claimed(Claim(left="a", right="b")),
+        claimed(Claim(left="a", right="b", floor="c", share=0.9)),
+        claimed(Claim(left="a", right="b", share=0.9)),
+        claimed(Claim(left="a", right="a", share=0.9, right_step=200)),
+        claimed(Claim(left="a", right="b", cost="state_bytes")),
+    }
+    assert told == {
+        "a better than b", "a at least 90 % of the way from c to b", "a at least 90 % of b",
+        "a at least 90 % of what it had after 200", "a keeps less than b",
+    }  # fmt: skip
+
+
+def test_a_share_of_a_perplexity_is_one_of_logarithms() -> None:
+    claim = Claim(left="ccm-concat", right="full-context", floor="no-context", share=0.8)
+    place = Place.model_validate({"name": "t=12", "task": "dailydialog", "setting": "t=12",
+                                  "runs": {"task": "dailydialog"}})  # fmt: skip
+    row = Judged(paper="ccm", table="table25", claim=claim, place=place, verdict="undecided")
+    assert theirs(row) == "89.0 %: llama-7b"

@@ -1,0 +1,127 @@
+"""`ttabench paper`: what is shown, what is run, what is refused; and the committed page of all claims."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.papers.test_judging import run
+from tests.places import ROOT
+from ttabench.papers import declared
+from ttabench.papers.matching import stored
+from ttabench.papers.tables import claims_page
+
+
+def test_the_committed_claims_are_what_the_committed_runs_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "results")
+    make = importlib.import_module("make")
+    page = (ROOT / "results/claims.md").read_text(encoding="utf-8")
+    assert claims_page(stored(make.committed())) == page, "run: python results/make.py claims"
+    assert make.committed()
+    assert not [folder for folder in make.committed() if "scratch" in folder.parts]
+
+
+def test_the_list_says_of_every_table_where_its_runs_are_made(ttabench: Command) -> None:
+    found = {row["table"]: row for row in ttabench("paper", "list", "--json").json()["tables of the papers"]}
+    assert set(found) == set(declared.names())
+    assert found["mac/table1"]["runs"] == "nano, smollm2-135m, full (with a GPU)"
+    assert found["mac/table1"]["figures"] == 90
+    assert found["ccm/table22"]["runs"] == "no: RMT is not here"
+    assert all(row["runs"] for row in found.values())
+
+
+def test_a_table_shows_ours_beside_the_papers(ttabench: Command, tmp_path: Path) -> None:
+    run(tmp_path, "uniform", 0.2)
+    run(tmp_path, "salient_spans", 0.8)
+    ran = ttabench("paper", "mac/table1", "--out", tmp_path, "--format", "json")
+    found = json.loads(ran.out)
+    (claims,) = [rows for title, rows in found.items() if title == "claims"]
+    (decided,) = [row for row in claims if row["verdict"] != "undecided"]
+    assert (decided["claim"], decided["verdict"]) == ("salient-spans better than uniform", "reproduced")
+    assert decided["ci_low"] > 0
+    (beside,) = [rows for title, rows in found.items() if title.startswith("mac/table1")]
+    ours = {row["line"]: row for row in beside if row["ours, nano"]}
+    assert set(ours) == {"uniform", "salient-spans"}
+    assert ours["uniform"]["llama-2-7b"] == "13.5"
+    assert ours["uniform"]["ours, nano"].startswith("20.0 ±")
+    assert "45 runs, 0 stored" in ran.err
+    assert f"45 are missing: ttabench paper mac/table1 --run --out {tmp_path}" in " ".join(ran.err.split())
+
+
+def test_a_table_without_runs_shows_the_papers_figures(ttabench: Command) -> None:
+    ran = ttabench("paper", "mac/table9", "--json")
+    ((title, rows),) = ran.json().items()
+    assert title.startswith("mac/table9")
+    assert {row["value"] for row in rows} == {17.98, 25.98, 19.26, 27.2}
+    assert "CCM with a retriever is not here" in ran.err
+
+
+def test_what_is_missing_is_run_once(ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = tmp_path / "few.yaml"
+    task = {"task": "streamingqa", "task_set": {"documents": 2, "max_new_tokens": 2}, "limit": 2}
+    suite.write_text(json.dumps({"methods": ["uniform", "salient_spans"], "tasks": [task]}))
+    monkeypatch.setattr(declared, "suites", lambda *_: {"nano": suite})
+    out = tmp_path / "runs"
+    first = ttabench("paper", "mac/table1", "--run", "--out", out, "--json")
+    rows = [row for row in first.json()["claims"] if row["n"]]
+    assert [row["claim"] for row in rows] == ["salient-spans better than uniform"]
+    made = {path: path.stat().st_mtime_ns for path in out.glob("*/run.json")}
+    assert len(made) == 2
+    again = ttabench("paper", "mac/table1", "--run", "--out", out, "--json")
+    assert "2 runs, 2 stored" in again.err
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/run.json")} == made
+    elsewhere = ttabench("paper", "mac/table1", "--out", tmp_path / "empty", "--runs", out, "--json")
+    assert "2 runs, 2 stored" in elsewhere.err
+
+
+def test_a_run_that_fails_is_told_and_the_command_leaves_with_1(
+    ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = tmp_path / "few.yaml"
+    task = {"task": "streamingqa", "task_set": {"documents": 1665}, "limit": 2}
+    suite.write_text(json.dumps({"methods": ["icl"], "tasks": [task]}))  # more than the window holds
+    monkeypatch.setattr(declared, "suites", lambda *_: {"nano": suite})
+    ran = ttabench("paper", "mac/table1", "--run", "--out", tmp_path / "runs", "--json")
+    assert ran.code == 1
+    assert "icl on streamingqa documents=1665 seed 0: " in ran.err
+
+
+def test_all_claims_are_saved_as_a_page(ttabench: Command, tmp_path: Path) -> None:
+    (tmp_path / "suite").mkdir()
+    run(tmp_path / "suite", "uniform", 0.2)
+    run(tmp_path / "suite", "salient_spans", 0.8)
+    page = tmp_path / "claims.md"
+    assert ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "-o", page).code == 0
+    line = "| table1 | salient-spans better than uniform | streamingqa | streamingqa (mini), base nano | suite | 60.0 ["
+    assert line in page.read_text(encoding="utf-8")
+    found = ttabench("paper", "claims", "--runs", tmp_path, "--out", tmp_path / "x", "--json").json()["claims"]
+    assert {row["paper"] for row in found} == set(declared.PAPERS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("paper", "mac/tabel1"), "Did you mean 'table1'"),
+        (("paper", "mac"), "Which table of mac?"),
+        (("paper", "mac/table1", "--scale", "nanno"), "Did you mean 'nano'"),
+        (("paper", "mac/table9", "--run"), "cannot be run here"),
+        (("paper", "mac/table2", "--run", "--scale", "smollm2-135m"), "no runs at scale smollm2-135m"),
+        (("paper", "mac/table6", "--run"), "no runs at scale nano"),
+        (("paper", "list", "--run"), "--run makes the runs of one table"),
+        (("paper", "mac/table1", "-o", "x.md"), "--save writes the page of all claims"),
+        (("paper", "claims", "-o", "x.txt", "--out", "nothing"), "--save x.txt cannot be written"),
+        (("paper", "claims", "--out", "nothing"), "There are no runs in nothing"),
+        (("paper", "mac/table1", "--runs", "nothing"), "--runs nothing is no folder"),
+        (("paper", "mac/table1", "--runs", "."), "There are no runs in ."),
+        (("paper", "mac/table1", "--format", "html"), "Unknown format"),
+    ],
+)
+def test_bad_input_is_one_line(
+    typed: tuple[str, ...], said: str, ttabench: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in one_line(ttabench(*typed))

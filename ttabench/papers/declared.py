@@ -1,0 +1,193 @@
+"""What is declared of a paper's tables: which runs stand for its lines, at which places, and what each table claims.
+
+    paper("mac").tables["table1"].claims[0]      Claim(left="mac", right="camels")
+    suites("mac", "table1")                      {"nano": Path(".../mac/table1.nano.yaml"), ...}
+
+Lines and places are patterns of runs, in the words of a suite's `exclude`; a claim is tested at every place where both
+of its lines were run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.types import Json
+from ttabench.sweep.file import read
+from ttabench.sweep.suite import Some
+
+HERE = Path(__file__).parent
+PAPERS = ("streamadapter", "generative_adapter", "ccm", "mac")
+FILE = "paper.yaml"
+Scale: TypeAlias = Literal["nano", "smollm2-135m", "full"]
+SCALES: tuple[Scale, ...] = ("nano", "smollm2-135m", "full")
+"""The miniature world; real English data under SmolLM2-135M; the base models of the papers."""
+OWN = "own"
+Line: type[BaseModel] = create_model(
+    "Line",
+    __base__=Some,
+    __doc__="Runs that stand for a line of a table.",
+    trained_on=(str | None, Field(default=None)),
+)
+"""`trained_on` is the task of the checkpoint: "own", or its name."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class Place(_Part):
+    """Where the lines of a table stand beside each other: a task, and what was read of it."""
+
+    name: str
+    task: str = ""
+    """As the paper's figures have it; empty where it reports none."""
+    setting: str = ""
+    """As the paper's figures have it; empty for any."""
+    runs: Line  # type: ignore[valid-type]
+    step: int | None = None
+    """Only what was asked after so many pieces, or up to that length; None for all."""
+    mean: bool = False
+    """The mean over the tasks of `runs`, and not each by itself."""
+    scales: list[Scale] = list(SCALES)
+
+    @property
+    def pattern(self) -> dict[str, Json]:
+        """What its runs are; of a state that was read before only where it says so."""
+        return {"ask_only": False, **pattern(self.runs)}
+
+
+class Claim(_Part):
+    """That the line `left` is better than `right`."""
+
+    left: str
+    right: str
+    floor: str = ""
+    """With `share`: what the way to `right` begins at; empty for zero."""
+    share: Annotated[float, Field(gt=0)] = 1.0
+    """Left goes at least so far of the way to right."""
+    cost: str = ""
+    """A cost that is counted, of which less is better, in place of the metric: state_bytes."""
+    right_step: int | None = None
+    """The step at which `right` is asked, where it is another than that of the place."""
+    places: list[str] = []
+    """Names; all for none."""
+    says: str = ""
+    """What the paper's text says, where figures alone do not."""
+
+
+class Needs(_Part):
+    """What a table takes that cannot be run here as it is."""
+
+    gpu: str = ""
+    never: str = ""
+
+
+class Table(_Part):
+    """A table or figure of a paper."""
+
+    about: str
+    metric: str = ""
+    """As the paper's figures have it."""
+    cost: str = ""
+    """The same of costs."""
+    needs: Needs | None = None
+    stored_only: str = ""
+    """How its runs are made, where no suite makes them."""
+    lines: dict[str, Line] = {}  # type: ignore[valid-type]
+    reported: dict[str, dict[str, str]] = {}
+    """What the paper's figures call a line, where that is no method of its name."""
+    places: list[Place] = []
+    claims: list[Claim] = []
+
+    @model_validator(mode="after")
+    def _whole(self) -> Table:
+        if (self.needs is None) == (not self.claims):
+            raise ValueError("a table has claims, or says what it needs")
+        names = {place.name for place in self.places}
+        if unknown := [name for claim in self.claims for name in claim.places if name not in names]:
+            raise ValueError(f"no place is called {unknown[0]}")
+        return self
+
+    def placed(self, claim: Claim) -> list[Place]:
+        """Where a claim is tested."""
+        return [place for place in self.places if not claim.places or place.name in claim.places]
+
+
+class Paper(_Part):
+    """A paper, with the lines that several of its tables share."""
+
+    title: str
+    arxiv: str
+    lines: dict[str, Line]  # type: ignore[valid-type]
+    tables: dict[str, Table]
+
+    def lines_of(self, table: Table) -> dict[str, dict[str, Json]]:
+        """The pattern of every line that a table may name."""
+        return {name: pattern(line) for name, line in {**self.lines, **table.lines}.items()}
+
+    @model_validator(mode="after")
+    def _lines_are_declared(self) -> Paper:
+        for table in self.tables.values():
+            for claim in table.claims:
+                for name in filter(None, (claim.left, claim.right, claim.floor)):
+                    if name not in self.lines and name not in table.lines:
+                        raise ValueError(f"no line is called {name}")
+        return self
+
+
+def pattern(model: BaseModel) -> dict[str, Json]:
+    """What a line or place says, and nothing that it does not say."""
+    said: dict[str, Any] = model.model_dump(mode="json", exclude_unset=True)
+    return said
+
+
+@cache
+def paper(name: str) -> Paper:
+    """What is declared of a paper.
+
+    Raises:
+        UnknownName: there is none of that name.
+    """
+    if name not in PAPERS:
+        raise UnknownName("paper", name, list(PAPERS))
+    return Paper.model_validate(read(HERE / name / FILE).data)
+
+
+def table(name: str) -> tuple[str, str, Table]:
+    """(paper, table, what is declared of it) of PAPER/TABLE.
+
+    Raises:
+        UserError: it is no such name, or there is no such paper or table.
+    """
+    of, slash, which = name.partition("/")
+    if not slash and name not in PAPERS:
+        raise UnknownName("paper", name, [*PAPERS, "list", "claims"])
+    known = paper(of).tables
+    if not slash:
+        raise UserError(f"Which table of {name}?", f"Name one: {', '.join(f'{name}/{each}' for each in known)}.")
+    if which not in known:
+        raise UnknownName(f"table of {of}", which, list(known))
+    return of, which, known[which]
+
+
+def why(table: Table) -> str:
+    """Why a table has no runs here."""
+    assert table.needs is not None, "it has"
+    return f"with a GPU: {table.needs.gpu}" if table.needs.gpu else table.needs.never
+
+
+def names() -> list[str]:
+    """PAPER/TABLE of every table."""
+    return [f"{name}/{which}" for name in PAPERS for which in paper(name).tables]
+
+
+def suites(name: str, which: str) -> Mapping[Scale, Path]:
+    """The files that name the runs of a table, by scale."""
+    files = {scale: HERE / name / f"{which}.{scale}.yaml" for scale in SCALES}
+    return {scale: file for scale, file in files.items() if file.is_file()}

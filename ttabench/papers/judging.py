@@ -1,0 +1,171 @@
+"""Whether runs reproduce a claim: the paired difference of its two lines, and the rule.
+
+    reproduced      our difference has the sign of the claim, and its 95 % interval excludes zero
+    contradicted    it has the other sign, and its interval excludes zero
+    undecided       the interval includes zero, or there are no runs to tell
+
+Differences, intervals and units of error are those of `ttabench compare`, without correction for several tests. Where
+all that varies differs alike there is no interval, and p of the sign test below 5 % stands for it. A claim "so far of
+the way" compares with a mixture of floor and goal, query by query (of perplexities: of nats). Costs that are counted
+vary with nothing: their sign decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from ttabench.papers.declared import SCALES, Claim, Place, Scale, paper
+from ttabench.papers.matching import Stored
+from ttabench.papers.standing import Held, Spot, spots
+from ttabench.report.differences import Difference, difference, overall
+from ttabench.report.pairing import Values
+from ttabench.stats.aggregation import Unit
+from ttabench.stats.clusters import Observed
+from ttabench.stats.testing import LEVEL
+
+Verdict: TypeAlias = Literal["reproduced", "contradicted", "undecided"]
+VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "undecided")
+RULE = (
+    "Reproduced: our paired difference has the sign of the claim and its 95 % interval excludes zero. Contradicted: "
+    "the other sign, and the interval excludes zero. Undecided: the interval includes zero, or there are no runs to "
+    "tell. Intervals are not corrected for the number of claims; where all that varies differs alike, the sign test's "
+    "p below 5 % stands for the interval; bytes are counted and have none."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A claim at one place, in one block of runs."""
+
+    paper: str
+    table: str
+    claim: Claim
+    place: Place
+    verdict: Verdict
+    scale: Scale | None = None
+    """None where there are no runs at any."""
+    block: str = ""
+    suites: tuple[str, ...] = ()
+    found: Difference | None = None
+    costs: tuple[float, float] | None = None
+    """Of left and right, of a claim about a cost."""
+    reason: str = ""
+    """Why it is undecided, where no interval tells."""
+
+
+def judged(name: str, which: str, found: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
+    """Every claim of a table at every place, in every block in which both lines were run."""
+    table = paper(name).tables[which]
+    there = [spot for spot in spots(name, which, found) if spot.scale in scales]
+    rows: list[Judged] = []
+    for claim in table.claims:
+        for place in table.placed(claim):
+            own = [spot for spot in there if spot.place is place]
+            rows += _at(claim, place, own, {"paper": name, "table": which, "claim": claim, "place": place})
+    return rows
+
+
+def _at(claim: Claim, place: Place, own: Sequence[Spot], told: Mapping[str, Any]) -> Iterator[Judged]:
+    sides = list(dict.fromkeys(filter(None, (claim.left, claim.right, claim.floor))))
+    both = [spot for spot in own if all(side in spot.lines for side in sides)]
+    if place.mean:
+        for scale in SCALES:
+            if alike := [spot for spot in both if spot.scale == scale]:
+                yield _mean(claim, place, alike, told)
+    else:
+        for spot in both:
+            yield _one(claim, spot, told)
+    if not both:
+        lacking = [side for side in sides if not any(side in spot.lines for spot in own)]
+        reason = f"no runs of {' and '.join(lacking)}" if lacking else "not run on the same questions"
+        yield Judged(**told, verdict="undecided", reason=reason)
+
+
+def _one(claim: Claim, spot: Spot, told: Mapping[str, Any]) -> Judged:
+    where = {**told, "scale": spot.scale, "block": spot.block, "suites": _suites(claim, [spot])}
+    left, right = spot.lines[claim.left], spot.lines[claim.right]
+    if claim.cost:
+        costs = tuple(held.entry.costs.get(claim.cost) for held in (left, right))
+        if costs[0] is None or costs[1] is None:
+            return Judged(**where, verdict="undecided", reason=f"{claim.cost} is not known")
+        gain = claim.share * costs[1] - costs[0]
+        return Judged(**where, verdict=_by_sign(gain), costs=(costs[0], costs[1]))
+    found, reason = _difference(claim, spot)
+    return Judged(**where, verdict=verdict_of(found), found=found, reason=reason)
+
+
+def _mean(claim: Claim, place: Place, alike: Sequence[Spot], told: Mapping[str, Any]) -> Judged:
+    """The mean over all tasks of a place."""
+    where = {**told, "scale": alike[0].scale, "suites": _suites(claim, alike)}
+    tasks = place.pattern["task"]
+    if missing := [task for task in tasks if task not in {spot.task for spot in alike}]:
+        return Judged(**where, verdict="undecided", reason=f"not run on {', '.join(missing)}")
+    told_of = [_difference(claim, spot) for spot in alike]
+    if fault := next((reason for _, reason in told_of if reason), ""):
+        return Judged(**where, verdict="undecided", reason=fault)
+    found = overall([each for each, _ in told_of if each is not None])
+    first = alike[0].block.replace(f"{alike[0].task} ", f"{len(alike)} tasks ", 1)
+    return Judged(**where, block=first, verdict=verdict_of(found), found=found)
+
+
+def _suites(claim: Claim, own: Sequence[Spot]) -> tuple[str, ...]:
+    """Folders that hold runs of both lines; else all that hold one."""
+    lists = [[spot.suites[side] for spot in own] for side in (claim.left, claim.right)]
+    left, right = ({name for each in side for name in each} for side in lists)
+    return tuple(sorted((left & right) or (left | right)))
+
+
+def _difference(claim: Claim, spot: Spot) -> tuple[Difference | None, str]:
+    """(the difference, why there is none)."""
+    step = spot.place.step
+    left, right = spot.lines[claim.left], spot.lines[claim.right]
+    sides: list[tuple[Held, Values]] = [(left, left.at(step)), (right, right.at(claim.right_step or step))]
+    if claim.floor:
+        sides.append((spot.lines[claim.floor], spot.lines[claim.floor].at(step)))
+    if fault := next((held.fault for held, _ in sides if held.fault), ""):
+        return None, fault
+    goal = sides[1][1]
+    if claim.share != 1.0:
+        goal = mixed(sides[2][1] if claim.floor else None, goal, claim.share)
+    found = difference((left.entry, sides[0][1]), (right.entry, goal))
+    return found, "" if found else "no question was asked of both"
+
+
+def mixed(floor: Values | None, goal: Values, share: float) -> Values:
+    """So far of the way from floor (zero for None) to goal, query by query.
+
+    Args:
+        floor: what its queries add to a mean, or a ratio of sums.
+        goal: the same.
+        share: 0 is the floor, 1 the goal.
+    """
+    found: dict[Any, Observed | Unit] = {}
+    for query, value in goal.items():
+        if floor is not None and query not in floor:
+            continue
+        under = floor[query] if floor is not None else None
+        if isinstance(value, Unit):
+            assert isinstance(under, Unit), "a share of the way of a ratio has a floor"
+            found[query] = value._replace(nll=(1 - share) * under.nll + share * value.nll)
+        else:
+            assert isinstance(value, Observed), "a share of the way is of means and ratios"
+            zero = under.terms[0] if isinstance(under, Observed) else 0.0
+            found[query] = value._replace(terms=((1 - share) * zero + share * value.terms[0], *value.terms[1:]))
+    return found  # type: ignore[return-value]  # all of one kind
+
+
+def verdict_of(found: Difference | None) -> Verdict:
+    """What a difference says of the claim that left is better; see above."""
+    if found is None:
+        return "undecided"
+    if found.ci_low is not None and found.ci_high is not None:
+        apart = found.ci_low > 0 or found.ci_high < 0
+    else:
+        apart = found.p is not None and found.p < LEVEL
+    return _by_sign(found.gain) if apart else "undecided"
+
+
+def _by_sign(gain: float) -> Verdict:
+    return "reproduced" if gain > 0 else "contradicted" if gain < 0 else "undecided"

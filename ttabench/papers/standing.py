@@ -1,0 +1,139 @@
+"""The lines of a table as they were run here: at every place, block by block, each with what its queries add.
+
+    spots("mac", "table1", stored)      [Spot(place="streamingqa", block="streamingqa (mini), base nano, ...", ...)]
+
+Blocks, pooling of seeds and the rules that set runs aside are those of `ttabench compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ttabench.core.types import Json
+from ttabench.papers.declared import Place, Scale, Table, paper
+from ttabench.papers.matching import Stored, fits, scale_of, words
+from ttabench.report.answers import Answers, answers_of, joined
+from ttabench.report.blocks import Group, blocks_of
+from ttabench.report.blocks import Place as BlockPlace
+from ttabench.report.entries import Entry
+from ttabench.report.entry_of import entry_of
+from ttabench.report.pairing import Query, Values, steps_of
+from ttabench.report.setting_aside import limit_of, within_limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A line of a table in a block."""
+
+    entry: Entry
+    group: Group
+    answers: Answers
+    fault: str = ""
+    """Why nothing can be said of it; empty where something can."""
+
+    def at(self, step: int | None) -> Values:
+        """What its queries of one step add, or all; of lengths all up to that one. What names the step is no key."""
+        if step is None:
+            return self.answers.values
+        lengths, found = self.entry.lengths, {}
+        for query, value in self.answers.values.items():
+            own = self.answers.steps.get(query[:3])
+            if own == step or (lengths and own is not None and own < step):
+                found[query if lengths else _without(query, step)] = value
+        return found  # type: ignore[return-value]  # of one kind, as they were
+
+    def figure(self, step: int | None) -> tuple[float, float | None, int] | None:
+        """(value, standard error, n) at a step, or of all; None where nothing was asked then."""
+        whole = self.entry.value, self.entry.stderr, self.entry.n
+        return whole if step is None or not self.entry.steps else self.entry.steps.get(step)
+
+
+def _without(query: Query, step: int) -> Query:
+    seed, episode, key, question = query
+    return seed, episode, key.removesuffix(f"@{step}"), question
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """A place of a table in one block of runs."""
+
+    place: Place
+    scale: Scale
+    block: str
+    task: str
+    lines: Mapping[str, Held]
+    suites: Mapping[str, tuple[str, ...]]
+    """Folders that hold the runs of each line."""
+
+
+def spots(name: str, which: str, found: Stored) -> list[Spot]:
+    """Every place of a table, in every block in which one of its lines was run."""
+    table = paper(name).tables[which]
+    lines = {line: each for line, each in paper(name).lines_of(table).items() if line in named(table)}
+    told = {record.id: words(record) for _, record in found.runs}
+    kept = [
+        run for run in found.runs
+        if run[1].state_of == "own" and any(fits(place.pattern, told[run[1].id]) for place in table.places)
+        and any(fits(line, told[run[1].id]) for line in lines.values())
+    ]  # fmt: skip
+    answers, _ = answers_of(kept, "")
+    kept = [run for run in kept if run[1].id in answers]
+    blocks = blocks_of(kept)
+    placed = (
+        _spot(place, of_block, own, lines, told, answers, found)
+        for place in table.places
+        for of_block, groups in blocks
+        if (own := _of_place(place, groups, told))
+    )
+    return [spot for spot in placed if spot.lines]
+
+
+def named(table: Table) -> list[str]:
+    """The lines that the claims of a table name, each once."""
+    return list(dict.fromkeys(
+        name for claim in table.claims for name in (claim.left, claim.right, claim.floor) if name
+    ))  # fmt: skip
+
+
+def _of_place(place: Place, groups: Sequence[Group], told: Mapping[str, Mapping[str, Json]]) -> list[Group]:
+    return [
+        group for group in groups
+        if fits(place.pattern, told[group.record.id]) and scale_of(group.record) in place.scales
+    ]  # fmt: skip
+
+
+def _spot(
+    place: Place, of_block: BlockPlace, groups: Sequence[Group], lines: Mapping[str, Mapping[str, Json]],
+    told: Mapping[str, Mapping[str, Json]], answers: Mapping[str, Answers | None], found: Stored,
+) -> Spot:  # fmt: skip
+    held: dict[str, Held] = {}
+    folders: dict[str, tuple[str, ...]] = {}
+    within = within_limit(groups)
+    for line, each in lines.items():
+        own = [group for group in groups if fits(each, told[group.record.id])]
+        if not own:
+            continue
+        inside = [group for group in own if group in within] or own
+        group = inside[0]
+        mine = joined([answers[record.id] for _, record in group.runs])
+        if place.step is not None and mine.values and not mine.steps:  # of runs that asked at one step alone
+            mine = mine._replace(steps=steps_of(group.runs))
+        entry = entry_of(of_block, line, group, mine)
+        one = Held(entry=entry, group=group, answers=mine, fault=_fault(entry, inside, group in within, mine))
+        if mine.values and not one.at(place.step):
+            continue  # which asked at other steps
+        held[line] = one
+        folders[line] = tuple(dict.fromkeys(name for _, record in group.runs for name in found.suites[record.id]))
+    return Spot(place=place, scale=scale_of(groups[0].record), block=of_block.name, task=of_block.task, lines=held,
+                suites=folders)  # fmt: skip
+
+
+def _fault(entry: Entry, groups: Sequence[Group], within: bool, answers: Answers) -> str:
+    if len(groups) > 1:
+        return f"{len(groups)} configurations stand for {entry.label}"
+    if not within:
+        return f"{entry.label} was asked less ({limit_of(groups[0])})"
+    if entry.aside:
+        return f"{entry.label} {entry.reason}"
+    return "" if answers.values else f"no scores of queries are kept of {entry.label}"

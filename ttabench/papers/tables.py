@@ -1,0 +1,142 @@
+"""What `ttabench paper` shows: the list of all tables, our figures beside a paper's, and its claims."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ttabench.core.render import Table, as_markdown, number
+from ttabench.papers import declared
+from ttabench.papers.declared import SCALES, Scale
+from ttabench.papers.judging import RULE, VERDICTS, Judged, judged
+from ttabench.papers.matching import Stored
+from ttabench.papers.reported import reported
+from ttabench.papers.standing import Spot, named, spots
+from ttabench.papers.wording import claimed, counted, figures, folders, ours, theirs
+from ttabench.report.figures import shown
+
+GLOSSARY = {
+    "the paper's": "The paper's: the same difference of its figures, over its base models.",
+    "#n": "n: queries that both sides answered, and of how many documents, draws or books.",
+}
+"""What headings mean."""
+
+
+def reported_table(name: str) -> Table:
+    """The figures of a table as the paper prints them, by base model."""
+    of, which, table = declared.table(name)
+    own = reported(of, which)
+    models = list(dict.fromkeys(each.model for each in own))
+    cells: dict[tuple[str, ...], dict[str, str]] = {}
+    for each in own:
+        line = (each.method, each.task, each.setting, each.metric)
+        cells.setdefault(line, {})[each.model] = f"{each.value:g}"
+    rows = tuple((*line, *(values.get(model, "") for model in models)) for line, values in cells.items())
+    columns = ("line", "task", "setting", "metric", *(f"#{model}" for model in models))
+    return Table(title=f"{name}: {table.about}, as the paper prints it", columns=columns, rows=rows, names=("line",),
+                 data=tuple(each._asdict() for each in own))  # fmt: skip
+
+
+def beside_table(name: str, found: Stored, scale: Scale) -> Table:
+    """Our figures of a table at one scale, and the paper's by base model."""
+    of, which, table = declared.table(name)
+    there = [spot for spot in spots(of, which, found) if spot.scale == scale]
+    models = list(dict.fromkeys(each.model for each in reported(of, which) if each.metric == table.metric))
+    rows = []
+    for place in (place for place in table.places if scale in place.scales):
+        own = [spot for spot in there if spot.place is place]
+        lacking = [line for line in named(table) if not any(line in spot.lines for spot in own)]
+        for spot, lines in [*((spot, [line for line in named(table) if line in spot.lines]) for spot in own),
+                            (None, lacking)]:  # fmt: skip
+            task = spot.task if spot is not None and place.mean else place.task
+            for line in lines:
+                told = figures(of, which, table, place.model_copy(update={"task": task}), line, table.metric)
+                theirs = [number(told[model], 1) if model in told else "" for model in models]
+                if spot is not None or told:
+                    rows.append((place.name, line, spot.block if spot else "", *_figure(spot, line), *theirs))
+    columns = ("at", "line", "runs", f"#ours, {scale}", "#n", *(f"#{model}" for model in models))
+    prints = f"{table.metric} as arXiv {declared.paper(of).arxiv} prints it"
+    keys = [name.lstrip("#") for name in columns]
+    return Table(
+        title=f"{name}: {table.about}", columns=columns, rows=tuple(rows), names=("line",), spare=("runs",),
+        data=tuple(dict(zip(keys, row, strict=True)) for row in rows),
+        caption=f"Ours: value ± stderr. By base model: {prints}.",
+    )  # fmt: skip
+
+
+def _figure(spot: Spot | None, line: str) -> tuple[str, str]:
+    held = spot.lines.get(line) if spot else None
+    value = held.figure(spot.place.step) if held and spot else None
+    return (shown(held.entry.metric, *value[:2]), f"{value[2]:,}") if held and value else ("", "")
+
+
+def claims_table(title: str, rows: Sequence[Judged], *, of_tables: bool = False) -> Table:
+    """Claims with verdicts, a line each."""
+    columns = ("claim", "at", "runs", "in", "ours, left − right [95 %]", "#n", "the paper's", "verdict")
+    cells = [
+        (claimed(row.claim), row.place.name, row.block or row.scale or "", folders(row.suites), ours(row),
+         counted(row), theirs(row), row.verdict)
+        for row in rows
+    ]  # fmt: skip
+    found = Table(
+        title=title, columns=columns, rows=tuple(cells), data=tuple(map(_data, rows)), glossary=GLOSSARY,
+        spare=("in", "#n"), names=("verdict",), caption=counts(rows),
+    )  # fmt: skip
+    if not of_tables:
+        return found
+    return Table(title=title, columns=("table", *columns), glossary=GLOSSARY, data=found.data, caption=found.caption,
+                 rows=tuple((row.table, *line) for row, line in zip(rows, cells, strict=True)))  # fmt: skip
+
+
+def _data(row: Judged) -> dict[str, str | int | float | None]:
+    found = row.found
+    return {
+        "paper": row.paper, "table": row.table, "claim": claimed(row.claim), "says": row.claim.says,
+        "place": row.place.name, "scale": row.scale, "block": row.block, "suites": " ".join(row.suites),
+        "metric": found.metric if found else row.claim.cost or None, "value": found.value if found else None,
+        "ci_low": found.ci_low if found else None, "ci_high": found.ci_high if found else None,
+        "p": found.p if found else None, "n": found.n if found else None, "units": found.units if found else None,
+        "left_cost": row.costs[0] if row.costs else None, "right_cost": row.costs[1] if row.costs else None,
+        "paper_says": theirs(row), "verdict": row.verdict, "reason": row.reason,
+    }  # fmt: skip
+
+
+def counts(rows: Sequence[Judged]) -> str:
+    """`12 reproduced, 3 contradicted, 8 undecided (5 without runs).`"""
+    told = Counter(row.verdict for row in rows)
+    without = sum(row.scale is None for row in rows)
+    some = ", ".join(f"{told[verdict]} {verdict}" for verdict in VERDICTS)
+    return f"{some}{f' ({without} without runs)' if without else ''}."
+
+
+def all_claims(found: Stored, scales: Sequence[Scale] = SCALES) -> dict[str, list[Judged]]:
+    """Every claim of every paper."""
+    return {
+        of: [row for which, table in declared.paper(of).tables.items() if table.claims
+             for row in judged(of, which, found, scales)]
+        for of in declared.PAPERS
+    }  # fmt: skip
+
+
+def claims_page(found: Stored) -> str:
+    """Every claim as a page of Markdown: `results/claims.md`."""
+    by_paper = all_claims(found)
+    parts = [
+        "# What the papers claim, and what our runs say",
+        RULE,
+        "Left − right: of perplexities less is better. n: queries that both sides answered, and of how many documents, "
+        "draws or books where these are fewer. The paper's: the same difference of its figures, over its base models.",
+        "Of " + counts([row for rows in by_paper.values() for row in rows]),
+    ]
+    for of, rows in by_paper.items():
+        about = declared.paper(of)
+        table = claims_table(of, rows, of_tables=True)
+        head = f"## {of}\n\n{about.title} (arXiv {about.arxiv}): {counts(rows)}"
+        parts += [head, _bare(table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _bare(table: Table) -> str:
+    """A table of Markdown alone."""
+    lines = as_markdown(Table(title="", columns=table.columns, rows=table.rows)).splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
