@@ -58,10 +58,11 @@ def state(runs: Sequence[Run]) -> str:
 
 
 def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
-    """A line a task and method, a column a value of the option."""
+    """A line a task, method and whose state answered, a column a value of the option."""
+    names = _names([run for _, run in runs])
     found = (
         (
-            (str(run.config["task"]), str(run.config["method"])),
+            (str(run.config["task"]), names[run.id]),
             float(run.config["task_options"][option]),
             (folder, run),
         )
