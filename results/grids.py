@@ -59,10 +59,9 @@ def state(runs: Sequence[Run]) -> str:
 
 def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
     """A line a task, method and whose state answered, a column a value of the option."""
-    names = _names([run for _, run in runs])
     found = (
         (
-            (str(run.config["task"]), names[run.id]),
+            (str(run.config["task"]), f"{run.config['method']}{STATES[run.state_of]}"),
             float(run.config["task_options"][option]),
             (folder, run),
         )

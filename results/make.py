@@ -27,6 +27,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import composed
 import english
 import english_run
 import english_tables
@@ -43,6 +44,7 @@ from suites import (
     READ_BY,
     READ_TO,
     SUITES,
+    TWO_CONTEXTS,
     UNDER_STATES,
     WITHOUT_PAIRS,
 )
@@ -78,6 +80,10 @@ def run(suite: str, options: argparse.Namespace) -> None:
             return  # states that were made again elsewhere would be others, and their runs, too
         forgetting.read(Path(READ_TO), READ_BY)
         seeds = "0"
+    if suite == TWO_CONTEXTS:
+        composed.ask(Path(READ_TO).parent / suite, options.out / suite)
+        pack(options.out / suite)
+        return
     few = ["--limit", str(options.limit)] if options.limit is not None else []
     words = [f"results/{suite}.yaml", "--seeds", seeds, "--jobs", str(options.jobs), *few]
     print("ttabench sweep", *words, flush=True)
@@ -117,6 +123,8 @@ def grid_of(suite: str, out: Path) -> str:
         return (
             f"**text that a state has not read, before and after**\n\n{forgetting.table(grids.runs_of(out / suite))}\n"
         )
+    if suite == TWO_CONTEXTS:
+        return f"**two contexts in one state**\n\n{composed.table(grids.records(out / suite))}\n"
     if suite in BY_LENGTH:
         text = f"{suite}: perplexity by tokens of a book, mean over seeds ± standard error over seeds"
         return f"**{text}**\n\n{grids.by_length(grids.records(out / suite))}\n"
@@ -232,7 +240,11 @@ def main() -> None:
             run(suite, options)
     made = write_suites(options.out)
     if not trial:
-        shown = {suite: grid_of(suite, HERE) for suite in (*BY_TASK, *BY_LENGTH, *UNDER_STATES) if has_runs(suite)}
+        shown = {
+            suite: grid_of(suite, HERE)
+            for suite in (*BY_TASK, *BY_LENGTH, *UNDER_STATES, TWO_CONTEXTS)
+            if has_runs(suite)
+        }
         pages.write(made, shown)
         write_claims()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import english_tables
 import grids
 from pandas import read_csv
-from suites import BY_LENGTH, BY_TASK, LENGTHS, TRANSFER, UNDER_STATES
+from suites import BY_LENGTH, BY_TASK, LENGTHS, TRANSFER, TWO_CONTEXTS, UNDER_STATES
 
 HERE = Path(__file__).resolve().parent
 README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
@@ -26,7 +26,8 @@ def write(made: Mapping[str, str], shown: Mapping[str, str]) -> None:
     """
     details = [f"### {suite}\n\n{made[suite]}" for suite in IN_DOCS if suite in made]
     families, books, unread = (
-        [shown[suite] for suite in suites if suite in shown] for suites in (BY_TASK, BY_LENGTH, UNDER_STATES)
+        [shown[suite] for suite in suites if suite in shown]
+        for suites in (BY_TASK, BY_LENGTH, (*UNDER_STATES, TWO_CONTEXTS))
     )
     put(DOCS, "results", "\n".join([*families, streams(), before(), demonstrated(), *books, *unread, *details]))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
-    "nine", "online", "context-length", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths), "reductions-64",
-    "reductions-1665", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh", "unseen", "adaptation-ratio",
-    "pg19", "swap", "retention", "forgetting", "retrieval",
+    "nine", "online", "context-length", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
+    "reductions-64", "reductions-1665", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh", "unseen",
+    "adaptation-ratio", "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
 )  # fmt: skip
 PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "none,streamadapter,templora,lora"}
 """Tables of what methods cost: those with a cache or a memory, and those that change weights."""
@@ -22,10 +22,12 @@ BY_PART = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites with a grid by sub-task."""
 BY_TASK = ("nine", "online")
 """Suites with a grid by task."""
-WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "forgetting")
+WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "forgetting", "composed")
 """Too many runs to compare every pair, or a table that has them."""
 UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
+TWO_CONTEXTS = "composed"
+"""The suite of states that were put together (composed.py), which has no file of runs."""
 READ_TO = "results/scratch/forgetting"
 """Where these states lie; forgetting.yaml says so, too."""
 READ_BY = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
 from ttabench.cli.commands import Showing, Storing, show_result
-from ttabench.cli.reading import DEFAULT_STATE, Reading, asked_of, pieces_of, read, told_after
+from ttabench.cli.reading import DEFAULT_STATE, Reading, asked_of, earlier_states, pieces_of, read, told_after
 from ttabench.core import render
 from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
@@ -39,14 +40,14 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
     said = {MADE: made_with(request, chat=asked.chat), READ: told_after(request.state, reading, storing.out)}
     from ttabench.methods.state_folder import StateFolder
 
-    asked_for = asked_of(request, resolved, pieces, said)
+    asked_for = asked_of(request, resolved, pieces, said, reading.added)
     folder = StateFolder(storing.out, force=storing.force, asked=asked_for)
     notes: list[str] = []
     with folder.held():
         found = folder.stored()
         if found is None:
             with render.progress(showing.talking) as tick:
-                found, notes = _made(request, folder, pieces, said, tick)
+                found, notes = _made(request, folder, pieces, said, tick, reading.added)
         elif showing.talking:
             render.remark(f"This state is in {folder.path} already; --force makes it anew.")
     result = {
@@ -54,7 +55,7 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
         "model": request.base_name,
         "files": len(reading.files),
         "pieces": len(pieces),
-        **_tokens(None if request.state is None else header(request.state), found),
+        **_tokens([header(state) for state in earlier_states(request.state, reading)], found),
         "state_bytes": found["bytes"],
         "folder": str(folder.path),
         **_peft(folder, found),
@@ -63,7 +64,12 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
 
 
 def _made(
-    request: RunRequest, folder: StateFolder, pieces: Sequence[Observe], said: Mapping[str, Json], tick: Tick
+    request: RunRequest,
+    folder: StateFolder,
+    pieces: Sequence[Observe],
+    said: Mapping[str, Json],
+    tick: Tick,
+    added: Sequence[Path],
 ) -> tuple[dict[str, Json], list[str]]:
     """Read the pieces and write the state: its header, and notes on it."""
     from ttabench.core.environment import seed_everything
@@ -76,6 +82,10 @@ def _made(
     lm = ModelCache().get(request, chat_template=manner(request).chat)
     method = resolved.build(lm)
     before = None if request.state is None else resolved.stored_state(request.state, lm)
+    for folder_added in added:
+        other = resolved.stored_state(folder_added, lm)
+        with fitting(folder_added, method.name):
+            before = other if before is None else method.combined(before, other)
     with fitting(request.state, method.name):
         state = read(Session(lm, method, before), pieces, tick)
         found = _write(folder, method, state, {**resolved.belongs(lm), **said})
@@ -113,9 +123,9 @@ def _peft(folder: StateFolder, found: Mapping[str, Json]) -> dict[str, Json]:
     return where
 
 
-def _tokens(before: Mapping[str, Json] | None, found: Mapping[str, Json]) -> dict[str, Json]:
+def _tokens(before: Sequence[Mapping[str, Json]], found: Mapping[str, Json]) -> dict[str, Json]:
     """Tokens that were read now; nothing of a method that does not count them."""
-    counts = [int(sum(each["meta"].get("tokens_read", [0]))) for each in (before, found) if each is not None]
+    counts = [int(sum(each["meta"].get("tokens_read", [0]))) for each in (*before, found)]
     return {"tokens": counts[-1] - sum(counts[:-1])} if "tokens_read" in found["meta"] else {}
 
 

@@ -109,6 +109,7 @@ def adapt(
     context: of_asking.Context = None,
     out: of_asking.StateOut = Path("state"),
     state: of_asking.ReadState = None,
+    add: of_asking.Added = None,
     pieces: of_asking.Pieces = "file",
     threads: o.Threads = None,
     memory_limit: o.MemoryLimit = "",
@@ -116,7 +117,7 @@ def adapt(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Read files and write the adapted state for `ask`; --state continues an earlier one.
+    """Read files and write the adapted state for `ask`; --state continues an earlier one, --add puts another to it.
 
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
@@ -124,7 +125,7 @@ def adapt(
     from ttabench.cli import adapting, commands
     from ttabench.cli.reading import Reading
 
-    reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces)
+    reading = Reading(files=(*(context or []), *(more or [])), pieces=pieces, added=tuple(add or ()))
     storing = commands.Storing(out=out, force=force)
     bounded(threads, memory_limit, request.device)
     adapting.adapt(replace(request, state=state), reading, storing, commands.Showing(json=json, quiet=quiet))

@@ -12,6 +12,10 @@ from ttabench.core.declared import HOW, RUN, WHAT
 ReadState = Annotated[
     Path | None, typer.Option("--state", help="Continue from a state that `adapt` wrote.", rich_help_panel=RUN)
 ]
+Added = Annotated[
+    list[Path] | None,
+    typer.Option("--add", help="Put another state of the same method to it; repeat for more.", rich_help_panel=RUN),
+]
 Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
 Asked = Annotated[
     list[str] | None,

@@ -36,14 +36,18 @@ class Reading:
 
     files: tuple[Path, ...]
     pieces: str = "file"
+    added: tuple[Path, ...] = ()
+    """States that are put to what was read before, and then the files are read."""
 
 
 def pieces_of(reading: Reading) -> list[Observe]:
-    """The files' text as pieces, in order; empty pieces are left out.
+    """The files' text as pieces, in order; empty pieces are left out, and with `added` there may be none.
 
     Raises:
         UserError: nothing to read, a file that cannot be read or is not UTF-8, or an unknown way to cut.
     """
+    if not reading.files and reading.added:
+        return []
     if not reading.files:
         raise UserError("There is nothing to read.", "Give --context FILE.")
     if reading.pieces not in PIECES:
@@ -66,10 +70,16 @@ def pieces_of(reading: Reading) -> list[Observe]:
     return found
 
 
-def asked_of(request: RunRequest, resolved: ResolvedMethod, pieces: Sequence[Observe], said: Mapping[str, Json]) -> str:
+def asked_of(
+    request: RunRequest,
+    resolved: ResolvedMethod,
+    pieces: Sequence[Observe],
+    said: Mapping[str, Json],
+    added: Sequence[Path] = (),
+) -> str:
     """A name for the state that these pieces make: a hash of all that decides it, see `StateFolder`.
 
-    `said` is what its header says of how and from which files it was made.
+    `said` is what its header says of how and from which files it was made, `added` the states that were put to it.
 
     Raises:
         UserError: a model, checkpoint or state that is not there.
@@ -81,6 +91,7 @@ def asked_of(request: RunRequest, resolved: ResolvedMethod, pieces: Sequence[Obs
     turns = manner(request).chat
     before = None if request.state is None else digest(request.state)
     what = {"model": of_model, "method": of_method, "turns": turns, "state": before, "version": __version__}
+    what |= {"added": [digest(state) for state in added]} if added else {}
     return identity({**what, "pieces": [piece.text for piece in pieces], "said": dict(said)})
 
 
@@ -101,16 +112,23 @@ def told(reading: Reading, folder: Path) -> list[dict[str, Json]]:
 
 
 def told_after(before: Path | None, reading: Reading, folder: Path) -> list[dict[str, Json]]:
-    """The same after what an earlier state says; nothing where that one says nothing.
+    """The same after what earlier states say; nothing where one of them says nothing.
 
     Raises:
         UserError: there is no such state, or it is damaged.
     """
-    if before is None:
-        return told(reading, folder)
-    earlier = header(before).get(READ, [])
-    moved = [{**each, "file": os.path.relpath(before / each["file"], folder)} for each in earlier]
-    return [*moved, *told(reading, folder)] if earlier else []
+    moved: list[dict[str, Json]] = []
+    for state in earlier_states(before, reading):
+        said = header(state).get(READ, [])
+        if not said:
+            return []
+        moved += [{**each, "file": os.path.relpath(state / each["file"], folder)} for each in said]
+    return [*moved, *told(reading, folder)]
+
+
+def earlier_states(before: Path | None, reading: Reading) -> tuple[Path, ...]:
+    """Folders of the states that are read on from, and put to it."""
+    return (() if before is None else (before,)) + reading.added
 
 
 def read_again(said: Mapping[str, Json], folder: Path) -> tuple[list[Observe], str]:

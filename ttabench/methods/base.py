@@ -99,6 +99,18 @@ class BaseMethod(Generic[SettingsT]):
         """
         raise NotImplementedError
 
+    def combined(self, state: State, other: State) -> State:  # noqa: ARG002  # for methods that can
+        """What has read all that one reader of `state` and one of `other` have read, made of the two states alone.
+
+        Methods whose memories add up override this.
+
+        Raises:
+            UserError: states of this method, or of these settings, cannot be put together.
+        """
+        raise UserError(
+            f"Two states of {self.name} cannot be put together.", "Read all texts with one command: --context A B."
+        )
+
     def adapt_window(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Read what fills `own_tensors` and `meta` as `adapt` does; the other tensors may stay as they were.
 

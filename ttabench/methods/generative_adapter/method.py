@@ -25,6 +25,7 @@ from ttabench.lm.patch import Delta, Dense, LowRank, Patch, State
 from ttabench.lm.patching import check_fits, deltas_applied
 from ttabench.lm.tokens import new_ids, pad
 from ttabench.lm.window import Window
+from ttabench.methods.base import tokens_read
 from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, start
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
 from ttabench.methods.generative_adapter.parallel import row_logprobs
@@ -72,6 +73,24 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         if self.settings.finalize:
             tensors.pop("sum", None)
         counts = [before + sum(map(len, texts)) for before, texts in zip(read, rows, strict=True)]
+        return State(state.rows, tensors, {"tokens_read": counts})
+
+    @torch.no_grad()
+    def combined(self, state: State, other: State) -> State:
+        """The sum of both sums, and the deltas that it makes.
+
+        Each text was read by the weights adapted to what stands before it in its own state, so with
+        `strategy=sequential` this is not what reading both in a row gives; with the other strategies it is.
+
+        Raises:
+            UserError: one of them keeps the deltas alone, or the sum is not finite.
+        """
+        if any(each.tensors and "sum" not in each.tensors for each in (state, other)):
+            what = "States that keep the deltas alone (finalize=true) cannot be put together."
+            raise UserError(what, "Make them with finalize=false.")
+        sums = [each.tensors["sum"] for each in (state, other) if each.tensors]
+        tensors = self.networks.kept(self.networks.checked(sum(sums[1:], sums[0]))) if sums else {}
+        counts = [sum(pair) for pair in zip(tokens_read(state), tokens_read(other), strict=True)]
         return State(state.rows, tensors, {"tokens_read": counts})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments

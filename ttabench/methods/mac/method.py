@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
@@ -92,6 +93,32 @@ class Mac(Trainable[MacSettings]):
             meta["truncated_documents"][row] += sum(cut)
             start = span.stop
         return replace(state, tensors=_stacked(banks), meta=meta)
+
+    def combined(self, state: State, other: State) -> State:
+        """Both banks, one behind the other; documents that stand in the first are left out of the second.
+
+        Raises:
+            UserError: together they are larger than `bank_cap`.
+        """
+        known, cap = set(state.meta["read"][0]), self._cap()
+        new = [number for number, digest in enumerate(other.meta["read"][0]) if digest not in known]
+        first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)
+        if cap is not None and len(first_KTD) + len(second_KTD) > cap.size:
+            what = (
+                f"Banks of {len(first_KTD)} and {len(second_KTD)} entries are more than bank_cap={cap.size} together."
+            )
+            raise UserError(what, "Read all texts with one command: --context A B.")
+        if len(second_KTD) == len(other.meta["read"][0]):  # an entry a document: none were dropped or averaged
+            second_KTD, members = second_KTD[new], [other.meta["members"][0][number] for number in new]
+        else:
+            members = other.meta["members"][0]
+        meta = {
+            "tokens_read": [a + b for a, b in zip(state.meta["tokens_read"], other.meta["tokens_read"], strict=True)],
+            "truncated_documents": [state.meta["truncated_documents"][0] + other.meta["truncated_documents"][0]],
+            "read": [[*state.meta["read"][0], *(other.meta["read"][0][number] for number in new)]],
+            "members": [[*state.meta["members"][0], *members]],
+        }
+        return State(1, _stacked([torch.cat([first_KTD, second_KTD])]), meta)
 
     @torch.no_grad()
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:

@@ -1,0 +1,108 @@
+"""States of two contexts put together: memories that add up, and methods whose do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_opt
+from tests.tiny_methods import TINY, teach, tiny_mac, tiny_method
+from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
+from ttabench.lm.patch import State
+from ttabench.methods.base import BaseMethod
+from ttabench.methods.generative_adapter.method import GenerativeAdapter
+
+TEXTS = ("Ada Voss lives in Port Ansel.", "Bo Lind collects blue stamps.", "Cy Marr repairs old clocks.")
+
+
+def read(method: BaseMethod[Any], texts: tuple[str, ...], state: State | None = None) -> State:
+    pieces = [[Observe(text=text, key=text)] for text in texts]
+    return method.adapt(state or method.begin(1), pieces)
+
+
+def generator(**settings: Any) -> GenerativeAdapter:
+    method = GenerativeAdapter(tiny_opt(), replace(TINY["generative_adapter"], **settings))
+    teach(method)
+    return method
+
+
+@pytest.mark.parametrize("norm", ["svd", "frobenius"])
+def test_sums_of_chunks_that_the_base_reads_add_up_to_reading_both(norm: str) -> None:
+    method = generator(strategy="parallel", norm=norm)
+    first, both = read(method, TEXTS[:1]), read(method, TEXTS)
+    rest = replace(read(method, TEXTS[1:]), meta={"tokens_read": [0]})
+    starts = method.lm.start_ids
+    together = method.combined(first, rest)
+    if not starts:  # what begins a text stands in front of the first alone
+        torch.testing.assert_close(together.tensors["sum"], both.tensors["sum"])
+    expected = first.tensors["sum"] + rest.tensors["sum"]
+    torch.testing.assert_close(together.tensors["sum"], expected)
+    made = method.networks.kept(expected)
+    for name, tensor in together.tensors.items():
+        torch.testing.assert_close(tensor, made[name])
+
+
+def test_order_and_an_empty_state_change_nothing_and_tokens_add_up() -> None:
+    method = generator()
+    a, b = read(method, TEXTS[:1]), read(method, TEXTS[1:])
+    ab, ba = method.combined(a, b), method.combined(b, a)
+    torch.testing.assert_close(ab.tensors["sum"], ba.tensors["sum"])
+    assert ab.meta["tokens_read"][0] == a.meta["tokens_read"][0] + b.meta["tokens_read"][0]
+    torch.testing.assert_close(method.combined(method.begin(1), a).tensors["sum"], a.tensors["sum"])
+
+
+def test_deltas_without_their_sum_cannot_be_put_together() -> None:
+    method = generator(finalize=True)
+    a = read(method, TEXTS[:1])
+    with pytest.raises(UserError, match="finalize"):
+        method.combined(a, a)
+
+
+def test_two_banks_are_the_bank_of_all_documents() -> None:
+    method = tiny_mac(tiny_opt())
+    a, b, both = read(method, TEXTS[:2]), read(method, TEXTS[1:]), read(method, TEXTS)
+    together = method.combined(a, b)  # the second document stands in both
+    torch.testing.assert_close(together.tensors["bank"], both.tensors["bank"])
+    assert together.meta["members"] == both.meta["members"]
+    assert together.meta["read"] == both.meta["read"]
+
+
+def test_banks_that_are_too_large_together() -> None:
+    method = tiny_mac(tiny_opt(), bank_cap=2)
+    with pytest.raises(UserError, match="bank_cap=2"):
+        method.combined(read(method, TEXTS[:2]), read(method, TEXTS[2:]))
+
+
+@pytest.mark.parametrize("name", ["icl", "templora", "rag", "ccm"])
+def test_other_methods_refuse_in_a_line(name: str) -> None:
+    method = tiny_method(name, tiny_opt())
+    state = read(method, TEXTS[:1])
+    with pytest.raises(UserError, match="cannot be put together"):
+        method.combined(state, state)
+
+
+def test_adapt_puts_a_state_to_another(ttabench: Command, tmp_path: Path) -> None:
+    words = ["adapt", "--method", "mac", "--json"]
+    for name, text in zip("ab", TEXTS, strict=False):
+        (tmp_path / f"{name}.txt").write_text(text)
+        assert ttabench(*words, "--context", tmp_path / f"{name}.txt", "--out", tmp_path / name).code == 0
+    ran = ttabench(*words, "--state", tmp_path / "a", "--add", tmp_path / "b", "--out", tmp_path / "ab")
+    assert ran.code == 0, ran.err
+    assert ran.json()["tokens"] == 0
+    (asked,) = ttabench("ask", "Who?", "--state", tmp_path / "ab", "--json").json()["methods"]
+    assert {piece["name"] for piece in asked["answers"][0]["pieces"]} == {"a.txt#0", "b.txt#0"}
+    again = ttabench(*words, "--add", tmp_path / "a", "--add", tmp_path / "b", "--out", tmp_path / "same")
+    assert again.json()["state_bytes"] == ran.json()["state_bytes"]
+    assert "no state" in one_line(ttabench(*words, "--add", tmp_path / "nothing", "--out", tmp_path / "x"))
+    other = ttabench("adapt", "--method", "icl", "--context", tmp_path / "a.txt", "--out", tmp_path / "i", "--json")
+    assert other.code == 0
+    refused = one_line(ttabench(*words[:2], "icl", "--json", "--state", tmp_path / "i", "--add", tmp_path / "i",
+                                "--out", tmp_path / "y"))  # fmt: skip
+    assert "cannot be put together" in refused
+    assert not (tmp_path / "y" / "state.json").exists()
