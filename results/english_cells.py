@@ -111,8 +111,8 @@ def online_rates() -> Iterator[Cell]:
 def remembered() -> Iterator[Cell]:
     """Read it all, keep the end, find it again, or learn it: 40 questions a draw after 8, 32 and 60 paragraphs.
 
-    Sixty are all of the asked articles; their 10,000 tokens no longer fit into the model's positions. Finetuning on them
-    would take longer than all else together and has no cells.
+    Sixty are all of the asked articles; their 10,000 tokens no longer fit into the model's positions. To finetune on
+    them would take longer than all else together, and has no cells.
     """
     for documents in (8, 32, 60):
         told, column = (*told_squad(TUNED, ASKED, documents), "--limit", "40"), f"{documents} documents"

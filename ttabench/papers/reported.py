@@ -12,6 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from ttabench.core.opening import read_text
+
 FILE = Path(__file__).parent / "reported.csv"
 
 
@@ -31,8 +33,7 @@ class Figure(NamedTuple):
 @cache
 def figures() -> tuple[Figure, ...]:
     """All of them, in the order of the papers."""
-    with FILE.open(encoding="utf-8", newline="") as lines:
-        _, *rows = csv.reader(lines)
+    _, *rows = csv.reader(read_text(FILE).splitlines())
     return tuple(Figure._make([*words, float(value)]) for *words, value in rows)
 
 
