@@ -104,3 +104,19 @@ def test_measuring_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     measured = answered("a")
     monkeypatch.setattr(runner, "Meter", Blind)
     assert answered("b") == measured
+
+
+def test_paths_belong_to_the_phase_in_which_they_were_taken() -> None:
+    """Whoever collects inside another hides nothing from it."""
+    measured = meter.Meter("cpu")
+    meter.take_path("nowhere")
+    with meter.paths_taken() as whole:
+        with measured.phase("adapt"):
+            meter.take_path("sdpa")
+        for path in ("lean", "sdpa", "lean"):
+            with measured.phase("ask"):
+                meter.take_path(path)
+        with measured.phase("encode"):
+            pass
+    assert whole == {"lean", "sdpa"}
+    assert meter.named(measured.paths) == {"adapt": "sdpa", "ask": "lean+sdpa"}

@@ -3,7 +3,7 @@
     meter = Meter("cpu")
     with meter.phase("adapt"):
         state = method.adapt(state, chunk)
-    meter.seconds["adapt"], meter.cpu_seconds["adapt"], meter.peak_bytes["adapt"]
+    meter.seconds["adapt"], meter.cpu_seconds["adapt"], meter.peak_bytes["adapt"], meter.paths["adapt"]
 
 Seconds are those of the clock on the wall, and grow where other programs want the processor; CPU seconds are what the
 threads of this process were given of it, and hardly do. The load average says how many wanted it.
@@ -11,6 +11,8 @@ threads of this process were given of it, and hardly do. The load average says h
 On a GPU the peak is that of torch's allocator. On a CPU it is the resident set of the whole process: Linux keeps the
 high-water mark in /proc/self/status and resets it when 5 is written to /proc/self/clear_refs (proc(5)). Where it cannot
 be reset, the mark of the process's whole life is reported, which is never too low.
+
+Seconds of two methods compare where the model was run in the same way: forwards name the path they take (`lm.plan`).
 """
 
 from __future__ import annotations
@@ -19,16 +21,44 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
+_taken: ContextVar[set[str] | None] = ContextVar("paths", default=None)
+
+
+@contextmanager
+def paths_taken() -> Iterator[set[str]]:
+    """Collect the names of the paths that forwards in the block take."""
+    paths: set[str] = set()
+    token = _taken.set(paths)
+    try:
+        yield paths
+    finally:
+        _taken.reset(token)
+        if (outer := _taken.get()) is not None:
+            outer |= paths
+
+
+def take_path(name: str) -> None:
+    """Say that a forward takes the path of this name."""
+    if (paths := _taken.get()) is not None:
+        paths.add(name)
+
+
+def named(paths: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """One short name of the paths of each phase, `lean+sdpa`; none of a phase without a forward."""
+    return {phase: "+".join(sorted(names)) for phase, names in paths.items() if names}
+
+
 class Meter:
-    """Seconds (summed) and peak bytes (largest) by phase.
+    """Seconds (summed), peak bytes (largest) and the paths of forwards by phase.
 
     Args:
         device: the torch device type the model runs on, "cpu" or "cuda".
@@ -40,6 +70,8 @@ class Meter:
         self.cpu_seconds: defaultdict[str, float] = defaultdict(float)
         """Of all threads of this process, user and system."""
         self.peak_bytes: defaultdict[str, int] = defaultdict(int)
+        self.paths: defaultdict[str, set[str]] = defaultdict(set)
+        """Names of the paths that forwards took."""
         self.last_seconds = 0.0
         """How long the phase that ended last took."""
         self.last_cpu_seconds = 0.0
@@ -51,7 +83,8 @@ class Meter:
         self._reset_peak()
         cpu, start = time.process_time(), time.perf_counter()
         try:
-            yield
+            with paths_taken() as paths:
+                yield
         finally:
             self._synchronise()
             self.last_seconds = time.perf_counter() - start
@@ -59,6 +92,7 @@ class Meter:
             self.seconds[name] += self.last_seconds
             self.cpu_seconds[name] += self.last_cpu_seconds
             self.peak_bytes[name] = max(self.peak_bytes[name], self.peak())
+            self.paths[name] |= paths
 
     def peak(self) -> int:
         """Peak bytes since the last phase began."""

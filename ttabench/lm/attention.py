@@ -7,12 +7,12 @@ some of its slots, both parts share one softmax over written scores.
 
     32 questions, 8 heads, on 1,500 tokens of context: keys [1, H, 1500, D] are read once, not written and read 32 times
 
-A text read in blocks is attended to in the same two parts on a CPU (`Plan.reads_on`): what was read before without any
-mask, the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
+A text read in blocks is attended to in the same two parts on a CPU (`Extras.reads_on`): what was read before without
+any mask, the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
 
-Registered with transformers under `NAME`, where it is sdpa until there is a `Plan`: a prefix that all rows share, slots
-that single heads miss or weigh otherwise, a text that is read on, or somebody who watches: `watched(look)` shows every
-call of a forward to `look`, which may also answer it in place of the kernel.
+Registered with transformers under `NAME`, where it is sdpa until there are `Extras`: a prefix that all rows share,
+slots that single heads miss or weigh otherwise, a text that is read on, or somebody who watches: `watched(look)` shows
+every call of a forward to `look`, which may also answer it in place of the kernel. `plan` chooses what a window gives.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Shared:
     """[1, H, P, D]"""
     all_seen: bool
     """Whether every token sees every slot: no padding in the prefix, no sliding window."""
+    bias: Tensor | None = None
+    """[1, H or N, P], finite: what is added to the scores of the slots, head by head."""
 
 
 @dataclass(frozen=True)
@@ -72,42 +74,41 @@ Watcher: TypeAlias = Callable[[Call], Tensor | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What attention does beside what transformers asks of it, one for all layers of a forward."""
+class Extras:
+    """What attention is given beside what transformers gives it, for all layers of a forward."""
 
     shared: Sequence[Shared] | None = None
     """Keys and values that all rows see in front of what their cache returns, one entry a layer."""
-    hidden: Sequence[Tensor] | None = None
-    """Slots that single heads miss: a bool [B or 1, H, P] a layer, true where head h misses slot p."""
     bias: Sequence[Tensor] | None = None
-    """What is added to scores: a float [B or 1, H or N, P] a layer, of the first P slots; the others get nothing."""
+    """What is added to scores: a finite float [B or 1, H or N, P] a layer, of the first P slots; the others get
+    nothing."""
     reads_on: bool = False
     """A text is read on: every token sees all that stands before it, and there is no padding."""
     watcher: Watcher | None = None
     """Sees every call, see `Watcher`."""
 
 
-_plan: ContextVar[Plan] = ContextVar("attention", default=Plan())  # noqa: B039  # nothing in it changes
+_extras: ContextVar[Extras] = ContextVar("attention", default=Extras())  # noqa: B039  # nothing in it changes
 
 
 @contextmanager
-def planned(**changes: Any) -> Iterator[None]:
-    """Change the plan for forwards in the block; fields of `Plan`, the others stay."""
-    token = _plan.set(replace(_plan.get(), **changes))
+def given(**changes: Any) -> Iterator[None]:
+    """Change the extras of forwards in the block; fields of `Extras`, the others stay."""
+    token = _extras.set(replace(_extras.get(), **changes))
     try:
         yield
     finally:
-        _plan.reset(token)
+        _extras.reset(token)
 
 
 def watched(watcher: Watcher | None) -> AbstractContextManager[None]:
     """Show the attention calls of forwards in the block to a watcher."""
-    return planned(watcher=watcher)
+    return given(watcher=watcher)
 
 
 def is_watched() -> bool:
     """Whether somebody watches; windows made now keep their prefix where watchers see it."""
-    return _plan.get().watcher is not None
+    return _extras.get().watcher is not None
 
 
 def forward(
@@ -120,25 +121,25 @@ def forward(
     **options: Any,  # the interface of transformers: scaling, is_causal, sliding_window ...
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
-    plan = _plan.get()
+    extras = _extras.get()
     assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
     scaling = options.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    if plan.watcher is not None:
-        assert plan.shared is None, "a shared prefix is not shown to watchers"
-        answered = plan.watcher(Call(module.layer_idx, query, key, value, attention_mask, scaling))
+    if extras.watcher is not None:
+        assert extras.shared is None, "a shared prefix is not shown to watchers"
+        answered = extras.watcher(Call(module.layer_idx, query, key, value, attention_mask, scaling))
         if answered is not None:
             return answered, None
-    if plan.hidden is not None or plan.bias is not None:
-        assert plan.shared is None, "a prefix that heads see differently is not lent"
-        assert plan.watcher is None, "what single heads see is not shown to watchers"
-        if plan.hidden is not None:
-            attention_mask = _seen_by_heads(plan.hidden[module.layer_idx], query, key, attention_mask)
-        if plan.bias is not None:
-            attention_mask = _biased(plan.bias[module.layer_idx], query, key, attention_mask)
-    if plan.reads_on and 1 < query.shape[2] < key.shape[2]:
-        return attend_continuation(query, key, value, scaling), None
-    shared = None if plan.shared is None else plan.shared[module.layer_idx]
+    bias = None if extras.bias is None else extras.bias[module.layer_idx]
+    if bias is not None:
+        assert extras.shared is None, "the bias of a shared prefix is its own"
+        assert extras.watcher is None, "what single heads see is not shown to watchers"
+    if extras.reads_on and 1 < query.shape[2] < key.shape[2]:
+        past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
+        return attend_continuation(query, key, value, scaling, past), None
+    if bias is not None:
+        attention_mask = _biased(bias, query, key, attention_mask)
+    shared = None if extras.shared is None else extras.shared[module.layer_idx]
     if shared is None or not shared.keys.shape[2]:
         out: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, **options
@@ -147,7 +148,7 @@ def forward(
     if shared.all_seen and in_two_parts(query.device):
         own_mask = None if attention_mask is None else attention_mask[..., shared.keys.shape[2] :]
         bias = None if own_mask is None else bias_of(own_mask, query.dtype)
-        return attend_shared(query, (key, value), (shared.keys, shared.values), bias, scaling), None
+        return attend_shared(query, (key, value), (shared.keys, shared.values), bias, scaling, shared.bias), None
     return attend_in_parts(query * scaling, (key, value), shared, attention_mask), None
 
 
@@ -166,19 +167,19 @@ def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, m
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _seen_by_heads(hidden_BHP: Tensor, query: Tensor, key: Tensor, mask_B1TS: Tensor | None) -> Tensor:
-    """The mask bool [B, N, T, S] of query heads whose key/value head misses some of the first P slots."""
-    mask_B1TS = _causal(query, key) if mask_B1TS is None else mask_B1TS
-    hidden_BHS = pad(hidden_BHP, (0, key.shape[2] - hidden_BHP.shape[2]))
-    return mask_B1TS & ~hidden_BHS.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[:, :, None]
+def widened(bias_BMP: Tensor, slots: int) -> Tensor:
+    """A bias of the first slots for so many: nothing is added to those behind."""
+    more = slots - bias_BMP.shape[2]
+    return pad(bias_BMP, (0, more)) if more > 0 else bias_BMP[..., :slots]
 
 
-def _biased(bias_BHP: Tensor, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-    """What is added to scores [B, N, T, S]: the bias of the first P slots, and -inf where nothing is seen."""
+def _biased(bias_BMP: Tensor, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    """What is added to scores [B, N, T, S]: the bias of the first P slots, and the lowest number where nothing is
+    seen."""
     mask = _causal(query, key) if mask is None else mask
-    unseen = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
-    bias_BHS = pad(bias_BHP.to(query.dtype), (0, key.shape[2] - bias_BHP.shape[2]))
-    return unseen + bias_BHS.repeat_interleave(query.shape[1] // bias_BHP.shape[1], dim=1)[:, :, None]
+    bias_BMS = widened(bias_BMP.to(query.dtype), key.shape[2])
+    bias_BNTS = bias_BMS.repeat_interleave(query.shape[1] // bias_BMP.shape[1], dim=1)[:, :, None]
+    return torch.where(mask, bias_BNTS, torch.finfo(query.dtype).min)
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:
@@ -198,6 +199,8 @@ def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask
     to_own_HBXS = rows_HBXD @ own[0].permute(1, 0, 3, 2)
     shape = (heads, rows, count // heads, tokens)
     to_shared, to_own = to_shared_HXP.view(*shape, slots), to_own_HBXS.view(*shape, -1)
+    if shared.bias is not None:  # by key/value head, or by query head
+        to_shared = to_shared + shared.bias.to(query_BNTD.dtype).reshape(heads, 1, -1, 1, slots)
     if mask_B1TS is not None:
         lowest = torch.finfo(query_BNTD.dtype).min
         hidden_1B1TS = ~mask_B1TS[None]
@@ -214,7 +217,7 @@ def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask
 
 def _mask(*arguments: Any, **named: Any) -> Tensor | None:
     """The mask that transformers makes for sdpa; none where a text is read on."""
-    made: Tensor | None = None if _plan.get().reads_on else sdpa_mask(*arguments, **named)
+    made: Tensor | None = None if _extras.get().reads_on else sdpa_mask(*arguments, **named)
     return made
 
 

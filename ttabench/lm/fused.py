@@ -49,13 +49,20 @@ def summed(
     return out.reshape(query_BNTD.shape), total.reshape(query_BNTD.shape[:3])
 
 
-def across(query_XND: Tensor, key_1HPD: Tensor, value_1HPD: Tensor, scaling: float) -> Part:
-    """Attention [X, N, D] of tokens of any rows to slots all rows share, and the log of its sums [X, N]."""
+def across(
+    query_XND: Tensor, key_1HPD: Tensor, value_1HPD: Tensor, scaling: float, bias_1MP: Tensor | None = None
+) -> Part:
+    """Attention [X, N, D] of tokens of any rows to slots all rows share, and the log of its sums [X, N].
+
+    `bias_1MP` is added to the scores of the slots, by key/value head or by query head.
+    """
     assert _fused is not None
     tokens, count, size = query_XND.shape
     heads = key_1HPD.shape[1]
     query_HXGD = query_XND.view(tokens, heads, -1, size).transpose(0, 1)
-    out, total = _fused(query_HXGD.reshape(1, heads, -1, size), key_1HPD, value_1HPD, scale=scaling)
+    bias = None if bias_1MP is None else of_queries(bias_1MP, heads, tokens, together=True)
+    query = query_HXGD.reshape(1, heads, -1, size)
+    out, total = _fused(query, key_1HPD, value_1HPD, attn_mask=bias, scale=scaling)
     out_XHGD, total_XHG = (each.view(heads, tokens, -1, *each.shape[3:]).transpose(0, 1) for each in (out, total))
     return out_XHGD.reshape(query_XND.shape), total_XHG.reshape(tokens, count)
 
@@ -66,14 +73,37 @@ def merge_partials(first: Part, second: Part) -> Tensor:
     return torch.lerp(first[0], second[0], share_BNT1.to(second[0].dtype))
 
 
-def attend_continuation(query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: float) -> Tensor:
-    """The last T of S slots attend to the slots before them, and causally to each other; gives [B, T, N, D]."""
+def of_queries(bias_BMP: Tensor, heads: int, tokens: int, *, together: bool = False) -> Tensor:
+    """A bias by head for queries of key/value heads: [B, H, 1, P], or [B, H, G T, P] where it is of query heads.
+
+    Args:
+        bias_BMP: of M heads, of keys and values or of queries.
+        heads: key/value heads.
+        tokens: queries of each query head.
+        together: those of one token stand together, [T G]; else those of one query head, [G T].
+    """
+    if bias_BMP.shape[1] == heads:
+        return bias_BMP[:, :, None]
+    rows, count, slots = bias_BMP.shape
+    shape = (rows, heads, count // heads, 1, slots)
+    each = bias_BMP.reshape(shape).expand(-1, -1, -1, tokens, -1)
+    return (each.transpose(2, 3) if together else each).reshape(rows, heads, -1, slots)
+
+
+def attend_continuation(
+    query_BNTD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor, scaling: float, bias_BMP: Tensor | None = None
+) -> Tensor:
+    """The last T of S slots attend to the slots before them, and causally to each other; gives [B, T, N, D].
+
+    `bias_BMP` is added to the scores of the slots before them, by key/value head or by query head.
+    """
     assert _fused is not None
     rows, count, tokens, size = query_BNTD.shape
     heads, before = key_BHSD.shape[1], key_BHSD.shape[2] - tokens
     past, own = ([each[:, :, part] for each in (key_BHSD, value_BHSD)] for part in (slice(before), slice(before, None)))
     # without a mask the query heads of one key/value head are more queries of it: nothing is repeated
-    of_past, sum_past = _fused(query_BNTD.reshape(rows, heads, -1, size), *past, scale=scaling)
+    bias = None if bias_BMP is None else of_queries(bias_BMP, heads, tokens)
+    of_past, sum_past = _fused(query_BNTD.reshape(rows, heads, -1, size), *past, attn_mask=bias, scale=scaling)
     front = of_past.reshape(query_BNTD.shape), sum_past.reshape(rows, count, tokens)
     out_BNTD = merge_partials(front, summed(query_BNTD, own[0], own[1], scaling, causal=True))
     return out_BNTD.transpose(1, 2)
@@ -85,16 +115,19 @@ def attend_shared(
     shared: tuple[Tensor, Tensor],
     bias_B1TS: Tensor | None,
     scaling: float,
+    shared_bias_1MP: Tensor | None = None,
 ) -> Tensor:
     """Attention to slots all rows share [1, H, P, D] and to each row's own; gives [B, T, N, D].
 
-    `bias_B1TS` is added to the scores of a row's own slots.
+    `bias_B1TS` is added to the scores of a row's own slots, `shared_bias_1MP` to those of the shared ones.
     """
     rows, count, tokens, size = query_BNTD.shape
     part = summed(query_BNTD, own[0], own[1], scaling, bias=bias_B1TS)
     of_own, sum_own = (each.transpose(1, 2).flatten(0, 1) for each in part)
     query_XND = query_BNTD.transpose(1, 2).reshape(-1, count, size)
-    return merge_partials(across(query_XND, *shared, scaling), (of_own, sum_own)).view(rows, tokens, count, size)
+    return merge_partials(across(query_XND, *shared, scaling, shared_bias_1MP), (of_own, sum_own)).view(
+        rows, tokens, count, size
+    )
 
 
 def bias_of(mask_B1TS: Tensor, dtype: torch.dtype) -> Tensor:

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ttabench.lm.attention import Shared, attend_in_parts
-from ttabench.lm.fused import across, attend_continuation, bias_of, merge_partials, summed
+from ttabench.lm.attention import Shared, attend_in_parts, widened
+from ttabench.lm.fused import across, attend_continuation, bias_of, merge_partials, of_queries, summed
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ class Attending:
     """What a window lends, one entry a layer."""
     mask: Tensor | None = None
     """bool [B or 1, 1, T, P + S] of shared and own slots; None: every token sees all slots up to its own."""
+    head_bias: Sequence[Tensor] | None = None
+    """What is added to scores of the first own slots: a finite float [B or 1, H or N, P] a layer."""
 
     @cached_property
     def _bias(self) -> Tensor | None:
@@ -85,21 +87,32 @@ class Attending:
                 return self.text.packed(attend_in_parts(query * self.scaling, (key, value), shared, self.mask))
             part = summed(query, key, value, self.scaling, bias=self._bias, causal=self.mask is None)
             of_own, sum_own = (self.text.packed(each.transpose(1, 2)) for each in part)
-            return merge_partials(across(query_XND, shared.keys, shared.values, self.scaling), (of_own, sum_own))
+            of_shared = across(query_XND, shared.keys, shared.values, self.scaling, shared.bias)
+            return merge_partials(of_shared, (of_own, sum_own))
+        added = None if self.head_bias is None else self.head_bias[layer]
         if self.text.ids_BT.shape[1] == 1:  # the query heads of one key/value head are queries of it
             query = query_XND.reshape(len(key), key.shape[1], -1, key.shape[3])
-            return scaled_dot_product_attention(query, key, value, self._bias, scale=self.scaling)
-        return self.text.packed(self._to_own(self.text.heads_first(query_XND), key, value))
+            bias = self._bias
+            if added is not None:
+                added = of_queries(widened(added, key.shape[2]), key.shape[1], 1)
+                bias = added if bias is None else bias + added
+            return scaled_dot_product_attention(query, key, value, bias, scale=self.scaling)
+        return self.text.packed(self._to_own(self.text.heads_first(query_XND), key, value, added))
 
-    def _to_own(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        whole = self._bias is None
+    def _to_own(self, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
+        whole, bias = self._bias is None, self._bias
         if whole and key.shape[2] > query.shape[2]:
-            return attend_continuation(query, key, value, self.scaling)
+            past = None if added is None else widened(added, key.shape[2] - query.shape[2])
+            return attend_continuation(query, key, value, self.scaling, past)
+        if added is not None:
+            assert bias is not None, "there is a prefix"
+            every = widened(added, key.shape[2]).repeat_interleave(query.shape[1] // added.shape[1], dim=1)
+            bias = bias + every[:, :, None]
         out = scaled_dot_product_attention(
             query,
             key,
             value,
-            self._bias,
+            bias,
             is_causal=whole,
             scale=self.scaling,
             enable_gqa=query.shape[1] != key.shape[1],

@@ -11,20 +11,20 @@ prefix brings an `Eviction`, slots are thrown away after every feed.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
-from ttabench.lm.attention import NAME, Shared, is_watched, planned, watched
+from ttabench.core.meter import take_path
+from ttabench.lm.attention import given, watched
 from ttabench.lm.fused import bias_of, in_two_parts
 from ttabench.lm.layout import Layout
-from ttabench.lm.lean import Lean
 from ttabench.lm.model import LM
 from ttabench.lm.packed import Attending
 from ttabench.lm.patch import Eviction, Prefix
+from ttabench.lm.plan import LEAN, pairs_of, plan_for
 from ttabench.lm.slots import Slots, joined
 
 
@@ -44,23 +44,17 @@ class Window:
         self, lm: LM, prefix: Prefix | None, rows: int, *, room: int = 0, retain: bool = True, evict: bool = True
     ) -> None:
         self.lm, self.rows, self.holds_bos = lm, rows, prefix is not None and prefix.holds_bos
-        held = [] if prefix is None else list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
-        pairs = [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
-        assert len(pairs) in (0, lm.layers), f"prefix of {len(pairs)} layers on a model of {lm.layers}"
         self._mask_BS = None if prefix is None or prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
         self._evict, self._eviction = evict, self._eviction_of(prefix)
         parts = {} if prefix is None else {"hidden": prefix.hidden_LBHP, "bias": prefix.bias_LBHP}
         self._by_head = {name: [each.to(lm.device) for each in held] for name, held in parts.items() if held}
-        self._shared = self._lendable(pairs)
-        sliding = getattr(lm.config, "sliding_window", None) is not None
-        ours = lm.model.config._attn_implementation == NAME
-        self._whole = ours and not sliding and self._shared is None and not self._by_head
-        slots = pairs[0][0].shape[2] if self._shared else 0
-        own: list[tuple[Tensor, Tensor] | None] = [None] * lm.layers if self._shared or not pairs else [*pairs]
+        self._plan = plan_for(lm, prefix, rows)
+        pairs = [] if self._plan.shared or prefix is None else pairs_of(lm, prefix)
+        own: list[tuple[Tensor, Tensor] | None] = [*pairs] if pairs else [None] * lm.layers
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
         room = room if retain and self._eviction is None else 0
+        slots = self._plan.shared[0].keys.shape[2] if self._plan.shared else 0
         self._layers = [Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
-        self._lean = Lean.of(lm) if ours and not self._by_head else None
         self._cache = Cache(layers=list(self._layers))
         start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
         self._next_B = start.to(lm.device)
@@ -72,22 +66,6 @@ class Window:
         if self.rows == 1 or prefix.next_position_B.shape[0] > 1:
             return prefix.eviction
         return prefix.eviction.select(torch.zeros(self.rows, dtype=torch.int64, device=self.lm.device))
-
-    def _lendable(self, pairs: list[tuple[Tensor, Tensor]]) -> list[Shared] | None:
-        """One prefix for several rows stays one (`attention`), unless someone chose another attention for the model.
-
-        Nor where every row evicts slots of its own, or somebody watches.
-        """
-        config = self.lm.model.config
-        if self._by_head:
-            assert config._attn_implementation == NAME, "no other attention tells heads apart"
-            return None
-        if not pairs or self.rows == 1 or pairs[0][0].shape[0] > 1 or config._attn_implementation != NAME:
-            return None
-        if self._eviction is not None or is_watched():
-            return None
-        all_seen = self._mask_BS is None and getattr(config, "sliding_window", None) is None
-        return [Shared(keys, values, all_seen) for keys, values in pairs]
 
     def feed(self, ids_BT: Tensor, mask_BT: Tensor | None = None, filled_BT: Tensor | None = None) -> Tensor:
         """Read these tokens; padded slots (`mask_BT` false, on either side) are never attended to.
@@ -121,8 +99,8 @@ class Window:
         mask, slots = mask_BS, self._cache.get_seq_length() + tokens
         if layout.sees_BTS is not None:
             mask = layout.mask(tokens, slots, mask_BS)
-            if self._shared is not None and layout.sees_BTS.shape[2] == slots:
-                self._shared = [replace(each, all_seen=False) for each in self._shared]
+            if layout.sees_BTS.shape[2] == slots:
+                self._plan = self._plan.masked()
         hidden_BTD = self._run(ids_BT, mask, positions_BT, mask_BT, layout.embeddings_BTC)
         real_BT = positions_BT if mask_BT is None else positions_BT.masked_fill(~mask_BT, -1)
         self._mask_BS, self._next_B = mask_BS, torch.maximum(self._next_B, real_BT.amax(1) + 1)
@@ -165,16 +143,20 @@ class Window:
         embeddings_BTC: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """The decoder on these tokens; the mask is one of slots [B, S], or of what each token sees [B, 1, T, S]."""
-        if self._lean is not None and not is_watched() and self._lean.serves(ids_BT.device):
-            text = self._lean.text(ids_BT, positions_BT, filled_BT, embeddings_BTC)
-            attend = Attending(text, self._lean.scaling, self._shared, self._seen(ids_BT.shape[1], mask))
-            return self._lean.run(text, self._layers, attend)
+        plan = self._plan
+        path = plan.path(ids_BT.device)
+        take_path(path)
+        if path == LEAN:
+            assert plan.lean is not None
+            text = plan.lean.text(ids_BT, positions_BT, filled_BT, embeddings_BTC)
+            seen = self._seen(ids_BT.shape[1], mask)
+            attend = Attending(text, plan.lean.scaling, plan.shared, seen, plan.bias)
+            return plan.lean.run(text, self._layers, attend)
         behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
-        plainly = behind and mask is None and self._whole and in_two_parts(self.lm.device)
-        if mask is not None and mask.dim() == 4 and self.lm.model.config._attn_implementation != NAME:
+        reads_on = behind and mask is None and plan.parts and in_two_parts(self.lm.device)
+        if mask is not None and mask.dim() == 4 and not plan.ours:
             mask = bias_of(mask, self.lm.dtype)  # eager attention adds what it is given
-        by_head = {"hidden": self._by_head.get("hidden"), "bias": self._by_head.get("bias")}
-        with planned(shared=self._shared, reads_on=plainly, **by_head):
+        with given(shared=plan.shared, bias=plan.bias, reads_on=reads_on):
             output = self.lm.decoder(
                 input_ids=ids_BT if embeddings_BTC is None else None,
                 inputs_embeds=embeddings_BTC,
@@ -191,7 +173,8 @@ class Window:
         if mask is not None and mask.dim() == 4:
             return mask
         held = self._layers[0].get_seq_length()
-        in_parts = self._shared is not None and self._layers[0].own_length() > 0  # causal attention knows two parts
+        # causal attention knows two parts; of three (shared, read before, read now) a mask says who sees what
+        in_parts = self._plan.shared is not None and self._layers[0].own_length() > 0
         if tokens == 1 or (mask is None and not in_parts):
             return mask if mask is None else mask[:, None, None]
         causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self._next_B.device).tril(held)
@@ -221,9 +204,9 @@ class Window:
     def prefix(self) -> Prefix:
         """Everything read so far, one row a batch row."""
         keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
-        if self._shared:
-            keys = [joined(lent.keys, own) for lent, own in zip(self._shared, keys, strict=True)]
-            values = [joined(lent.values, own) for lent, own in zip(self._shared, values, strict=True)]
+        if (shared := self._plan.shared) is not None:
+            keys = [joined(lent.keys, own) for lent, own in zip(shared, keys, strict=True)]
+            values = [joined(lent.values, own) for lent, own in zip(shared, values, strict=True)]
         mask_BP = None if self._mask_BS is None else self._mask_BS.expand(self.rows, -1)
         next_B, slots, by_head = self._next_B.expand(self.rows), keys[0].shape[2], {}
         for name, held in self._by_head.items():
@@ -235,7 +218,7 @@ class Window:
         """Keep these rows, in this order; a row may be taken several times (beams)."""
         for layer in self._layers:
             layer.select(rows_N)
-        self.rows = len(rows_N)
+        self.rows, self._plan = len(rows_N), self._plan.of_rows(rows_N)
         for name, held in self._by_head.items():
             self._by_head[name] = held if len(held[0]) == 1 else [each.index_select(0, rows_N) for each in held]
         if self._mask_BS is not None and self._mask_BS.shape[0] > 1:

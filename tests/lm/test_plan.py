@@ -1,0 +1,190 @@
+"""Which way a window attends, and that every way gives the numbers of attention written out, whatever heads see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.lm.test_patching import close, random_prefix, text
+from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
+from ttabench.core.meter import paths_taken
+from ttabench.lm.attention import Call, watched
+from ttabench.lm.lean import Lean
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Prefix
+from ttabench.lm.plan import plan_for
+from ttabench.lm.window import Window
+
+BASES: dict[str, Callable[[], LM]] = {
+    "llama-gqa": tiny_llama,
+    "llama": lambda: tiny_llama(gqa=False),
+    "opt": tiny_opt,
+    "gpt2": tiny_gpt2,
+}
+KINDS = ("plain", "bias", "hidden", "both", "query-bias")
+SLOTS = 6
+
+
+@pytest.fixture(params=BASES.values(), ids=BASES)
+def lm(request: pytest.FixtureRequest) -> LM:
+    return request.param()  # type: ignore[no-any-return]
+
+
+def prefix_of(lm: LM, kind: str, rows: int) -> Prefix:
+    """Slots that heads weigh otherwise, one of them by minus infinity; or miss: the first head misses all."""
+    drawn, prefix = torch.Generator().manual_seed(5), random_prefix(lm, rows, SLOTS)
+    hidden, bias = [], []
+    for _ in range(lm.layers):
+        heads = lm.heads if kind == "query-bias" else lm.kv_heads
+        bias.append(torch.randn(rows, heads, SLOTS, generator=drawn) * 2)
+        bias[-1][:, 1, 2] = -math.inf
+        hidden.append(torch.rand(rows, lm.kv_heads, SLOTS, generator=drawn) > 0.5)
+        hidden[-1][:, 0] = True
+    if kind in ("hidden", "both"):
+        prefix = replace(prefix, hidden_LBHP=tuple(hidden))
+    return prefix if kind in ("plain", "hidden") else replace(prefix, bias_LBHP=tuple(bias))
+
+
+def steps(lm: LM, prefix: Prefix, rows: int, padded: bool) -> list[Tensor]:
+    """Read, decode, read on, take other rows, decode: last hidden states."""
+    mask = torch.ones(rows, 5, dtype=torch.bool)
+    mask[0, :3] = False
+    window = Window(lm, prefix, rows, room=16)
+    found = [window.feed(text(rows, 5), mask if padded else None)[:, -1:]]
+    found += [window.feed(text(rows, 1, seed)) for seed in range(2)]
+    found.append(window.feed(text(rows, 4, 9)))
+    window.select(torch.tensor([rows - 1, 0, 0]))
+    return [*found, window.feed(text(3, 1, 10)), window.feed(text(3, 2, 11))]
+
+
+def written_out(lm: LM, prefix: Prefix, rows: int) -> Callable[[Call], Tensor]:
+    """Attention as it is defined, with what heads see of the prefix, for the rows of `steps`."""
+
+    def attend(call: Call) -> Tensor:
+        share, (tokens, slots) = lm.heads // lm.kv_heads, (call.query.shape[2], call.key.shape[2])
+        key, value = (each.repeat_interleave(share, dim=1) for each in (call.key, call.value))
+        scores = call.query @ key.transpose(2, 3) * call.scaling
+        added = torch.zeros(len(prefix.keys_LBHPD[0]), lm.heads, SLOTS)
+        if prefix.bias_LBHP is not None:
+            bias = prefix.bias_LBHP[call.layer]
+            added = added + bias.repeat_interleave(lm.heads // bias.shape[1], dim=1)
+        if prefix.hidden_LBHP is not None:
+            hidden = prefix.hidden_LBHP[call.layer].repeat_interleave(share, dim=1)
+            added = added.masked_fill(hidden, -math.inf)
+        if len(added) > 1 and selected:
+            added = added[torch.tensor([rows - 1, 0, 0])]
+        scores = torch.cat([scores[..., :SLOTS] + added[:, :, None], scores[..., SLOTS:]], dim=3)
+        seen = call.mask
+        if seen is None:
+            seen = torch.ones(tokens, slots, dtype=torch.bool).tril(slots - tokens)[None, None]
+        lowest = torch.finfo(scores.dtype).min
+        return (scores.masked_fill(~seen, lowest).softmax(-1) @ value).transpose(1, 2)
+
+    selected = False
+    plain = Window.select
+
+    def select(self: Window, rows_N: Tensor) -> None:
+        nonlocal selected
+        selected = True
+        plain(self, rows_N)
+
+    attend.select = select  # type: ignore[attr-defined]
+    return attend
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize(("held", "rows"), [(1, 1), (1, 3), (3, 3)], ids=["one", "shared", "own"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_prefix_gives_the_numbers_of_attention_written_out(
+    lm: LM, kind: str, held: int, rows: int, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = prefix_of(lm, kind, held)
+    with torch.no_grad():
+        with paths_taken() as paths:
+            ours = steps(lm, prefix, rows, padded and rows > 1)
+        slow, bare = written_out(lm, prefix, rows), replace(prefix, hidden_LBHP=None, bias_LBHP=None)
+        with monkeypatch.context() as patched, watched(slow):
+            patched.setattr(Window, "select", slow.select)  # type: ignore[attr-defined]
+            theirs = steps(lm, bare, rows, padded and rows > 1)
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert paths == {"sdpa" if Lean.of(lm) is None else "lean"}
+    if kind != "plain":
+        with torch.no_grad():
+            plain = steps(lm, bare, rows, padded and rows > 1)
+        assert (plain[-1] - ours[-1]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shared_prefix_with_padding_and_gradients(lm: LM, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both parts share one softmax over written scores; gradients reach the bias as through attention written out."""
+    prefix, mask = prefix_of(lm, kind, 1), torch.ones(1, SLOTS, dtype=torch.bool)
+    mask[0, 1] = False
+    prefix = replace(prefix, mask_BP=mask, next_position_B=torch.tensor([SLOTS - 1]))
+    leaves = () if prefix.bias_LBHP is None else tuple(each.requires_grad_() for each in prefix.bias_LBHP)
+    slow, bare = written_out(lm, prefix, 3), replace(prefix, hidden_LBHP=None, bias_LBHP=None)
+    with torch.no_grad(), paths_taken() as paths:
+        quick = steps(lm, prefix, 3, padded=True)
+    with paths_taken() as slowly:
+        ours = steps(lm, prefix, 3, padded=True)
+    with monkeypatch.context() as patched, watched(slow):
+        patched.setattr(Window, "select", slow.select)  # type: ignore[attr-defined]
+        theirs = steps(lm, bare, 3, padded=True)
+    for found in (quick, ours):
+        for hidden, expected in zip(found, theirs, strict=True):
+            torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=0)
+    assert (paths, slowly) == ({"sdpa" if Lean.of(lm) is None else "lean"}, {"sdpa"})
+    if leaves:
+        sums = [sum(lm.logits(each).logsumexp(-1).sum() for each in found) for found in (ours, theirs)]
+        slopes = [torch.autograd.grad(each, leaves) for each in sums]
+        for first, second in zip(*slopes, strict=True):
+            close(first, second, atol=1e-4)
+            assert first.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_prefix_of_several_rows_is_never_copied(lm: LM, kind: str) -> None:
+    prefix = prefix_of(lm, kind, 1)
+    plan = plan_for(lm, prefix, 3)
+    assert plan.shared is not None
+    assert plan.shared[0].keys.data_ptr() == prefix.keys_LBHPD[0].data_ptr()
+    assert (plan.shared[0].bias is not None) == (kind != "plain")
+    assert plan.bias is None
+    for other in (plan_for(lm, prefix, 1), plan_for(lm, prefix_of(lm, kind, 3), 3)):
+        assert other.shared is None
+        assert (other.bias is not None) == (kind != "plain")
+
+
+def test_what_heads_see_is_finite_and_said_once() -> None:
+    """A slot that is hidden stays hidden whatever is added to it; other slots get what they are given."""
+    lm, prefix = tiny_llama(), prefix_of(tiny_llama(), "both", 1)
+    assert prefix.hidden_LBHP is not None
+    assert prefix.bias_LBHP is not None
+    bias = plan_for(lm, prefix, 1).bias
+    assert bias is not None
+    lowest = torch.finfo(lm.dtype).min
+    for found, hidden, given in zip(bias, prefix.hidden_LBHP, prefix.bias_LBHP, strict=True):
+        gone = hidden | given.isinf()
+        assert (found[gone] == lowest).all()
+        assert torch.equal(found[~gone], given[~gone])
+
+
+def test_the_path_is_that_of_the_moment() -> None:
+    """Hooks, watchers and gradients are transformers' to serve; another attention is called by its name."""
+    lm = tiny_llama()
+    device, plan = torch.device("cpu"), plan_for(lm, None, 1)
+    assert plan.path(device) == "sdpa"
+    with torch.no_grad():
+        assert plan.path(device) == "lean"
+        with watched(lambda _: None):
+            assert plan.path(device) == "sdpa"
+        lm.model.set_attn_implementation("eager")
+        with paths_taken() as paths:
+            Window(lm, random_prefix(lm, 1), 2).feed(text(2, 3))
+        assert paths == {"eager"}
+    assert plan_for(tiny_opt(), None, 1).lean is None

@@ -1,0 +1,129 @@
+"""How a window attends, chosen once from the base model, the prefix and the rows that are fed.
+
+    plan = plan_for(lm, prefix, rows=32)
+    plan.path(device)       "lean", "sdpa", or by its name another attention that was chosen for the model: "eager"
+
+What a prefix needs (one for several rows, slots that single heads miss or weigh otherwise) is met on every path of our
+own: the decoder written out (`lean`), and `attention`, which transformers calls. Windows say which they take
+(`core.meter.take_path`).
+
+Shape letters: B rows · H key/value heads · N query heads · P slots · D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ttabench.lm.attention import NAME, Shared, is_watched
+from ttabench.lm.lean import Lean
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Prefix
+
+LEAN, SDPA = "lean", "sdpa"
+"""Our own decoder; transformers' decoder with our own attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionPlan:
+    """How the layers of a window attend."""
+
+    implementation: str
+    """The attention of transformers that the model is set to; ours is `attention.NAME`."""
+    lean: Lean | None = None
+    """The decoder written out, where the model has one: it runs whenever it may (`Lean.serves`)."""
+    shared: tuple[Shared, ...] | None = None
+    """Keys and values that all rows see and none holds, one entry a layer, with what is added to their scores."""
+    bias: tuple[Tensor, ...] | None = None
+    """What is added to the scores of the prefix's slots where each row holds them: a finite float [B or 1, H or N, P]
+    a layer."""
+    parts: bool = False
+    """Whether a text that is read on may be attended to in two parts, where nothing is padded (`Extras.reads_on`)."""
+
+    @property
+    def ours(self) -> bool:
+        """Whether attention is our own."""
+        return self.implementation == NAME
+
+    def path(self, device: torch.device) -> str:
+        """The path of a forward now: hooks, watchers and gradients are transformers' to serve."""
+        if self.lean is not None and not is_watched() and self.lean.serves(device):
+            return LEAN
+        return SDPA if self.ours else self.implementation
+
+    def of_rows(self, rows_N: Tensor) -> AttentionPlan:
+        """For these rows of the window, in this order."""
+        if self.bias is None or len(self.bias[0]) == 1:
+            return self
+        return replace(self, bias=tuple(each.index_select(0, rows_N) for each in self.bias))
+
+    def masked(self) -> AttentionPlan:
+        """Where a mask says of shared slots, too, who sees them."""
+        if self.shared is None:
+            return self
+        return replace(self, shared=tuple(replace(each, all_seen=False) for each in self.shared))
+
+
+def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
+    """The plan of a window of so many rows behind a prefix.
+
+    One prefix for several rows stays one, unless every row evicts slots of its own, somebody watches, or another
+    attention was chosen for the model.
+    """
+    implementation = str(lm.model.config._attn_implementation)
+    ours, sliding = implementation == NAME, getattr(lm.config, "sliding_window", None) is not None
+    bias = None if prefix is None else _finite_bias(lm, prefix)
+    assert ours or bias is None, "no other attention tells heads apart"
+    shared = None
+    if ours and prefix is not None and _is_lent(prefix, rows):
+        all_seen = prefix.mask_BP is None and not sliding
+        added: Sequence[Tensor | None] = [None] * lm.layers if bias is None else bias
+        layers = zip(pairs_of(lm, prefix), added, strict=True)
+        shared = tuple(Shared(keys, values, all_seen, more) for (keys, values), more in layers)
+    return AttentionPlan(
+        implementation=implementation,
+        lean=Lean.of(lm) if ours else None,
+        shared=shared,
+        bias=None if shared else bias,
+        parts=ours and not sliding and shared is None,
+    )
+
+
+def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values of a prefix layer by layer, on the model's device and in its number format."""
+    held = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
+    assert len(held) in (0, lm.layers), f"prefix of {len(held)} layers on a model of {lm.layers}"
+    return [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
+
+
+def _is_lent(prefix: Prefix, rows: int) -> bool:
+    if not prefix.keys_LBHPD or rows == 1 or prefix.keys_LBHPD[0].shape[0] > 1:
+        return False
+    parts = [part[0] for part in (prefix.hidden_LBHP, prefix.bias_LBHP) if part]
+    return prefix.eviction is None and not is_watched() and all(len(part) == 1 for part in parts)
+
+
+def _finite_bias(lm: LM, prefix: Prefix) -> tuple[Tensor, ...] | None:
+    """What a prefix adds to scores of its slots, hidden ones too, in the model's numbers; None for nothing.
+
+    The lowest number stands for minus infinity: a head may miss all slots, and shares of no sum are not numbers.
+    """
+    if (prefix.hidden_LBHP is None and prefix.bias_LBHP is None) or not prefix.keys_LBHPD[0].shape[2]:
+        return None
+    lowest = torch.finfo(lm.dtype).min
+    found = []
+    for layer in range(lm.layers):
+        bias = None if prefix.bias_LBHP is None else prefix.bias_LBHP[layer].to(lm.device, lm.dtype).clamp(min=lowest)
+        if prefix.hidden_LBHP is not None:
+            hidden = prefix.hidden_LBHP[layer].to(lm.device)
+            if bias is None:
+                bias = torch.zeros(1, 1, 1, dtype=lm.dtype, device=lm.device)
+            elif bias.shape[1] > hidden.shape[1]:  # of query heads
+                hidden = hidden.repeat_interleave(bias.shape[1] // hidden.shape[1], dim=1)
+            bias = torch.where(hidden, lowest, bias)
+        assert bias is not None
+        found.append(bias)
+    return tuple(found)
