@@ -153,6 +153,12 @@ def test_every_method_has_every_figure(lm: LM, name: str) -> None:
         assert abs((rows[1].value("tokens_read") or 0) - 160) <= 2
 
 
+def test_a_row_says_which_way_the_model_was_run(lm: LM) -> None:
+    """Milliseconds of two methods compare where it was the same way."""
+    paths = {name: Measuring(lm=lm, method=tiny_method(name, lm), load=LOAD).row(64).paths for name in ("icl", "h2o")}
+    assert paths == {"icl": {"adapt": "lean", "ask": "lean"}, "h2o": {"adapt": "sdpa", "ask": "sdpa"}}
+
+
 def test_the_state_of_a_profile_is_that_of_the_method(lm: LM) -> None:
     method = InContext(lm, InContextSettings())
     state = method.adapt(method.begin(1), [[piece] for piece in pieces(lm, 100, 32)])

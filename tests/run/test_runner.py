@@ -195,6 +195,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been(lm: LM, tmp_path: P
     same = [(s.episode, s.key, s.answer, s.metrics) for s in whole.samples]
     assert [(s.episode, s.key, s.answer, s.metrics) for s in again.samples] == same
     assert [cost.episode for cost in again.costs] == ["e1", "e2"]
+    assert {(cost.adapt_paths, cost.ask_paths) for cost in again.costs} == {(("lean",), ("lean",))}
 
 
 def test_options_and_continuations_are_scored(lm: LM, tmp_path: Path) -> None:

@@ -48,6 +48,19 @@ def test_the_same_command_twice_is_stored(evaluate: Evaluate, monkeypatch: pytes
     assert (again["how"], again["id"], again["rows"]) == ("stored", first["id"], first["rows"])
 
 
+def test_a_record_says_which_way_the_model_was_run(evaluate: Evaluate, tmp_path: Path) -> None:
+    """Records of earlier versions do not, and are read, with the id they had."""
+    first = evaluate("--json").json()["runs"][0]
+    folder = Path(first["folder"])
+    assert load_record(folder).paths == {"adapt": "lean", "ask": "lean"}
+    content = json.loads((folder / "run.json").read_text())
+    del content["paths"]
+    (folder / "run.json").write_text(json.dumps(content, indent=1))
+    assert load_record(folder).paths == {}
+    again = evaluate("--json").json()["runs"][0]
+    assert (again["how"], again["id"]) == ("stored", first["id"])
+
+
 def test_a_run_of_an_earlier_version_whose_card_nobody_knows_is_made_anew(evaluate: Evaluate, tmp_path: Path) -> None:
     first = evaluate("--json").json()["runs"][0]
     old = aged(Path(first["folder"]))

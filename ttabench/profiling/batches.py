@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gc
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import Meter
+from ttabench.core.meter import Meter, named
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Observe
@@ -48,6 +48,8 @@ class Rate:
     ask_seconds: tuple[float, ...]
     state_bytes: int
     peak_bytes: int
+    paths: dict[str, str] = field(default_factory=dict)
+    """See `Row.paths`."""
 
     @property
     def asked(self) -> list[float]:
@@ -79,7 +81,8 @@ def throughput(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: T
     if not fitted:
         return oom(method.name, tokens, reason)
     notes = () if failed else (f"batches beyond {largest} were not tried",)
-    return Row(method=method.name, prefill=tokens, figures=figures(fitted, load), notes=notes)
+    paths = fitted[-1].paths
+    return Row(method=method.name, prefill=tokens, figures=figures(fitted, load), notes=notes, paths=paths)
 
 
 def next_batch(largest: int, failed: int) -> int:
@@ -123,6 +126,7 @@ def _rate(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load) -> Rate
         ask_seconds=tuple(meter.seconds["ask"] for meter in meters),
         state_bytes=kept,
         peak_bytes=max(peak for meter in meters for peak in meter.peak_bytes.values()),
+        paths=named(meters[-1].paths),
     )
 
 

@@ -23,7 +23,7 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import Meter
+from ttabench.core.meter import Meter, named, paths_taken
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Observe
@@ -148,9 +148,11 @@ class Measuring:
         figures = {"adapt_seconds": figure(seconds), "adapt_peak_bytes": exactly(max(peaks))}
         figures["adapt_cpu_seconds"] = figure(processor)
         figures |= self._counted("adapt", counter, median(seconds))
-        figures |= self._asked(state, ask, tokens)
+        with paths_taken() as answering:
+            figures |= self._asked(state, ask, tokens)
         notes = () if not single else ("operations were counted while the one pass was timed",)
-        return self._row(tokens, read, state, figures, notes)
+        row = self._row(tokens, read, state, figures, notes)
+        return row.model_copy(update={"paths": named({"adapt": meter.paths["adapt"], "ask": answering})})
 
     def _row(
         self, tokens: int, read: list[Observe], state: State, figures: dict[str, Figure], notes: tuple[str, ...]

@@ -46,6 +46,8 @@ class Row(BaseModel):
 
     wall_seconds, cpu_seconds and load_average_start and _end are of the whole row, repetitions included."""
     notes: tuple[str, ...] = ()
+    paths: dict[str, str] = {}
+    """How the model was run while reading ("adapt") and answering ("ask"): lean, sdpa, eager ..., see `lm.plan`."""
 
     def value(self, name: str) -> float | None:
         """The value of a figure, None where it was not measured."""

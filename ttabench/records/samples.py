@@ -24,11 +24,13 @@ class AskCost:
     held_bytes: int = 0
     """Keys and values that are kept between the queries."""
     ask_peak_bytes: int = 0
+    paths: tuple[str, ...] = ()
+    """Which forwards of answering took, see `lm.plan`."""
 
-    def answered(self, patch_bytes: int, peak_bytes: int) -> AskCost:
+    def answered(self, patch_bytes: int, peak_bytes: int, paths: Collection[str] = ()) -> AskCost:
         """The same after one more batch of queries."""
         patch, peak = max(self.patch_bytes, patch_bytes), max(self.ask_peak_bytes, peak_bytes)
-        return replace(self, patch_bytes=patch, ask_peak_bytes=peak)
+        return replace(self, patch_bytes=patch, ask_peak_bytes=peak, paths=tuple(sorted({*self.paths, *paths})))
 
 
 COLUMNS = (
@@ -114,3 +116,7 @@ class EpisodeCost:
     """Of the processor, reading and encoding; None where it was not measured."""
     labels: dict[str, Json] = field(default_factory=dict)
     """See `State.labels`."""
+    adapt_paths: tuple[str, ...] = ()
+    """Which forwards of reading and encoding took, see `lm.plan`."""
+    ask_paths: tuple[str, ...] = ()
+    """The same of answering."""

@@ -92,6 +92,9 @@ class RunRecord(BaseModel):
 
     Of the whole run, loading included: wall_seconds, cpu_seconds, and the machine's load average over a minute at start
     and end (None where the system counts none). Records of older versions lack these."""
+    paths: dict[str, str] = Field(default_factory=dict)
+    """How the model was run while reading ("adapt") and answering ("ask"): lean, sdpa, eager .., see `lm.plan`; several
+    joined by +. Records of older versions lack it."""
     dropped: dict[str, int]
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()

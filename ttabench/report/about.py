@@ -128,6 +128,7 @@ def _configuration(record: RunRecord) -> Table:
 
 def _costs(record: RunRecord) -> Table:
     rows = tuple((name.replace("_", " "), figure(name, value)) for name, value in record.cost.items())
+    rows += tuple((f"{phase} path", path) for phase, path in record.paths.items())
     return Table(title="costs", columns=("of the whole run", "#"), rows=rows, names=("of the whole run",))
 
 

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
+from ttabench.core.meter import named
 from ttabench.core.types import Json
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
@@ -42,6 +43,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         n=len(folder.samples),
         rows=tuple(tidy_rows(plan, folder.samples)),
         cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
+        paths=_paths(folder.costs),
         dropped=dict(plan.task.dropped),
         notes=(*notes_before(plan, lm), *notes_after(plan, method, folder.costs, folder.samples)),
         versions=environment.versions(),
@@ -49,6 +51,12 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         determinism=environment.determinism(),
         code=environment.code(),
     )
+
+
+def _paths(costs: Sequence[EpisodeCost]) -> dict[str, str]:
+    """Of all episodes; a phase in which no forward ran has none."""
+    adapt = {path for cost in costs for path in cost.adapt_paths}
+    return named({"adapt": adapt, "ask": {path for cost in costs for path in cost.ask_paths}})
 
 
 def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> dict[str, Json]:

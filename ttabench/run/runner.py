@@ -201,7 +201,7 @@ class _EpisodeRun:
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
         each_ms = self.meter.last_seconds * 1000 / len(asks)
-        cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"])
+        cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"], self.meter.paths["ask"])
         self.asked[group] = cost
         return [
             Sample(
@@ -238,6 +238,8 @@ class _EpisodeRun:
             + sum(cost.encode_cpu_seconds for cost in self.asked.values()),
             truncated={key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")},
             labels=dict(state.labels),
+            adapt_paths=tuple(sorted(self.meter.paths["adapt"] | self.meter.paths["encode"])),
+            ask_paths=tuple(sorted({path for cost in self.asked.values() for path in cost.paths})),
         )
 
 
