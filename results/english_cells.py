@@ -112,7 +112,7 @@ def remembered() -> Iterator[Cell]:
     """Read it all, keep the end, find it again, or learn it: 40 questions a draw after 8, 32 and 60 paragraphs.
 
     Sixty are all of the asked articles; their 10,000 tokens no longer fit into the model's positions. To finetune on
-    them would take longer than all else together, and has no cells.
+    more than eight would take longer than all else together, and has no cells.
     """
     for documents in (8, 32, 60):
         told, column = (*told_squad(TUNED, ASKED, documents), "--limit", "40"), f"{documents} documents"
@@ -126,11 +126,11 @@ def remembered() -> Iterator[Cell]:
         }
         for line, words in plain.items():
             yield Cell(line, column, ("--method", *words, *told))
-        for method, more in ONLINE.items() if documents < 60 else ():
+        for method, more in ONLINE.items() if documents == 8 else ():
             yield from swapped(column, (method, *more, "--set", f"lr={ONLINE_RATE}", *told), method)
-        if documents == 8:
-            pair = ("rag+templora", "--set", "rag.top=3", "--set", f"templora.lr={DOCUMENT_RATE}", *told)
-            yield from swapped(column, pair, "rag+templora")
+    few = (*told_squad(TUNED, ASKED, 8), "--limit", "40")
+    told = ("--set", "rag.top=3", "--set", f"templora.lr={DOCUMENT_RATE}", *few)
+    yield from swapped("8 documents", ("rag+templora", *told), "rag+templora")
 
 
 def presses() -> Iterator[Cell]:

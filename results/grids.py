@@ -58,7 +58,7 @@ def state(runs: Sequence[Run]) -> str:
 
 
 def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
-    """A line a task, method and whose state answered, a column a value of the option."""
+    """A line a task, method and whose state answered, a column a value of the option; an empty state has no line."""
     found = (
         (
             (str(run.config["task"]), f"{run.config['method']}{STATES[run.state_of]}"),
@@ -66,6 +66,7 @@ def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
             (folder, run),
         )
         for folder, run in _in_order(runs)
+        if run.state_of != "none"
     )
     grid = crossed(found, cell)
     lines = [(*line, *cells) for line, cells in zip(grid.index, grid.to_numpy(), strict=True)]

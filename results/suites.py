@@ -10,13 +10,13 @@ from __future__ import annotations
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
-    "nine", "online", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
+    "nine", "online", "ccm", "context-length", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
     "reductions-64", "reductions-1665", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh", "unseen",
     "adaptation-ratio", "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
 )  # fmt: skip
 PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "none,streamadapter,templora,lora"}
 """Tables of what methods cost: those with a cache or a memory, and those that change weights."""
-OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio"}
+OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio", "context-length": "group_tokens"}
 """Suites with a grid by values of a task option."""
 BY_PART = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites with a grid by sub-task."""

@@ -31,6 +31,8 @@ NO_CHECKPOINT = "none"
 SHIPPED = "shipped:"
 TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
 """Tasks that take the checkpoints shipped for another one, whose words they ask in."""
+TRAINED_TOGETHER = {("ccm", "lamp"): "metaicl", ("ccm", "dailydialog"): "metaicl"}
+"""Of methods with one adapter for several tasks: the task that its folder is named by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +213,8 @@ def _taker(request: RunRequest, spec: PairSpec) -> str:
 
 def shipped_checkpoint(method: str, task: str, model: str) -> Path:
     """Where the package keeps its own checkpoint of a method, whether or not it has one."""
-    return ASSETS / "adapters" / model / f"{method}-{TRAINED_FOR.get(task, task)}"
+    name = TRAINED_TOGETHER.get((method, task), TRAINED_FOR.get(task, task))
+    return ASSETS / "adapters" / model / f"{method}-{name}"
 
 
 def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:

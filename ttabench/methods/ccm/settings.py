@@ -135,7 +135,9 @@ COMPRESSIVE_PRESETS: Mapping[str, CompressiveSettings] = {
 
 _OURS = Recipe(schedule="cosine", beta2=0.98, clip=1.0, warmup=20)
 _PAPER = Recipe(documents=(16,), batch_documents=2048, steps=2000, lr=3e-4, warmup=60, schedule="cosine")
-_NANO = replace(_OURS, documents=(2, 4, 8, 16), rounds=100, batch_documents=128, questions=1, steps=400, lr=3e-3)
+_NANO = replace(
+    _OURS, documents=(2, 4, 8, 16), rounds=100, batch_documents=128, questions=1, steps=400, lr=3e-3, optimizer="muon"
+)
 _REAL = replace(_OURS, documents=(12,), batch_documents=96, steps=150, lr=2e-3, warmup=10)
 
 
@@ -148,7 +150,7 @@ def _after_full_context(recipe: Recipe, first: Recipe, rank: int) -> Recipe:
 RECIPES: Mapping[str, Recipe] = {
     "nano": _NANO,
     "nano-merge": _NANO,
-    "nano-two-stage": _after_full_context(_NANO, replace(_NANO, steps=200, lr=1e-3), 32),
+    "nano-two-stage": _after_full_context(_NANO, replace(_NANO, steps=200, lr=1e-3, optimizer="adam"), 32),
     "smollm2-135m": _REAL,
     "smollm2-135m-merge": _REAL,
     "smollm2-135m-two-stage": _after_full_context(_REAL, replace(_REAL, steps=75, lr=5e-4), 8),
