@@ -86,6 +86,7 @@ def test_no_module_imports_itself_by_a_detour() -> None:
         "--help",
         "eval --help",
         "report --help",
+        "export --help",
         "train --help",
         "sweep --help",
         "sweep --schema",

@@ -1,4 +1,4 @@
-"""The command line: `ttabench eval | sweep | train | adapt | ask | compare | report | paper | show | profile ...`.
+"""The command line: `ttabench eval | sweep | train | adapt | ask | compare | report | export | show ...`.
 
 Commands only hand over what was typed; everything heavy is imported inside them, so `--help` answers at once. A
 fault of the user's is one line on standard error and exit code 2, see `ending`.
@@ -22,6 +22,7 @@ from ttabench.cli import showing_options as of_showing
 from ttabench.cli.comparing import compare
 from ttabench.cli.declaring import takes
 from ttabench.cli.ending import bounded, ended
+from ttabench.cli.exporting import export
 from ttabench.cli.paper import paper
 from ttabench.cli.profile import profile
 from ttabench.cli.reporting import report
@@ -165,6 +166,7 @@ def ask(
 
 app.command()(compare)
 app.command()(report)
+app.command()(export)
 app.command()(paper)
 
 

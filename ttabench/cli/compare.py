@@ -34,6 +34,8 @@ class Asked:
     """What was typed."""
 
     names: Sequence[str] = ()
+    submissions: Sequence[Path] = ()
+    """Files with runs of others."""
     out: Path
     metric: str = ""
     wanted: Wanted = field(default_factory=Wanted)
@@ -88,7 +90,7 @@ def compare(asked: Asked, showing: Showing) -> bool:
     if asked.summary and asked.every:
         raise UserError("Both --summary and --all are given.", "Give one of them.")
     with without_collector():
-        chosen = selected(asked.names, asked.out, asked.wanted)
+        chosen = selected(asked.names, asked.out, asked.wanted, asked.submissions)
         found = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
     for line in left_out(chosen, found, asked):
         render.remark(line)
@@ -123,15 +125,20 @@ def without_collector() -> Iterator[None]:
 
 def left_out(chosen: Selected, found: Comparison, asked: Asked) -> list[str]:
     """A line for what was named and holds no run, for every damaged run, and for those that lack the metric."""
-    told = []
-    if chosen.skipped:
-        some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
-        told.append(f"Skipped {len(chosen.skipped)} of {len(asked.names)} names, which hold no runs: {some}")
+    told = [*skipped_names(chosen, asked), *chosen.alike]
     told += [f"Left out: {line}" for line in found.damaged]
     if lacking := len(found.without_metric):
         lack = "lacks" if lacking == 1 else "lack"
         told.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
     return told
+
+
+def skipped_names(chosen: Selected, asked: Asked) -> list[str]:
+    """A line for what was named and holds no run; none where all holds some."""
+    if not chosen.skipped:
+        return []
+    some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
+    return [f"Skipped {len(chosen.skipped)} of {len(asked.names)} names, which hold no runs: {some}"]
 
 
 def _more(asked: Asked, found: Comparison, *, every: bool) -> list[Table]:

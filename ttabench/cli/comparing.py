@@ -35,6 +35,11 @@ Runs = Annotated[
     typer.Argument(help="Runs: folders, globs, (beginnings of) ids; and names of methods. None for all in --out.",
                    autocompletion=complete_run),
 ]  # fmt: skip
+Submissions = Annotated[
+    list[Path] | None,
+    typer.Option("--with", help="Runs of others: a file that `ttabench export` wrote; repeat for more.",
+                 show_default=False, rich_help_panel=WHICH),
+]  # fmt: skip
 Tasks = Annotated[
     list[str] | None,
     typer.Option("--task", "-t", help="Only these tasks: a list with commas, or repeat.", rich_help_panel=WHICH,
@@ -84,6 +89,7 @@ def compare(
     task: Tasks = None,
     method: Methods = None,
     model: Models = None,
+    submissions: Submissions = None,
     metric: Metric = "",
     all_pairs: AllPairs = False,
     flips: Flips = False,
@@ -106,8 +112,8 @@ def compare(
 
     wanted = Wanted.typed(task, method, model)
     asked = command.Asked(
-        names=runs or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs, diff=diff, flips=flips,
-        strict=strict, summary=summary, every=every,
+        names=runs or (), submissions=submissions or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs,
+        diff=diff, flips=flips, strict=strict, summary=summary, every=every,
     )  # fmt: skip
     if not command.compare(asked, command.Showing(form="json" if json else form, save=save, picture=plot)):
         raise typer.Exit(1)

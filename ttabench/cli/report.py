@@ -24,7 +24,7 @@ def report(asked: Asked, save: Path, *, samples: int, quiet: bool) -> None:
     check_path(save, "--save", SUFFIXES, "page")
     refuse_missing()
     with without_collector():
-        chosen = selected(asked.names, asked.out, asked.wanted)
+        chosen = selected(asked.names, asked.out, asked.wanted, asked.submissions)
         found = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
     told = left_out(chosen, found, asked)
     for line in told:

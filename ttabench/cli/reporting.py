@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ttabench.cli.comparing import SAID, AllPairs, Methods, Metric, Models, Runs, Tasks
+from ttabench.cli.comparing import SAID, AllPairs, Methods, Metric, Models, Runs, Submissions, Tasks
 from ttabench.cli.options import DEFAULT_OUT, Quiet
 from ttabench.core.declared import HOW
 
@@ -25,6 +25,7 @@ def report(
     task: Tasks = None,
     method: Methods = None,
     model: Models = None,
+    submissions: Submissions = None,
     metric: Metric = "",
     all_pairs: AllPairs = False,
     samples: Queries = 20,
@@ -40,5 +41,7 @@ def report(
     from ttabench.report.selecting import Wanted
 
     wanted = Wanted.typed(task, method, model)
-    asked = command.Asked(names=runs or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs)
+    asked = command.Asked(
+        names=runs or (), submissions=submissions or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs
+    )
     command.report(asked, save, samples=samples, quiet=quiet)

@@ -78,8 +78,17 @@ def json_of(path: Path, most: int = LONGEST) -> Json:
         OSError: it is not there, or cannot be read.
         ValueError: it is no plain file, too long, no UTF-8, no JSON, or nested too deep.
     """
+    return json_in(read_text(path, most))
+
+
+def json_in(text: str) -> Json:
+    """The value of a text in JSON.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deep.
+    """
     try:
-        value = json.loads(read_text(path, most))
+        value = json.loads(text)
     except RecursionError:
         raise Unreadable("it is nested too deep") from None
     if _is_deeper(value, DEEPEST):

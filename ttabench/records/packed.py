@@ -5,6 +5,7 @@
     record(Path("results/unseen/3f0c2a9b71de"))      ->  that text; None where no such run is packed
 
     results/english/piqa/scores.parquet   the same without a text (see `scores`), where texts may not be passed on
+    lab-b.parquet                        runs of somebody in one file (see `submission`), found in it by the same names
 
 A run that lies in a folder of its own as well is read from there: it is the newer one. Samples with their texts are
 read before those without; a suite may have records alone.
@@ -12,16 +13,16 @@ read before those without; a suite may have records alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable
-from ttabench.core.parquet import parquet_file
+from ttabench.records import submission
+from ttabench.records.tables import read_table as read_table
+from ttabench.records.tables import texts, version_of
 
 RUNS_FILE = "runs.parquet"
 ALL_SAMPLES_FILE = "samples.parquet"
@@ -53,7 +54,10 @@ def runs(suite: Path) -> dict[str, Packed]:
     Raises:
         UserError: the file is damaged.
     """
-    path, version = _version(suite / RUNS_FILE)
+    if suite.suffix == submission.SUFFIX and suite.is_file():
+        records = submission.submitted(suite).records
+        return {name: Packed(record=text, created=created) for name, (text, created) in records.items()}
+    path, version = version_of(suite / RUNS_FILE)
     return _runs(path, version) if version else {}
 
 
@@ -69,6 +73,9 @@ def sample_columns(run: Path) -> list[str] | None:
     Raises:
         UserError: the file is damaged.
     """
+    if submission.file_of(run):
+        table = submission.table_of(run)
+        return None if table is None else list(table.column_names)
     found = _stored(run)
     return found[1].columns if found else None
 
@@ -79,6 +86,8 @@ def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     Raises:
         UserError: the file is damaged.
     """
+    if submission.file_of(run):
+        return submission.table_of(run, None if columns is None else list(columns))
     if (found := _stored(run)) is None:
         return None
     file, span = found
@@ -92,74 +101,27 @@ def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     return pa.concat_tables(parts)
 
 
-def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
-    """A `pyarrow.Table` of these columns, or all.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
-    import pyarrow as pa
-
-    try:
-        with parquet_file(path, 1 << 46) as file:
-            if missing := set(columns or ()) - set(file.schema_arrow.names):
-                raise pa.ArrowInvalid(f"no column {min(missing)}")
-            return file.read(columns=None if columns is None else list(columns))
-    except (OSError, Unreadable, pa.ArrowException) as error:
-        raise _damaged(path, " ".join(str(error).split())[:160]) from None
-
-
-def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} cannot be read ({what}).", "Restore it: runs are packed in it.")
-
-
-def _texts(path: Path, columns: Sequence[str]) -> list[list[str]]:
-    """Columns of texts, each as a list.
-
-    Raises:
-        UserError: the file is missing or damaged, or holds there what is no text.
-    """
-    table = read_table(path, columns)
-    try:
-        found = [table[name].to_pylist() for name in columns]
-    except UnicodeDecodeError:
-        raise _damaged(path, "it holds what is no UTF-8") from None
-    for name, values in zip(columns, found, strict=True):
-        if not all(isinstance(value, str) for value in values):
-            raise _damaged(path, f"the column {name} has what is no text")
-    return found
-
-
 def _stored(run: Path) -> tuple[tuple[Path, tuple[int, ...]], Span] | None:
     """The file that has the samples of a packed run, and where they stand in it."""
     if record(run) is None:
         return None
     for name in (ALL_SAMPLES_FILE, SCORES_FILE):
-        file = _version(run.parent / name)
+        file = version_of(run.parent / name)
         if file[1] and (span := _spans(*file).get(run.name)):
             return file, span
     return None
 
 
-def _version(path: Path) -> tuple[Path, tuple[int, ...]]:
-    """What tells a file from the one that stood there before: as long as it is the same, it is read once."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return path, ()
-    return path, (found.st_ino, found.st_size, found.st_mtime_ns)
-
-
 @lru_cache(maxsize=64)
 def _runs(path: Path, _changed: tuple[int, ...]) -> dict[str, Packed]:
-    rows = zip(*_texts(path, ("id", "record", "created")), strict=True)
+    rows = zip(*texts(path, ("id", "record", "created")), strict=True)
     return {name: Packed(record=record, created=created) for name, record, created in rows}
 
 
 @lru_cache(maxsize=64)
 def _spans(path: Path, _changed: tuple[int, ...]) -> dict[str, Span]:
     """Where the samples of each run stand in the file: as a rule in one place."""
-    names, columns = _texts(path, ("run", "own_columns"))
+    names, columns = texts(path, ("run", "own_columns"))
     found: dict[str, Span] = {}
     start = 0
     for name, same in groupby(names):

@@ -54,7 +54,7 @@ def pack(suite: Path, *, scores: bool = False) -> int:
         if scores:
             named = {name: {row.subtask or "" for row in load_record(suite / name).rows} for name in samples}
             _write_samples(suite / SCORES_FILE, {name: without_texts(samples[name], named[name]) for name in samples})
-        _write(suite / RUNS_FILE, _runs_table([rows[name] for name in order]))
+        store_table(suite / RUNS_FILE, table_of_runs([rows[name] for name in order]))
         for folder in folders.values():
             _check(folder)
             _remove(folder)
@@ -79,7 +79,7 @@ def unpack(suite: Path, out: Path) -> int:
         except OSError as error:
             raise unwritable(out, error) from None
         if (samples := packed.sample_table(suite / name)) is not None:
-            _write(folder / SAMPLES_FILE, samples)
+            store_table(folder / SAMPLES_FILE, samples)
         write_atomically(folder / RECORD_FILE, run.record)
     if out == suite:
         for name in (RUNS_FILE, ALL_SAMPLES_FILE, SCORES_FILE):
@@ -114,11 +114,11 @@ def rename(suite: Path, records: Mapping[str, RunRecord]) -> None:
                 table = read_table(path)
                 place = table.column_names.index("run")
                 said = [[names.get(name, name) for name in table["run"].to_pylist()]]
-                _write(path, table.set_column(place, "run", said))
+                store_table(path, table.set_column(place, "run", said))
         rows = {row["id"]: row for row in read_table(suite / RUNS_FILE).to_pylist()}
         for name, record in records.items():
             rows[name] |= {"id": record.id, "record": text_of(record)}
-        _write(suite / RUNS_FILE, _runs_table(list(rows.values())))
+        store_table(suite / RUNS_FILE, table_of_runs(list(rows.values())))
 
 
 def _row(run: Path) -> dict[str, Json]:
@@ -128,6 +128,11 @@ def _row(run: Path) -> dict[str, Json]:
         raise UserError(f"{run} is a run of an earlier version.", "Run `python results/migrate.py` first.")
     if record.id != run.name:
         raise UserError(f"{run} holds the record of run {record.id}.", "Give the folder that name.")
+    return {**columns_of(record), "record": _content(run)[0]}
+
+
+def columns_of(record: RunRecord) -> dict[str, Json]:
+    """What a row of runs says of one, to look it up by."""
     main = record.value(record.main_metric)
     return {
         "id": record.id,
@@ -142,7 +147,6 @@ def _row(run: Path) -> dict[str, Json]:
         "value": main.value if main else None,
         "stderr": main.stderr if main else None,
         "created": record.created,
-        "record": _content(run)[0],
     }
 
 
@@ -155,7 +159,8 @@ def _content(run: Path) -> tuple[str | None, Any]:
     return read_text(run / RECORD_FILE), samples
 
 
-def _runs_table(rows: Sequence[Mapping[str, Json]]) -> Any:
+def table_of_runs(rows: Sequence[Mapping[str, Json]]) -> Any:
+    """Rows of runs, see `columns_of`, as a `pyarrow.Table`."""
     import pyarrow as pa
 
     kinds = {"seed": pa.int64(), "n": pa.int64(), "value": pa.float64(), "stderr": pa.float64()}
@@ -173,13 +178,17 @@ def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
         whole = [*(pa.array([text] * len(table)) for text in told.values()), *table.columns]
         tables.append(pa.table(whole, names=[*told, *table.column_names]))
     if tables:
-        _write(path, pa.concat_tables(tables, promote_options="permissive"))
+        store_table(path, pa.concat_tables(tables, promote_options="permissive"))
     else:
         remove(path)
 
 
-def _write(path: Path, table: Any) -> None:
-    """Write a table as Parquet, whole or not at all."""
+def store_table(path: Path, table: Any) -> None:
+    """Write a `pyarrow.Table` as Parquet, whole or not at all.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
     import pyarrow.parquet as pq
 
     try:

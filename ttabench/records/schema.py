@@ -19,7 +19,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
-from ttabench.core.opening import json_of
+from ttabench.core.opening import json_in, json_of
 from ttabench.core.types import Json
 from ttabench.records import packed
 from ttabench.records.shapes import refuse_other_kinds
@@ -165,7 +165,7 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
     try:
         text = None if file.is_file() else packed.record(path)
-        content = json_of(file) if text is None else json.loads(text)
+        content = json_of(file) if text is None else json_in(text)
     except FileNotFoundError:
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.") from None
     except (OSError, ValueError, RecursionError) as error:

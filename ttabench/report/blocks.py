@@ -8,15 +8,17 @@ task: runs that read or ask other things are never in one block.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
+from ttabench.records.submission import file_of
 from ttabench.report.configuration import with_defaults
-from ttabench.report.pairing import Run
+from ttabench.report.pairing import Run, base_of
+from ttabench.report.submissions import name_in, names_of
 
 STATE_OF = "state of"
 FLOOR, CEILING = "none", "icl"
@@ -45,6 +47,8 @@ class Group:
     """What sets it apart from others of its method, task and model."""
     material: Mapping[str, Json]
     """What decides what it read and was asked."""
+    theirs: str = ""
+    """What the submission is called that its runs are from; empty for runs of ours."""
 
     @property
     def record(self) -> RunRecord:
@@ -105,19 +109,33 @@ def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[G
         runs: folders and records.
         metric: the metric compared; that by which each task is known where it is empty.
     """
-    cards = _cards(runs)
+    cards, names = _cards(runs), _submissions(runs)
+    sources = {record.source for folder, record in runs if not name_in(names, folder)}
     groups: dict[str, list[Run]] = {}
     for folder, record in runs:
-        groups.setdefault(repr((_group_key(record), cards[record.id])), []).append((folder, record))
+        key = repr((name_in(names, folder), _group_key(record), cards[record.id]))
+        groups.setdefault(key, []).append((folder, record))
     found: dict[str, dict[str, list[Group]]] = {}
     for own in groups.values():
         first = own[0][1]
         material = {**_material(first), **({"card": cards[first.id]} if cards[first.id] else {})}
-        group = Group(runs=tuple(own), metric=metric or first.main_metric, varying=varying(first), material=material)
-        base = (first.model.get("fingerprint") or first.base, first.model.get("tokenizer"))
-        task = repr((first.config.get("task"), first.source, base, group.metric))
+        theirs = name_in(names, own[0][0])
+        group = Group(runs=tuple(own), metric=metric or first.main_metric, varying=varying(first), material=material,
+                      theirs=theirs)  # fmt: skip
+        source = _as_here(first.source, sources) if theirs else first.source
+        task = repr((first.config.get("task"), source, base_of(first), group.metric))
         found.setdefault(task, {}).setdefault(repr(sorted(material.items())), []).append(group)
     return [block for alike in found.values() for block in _siblings(list(alike.values()))]
+
+
+def _submissions(runs: Sequence[Run]) -> dict[Path, str]:
+    return names_of([file for folder, _ in runs if (file := file_of(folder)) is not None])
+
+
+def _as_here(source: str, ours: Collection[str]) -> str:
+    """The source of others' runs as ours have it: submissions name files without their folders."""
+    alike = [each for each in ours if short_source(each) == source]
+    return alike[0] if len(alike) == 1 else source
 
 
 def _cards(runs: Sequence[Run]) -> dict[str, str]:

@@ -18,12 +18,15 @@ from ttabench.report.figures import plain, shown
 from ttabench.report.labels import natural
 from ttabench.report.pareto import front, timed
 from ttabench.report.shares import share
+from ttabench.report.submissions import file_called
 
 GLOSSARY = {
     "front": "Front: no other line is at least as good in value, state and ask ms, and better in one of them.",
     "#of gap": "Of gap: the way from none (0 %) to icl (100 %).",
 }
 """What headings mean."""
+OURS = "here"
+"""Stands in the column `from` where other lines are from a submission."""
 MOST_COLUMNS = 9
 """Of the table of all blocks; wider ones say no more than the blocks do."""
 
@@ -108,6 +111,11 @@ def _headings(blocks: Sequence[Block]) -> tuple[str, list[str]]:
     return "All blocks", [place.name for place in places]
 
 
+def origin(entry: Entry) -> str:
+    """What the column `from` says: the file of a submission, or that the runs lie here."""
+    return file_called(entry.theirs) if entry.theirs else OURS
+
+
 def _is_best(entry: Entry, block: Block) -> bool:
     return any(entry is best for best in best_of(block.entries))
 
@@ -131,6 +139,8 @@ def entries_table(block: Block) -> Table:
     """Quality beside cost; what all entries share stands in the title."""
     best, members = best_of(block.entries), front(block.entries)
     columns: dict[str, list[str]] = {"method": [entry.marked for entry in block.entries]}
+    if any(entry.theirs for entry in block.entries):
+        columns["from"] = [origin(entry) for entry in block.entries]
     columns[f"#{block.place.metric} ± stderr"] = [
         (Bold if any(entry is each for each in best) else str)(shown(entry.metric, entry.value, entry.stderr))
         for entry in block.entries
@@ -231,7 +241,7 @@ def _data(entry: Entry) -> dict[str, Cell]:
         "block": entry.block, "label": entry.label, "method": entry.method, "state_of": entry.state_of,
         "task": entry.task, "source": entry.source, "model": entry.model, "seeds": ",".join(map(str, entry.seeds)),
         "n": entry.n, "metric": entry.metric, "value": entry.value, "stderr": entry.stderr, **entry.costs,
-        "runs": " ".join(entry.runs),
+        "runs": " ".join(entry.runs), "from": file_called(entry.theirs) if entry.theirs else "",
     }  # fmt: skip
 
 

@@ -40,6 +40,8 @@ class Entry:
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
     state_of: str = "own"
     """Whose state answered, see `swapping`."""
+    theirs: str = ""
+    """What the submission is called that it is from; empty where it is ours."""
     configured: str = ""
     """What its method was told, whoever's state answered."""
     lengths: bool = False
@@ -85,8 +87,10 @@ def ceiling_of(entries: Sequence[Entry]) -> Entry | None:
 
 
 def _only(entries: Sequence[Entry], method: str) -> Entry | None:
+    """The one of ours; of others' where none is ours."""
     found = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
-    return found[0] if len(found) == 1 else None
+    own = [entry for entry in found if not entry.theirs] or found
+    return own[0] if len(own) == 1 else None
 
 
 def candidates(entries: Sequence[Entry]) -> list[Entry]:

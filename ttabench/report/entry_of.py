@@ -43,6 +43,7 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
         runs=tuple(record.id for record in records),
         steps=_by_step(group, answers),
         state_of=records[0].state_of,
+        theirs=group.theirs,
         configured=configured(group),
         lengths=bool(records[0].task.get("lengths")),
         machine="; ".join(sorted({_machine(record) for record in records})),

@@ -1,6 +1,6 @@
 """How the lines of a block are called: their method, with the settings in which lines of that method differ.
 
-    icl, mac, snapkv budget=0.1, snapkv budget=0.5, templora, "templora, another text's state"
+    icl, mac, mac (theirs: lab-b), snapkv budget=0.1, snapkv budget=0.5, templora, "templora, another text's state"
 
 Labels name what differs within the block alone. A configuration that stands in several blocks has one label in all of
 them: with every setting that tells it from another line in one of them.
@@ -55,7 +55,8 @@ def configured(group: Group) -> str:
     kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
     options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
     inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
-    return repr((group.method, sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)))
+    said = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
+    return repr((group.theirs, group.method, said))
 
 
 def _told_by(group: Group) -> tuple[str, str]:
@@ -65,7 +66,8 @@ def _told_by(group: Group) -> tuple[str, str]:
 def _label(group: Group, block: Sequence[Group], keys: Sequence[str]) -> str:
     told_keys = [key for key in sorted(keys) if key != STATE_OF and group.varying.get(key) is not None]
     words = [group.method, *(_setting(key, group.varying[key], group, block) for key in told_keys)]
-    return " ".join(words) + (STATES[str(group.varying[STATE_OF])] if STATE_OF in keys else "")
+    state = STATES[str(group.varying[STATE_OF])] if STATE_OF in keys else ""
+    return " ".join(words) + state + (f" (theirs: {group.theirs})" if group.theirs else "")
 
 
 def _setting(key: str, value: Json, group: Group, block: Sequence[Group]) -> str:

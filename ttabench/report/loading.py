@@ -40,8 +40,12 @@ def load_run(folder: Path) -> RunRecord:
     return record
 
 
-def loaded(folders: Iterable[Path]) -> Loaded:
+def loaded(folders: Iterable[Path], *, alone: bool = True) -> Loaded:
     """The runs in these folders, in their order.
+
+    Args:
+        folders: of runs.
+        alone: whether no others stand beside them, so that one has to be whole.
 
     Raises:
         UserError: the only one is damaged, or all are.
@@ -53,7 +57,8 @@ def loaded(folders: Iterable[Path]) -> Loaded:
             runs.append((folder, load_run(folder)))
         except UserError as error:
             damaged.append(str(error))
-    refuse_all_damaged(len(runs), damaged)
+    if alone:
+        refuse_all_damaged(len(runs), damaged)
     return Loaded(runs=tuple(runs), damaged=tuple(damaged))
 
 

@@ -82,7 +82,7 @@ def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
     found: dict[Query, Unit] = {}
     wanted = ("logprobs", "tokens", "words", "position", "source_key", "prompt", "answers")
     for folder, record in runs:
-        base = f"{record.model.get('fingerprint')} of {record.model.get('tokenizer')}"
+        base = " of ".join(base_of(record))
         draw = _draw(record)
         for episode, key, logprobs, tokens, words, position, source_key, *asked in _samples((folder, record), wanted):
             if not len(logprobs):
@@ -94,6 +94,12 @@ def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
             own = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words), *others)
             found[draw.seed, episode, key, scored] = own
     return {query: found[query] for query in sorted(found)}
+
+
+def base_of(record: RunRecord) -> tuple[str, str]:
+    """(fingerprint of the base's weights, or its name where there is none, its tokenizer, wherever that lies)."""
+    tokenizer = str(record.model.get("tokenizer"))
+    return str(record.model.get("fingerprint") or record.base), tokenizer.rstrip("/").rpartition("/")[2]
 
 
 def steps_of(runs: Sequence[Run]) -> dict[Place, int]:

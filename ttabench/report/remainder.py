@@ -11,6 +11,7 @@ from ttabench.report.compare import Comparison
 from ttabench.report.field import Field
 from ttabench.report.phrases import MANY, listed
 from ttabench.report.setting_aside import Aside
+from ttabench.report.submissions import file_called
 
 
 def aside_sentences(found: Comparison) -> Iterator[str]:
@@ -32,6 +33,17 @@ def aside_sentences(found: Comparison) -> Iterator[str]:
             yield f"Set aside: {names} {reason}{where}{ceiling}."
         else:
             yield f"Set aside: {names} {reason}{where}; that is full context, whatever the name."
+
+
+def theirs_sentences(found: Comparison) -> Iterator[str]:
+    """Which lines are of others, a sentence a submission."""
+    files: dict[str, list[str]] = {}
+    for entry in found.entries:
+        if entry.theirs:
+            files.setdefault(entry.theirs, []).append(entry.label)
+    for name, labels in files.items():
+        own = [label.removesuffix(f" (theirs: {name})") for label in dict.fromkeys(labels)]
+        yield f"Made by others, from {file_called(name)}: {listed(own, 'lines')}."
 
 
 def left_out(found: Comparison) -> Iterator[str]:

@@ -3,7 +3,8 @@
     selected(["mac", "icl"], Path("results/scratch"), Wanted(tasks=("streamingqa",)))
 
 A name is a path, a pattern, (the beginning of) an id, or a method; methods choose among the runs of the paths that were
-given, or among all. What was named and holds no run is skipped where there are runs beside it.
+given, or among all. What was named and holds no run is skipped where there are runs beside it. Runs of others stand
+behind ours, see `theirs`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
 from ttabench.records.packed import RUNS_FILE
 from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
+from ttabench.records.submission import is_submission
 from ttabench.report.finding import NoRuns, at_path, by_id, refuse_profiles, runs_in
-from ttabench.report.loading import loaded
+from ttabench.report.loading import loaded, refuse_all_damaged
 from ttabench.report.pairing import Run
+from ttabench.report.theirs import taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,9 @@ class Selected:
     runs: tuple[Run, ...]
     skipped: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
-    """See `Loaded`."""
+    """See `Loaded`, and `Theirs`."""
+    alike: tuple[str, ...] = ()
+    """See `Theirs`."""
 
 
 def names_in(texts: Sequence[str]) -> tuple[str, ...]:
@@ -51,8 +56,14 @@ def names_in(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for text in texts for part in text.split(",") if (name := part.strip()))
 
 
-def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Selected:
-    """The runs that are meant, in the order of the names; see above.
+def selected(names: Sequence[str], out: Path, wanted: Wanted, submissions: Sequence[Path] = ()) -> Selected:
+    """The runs that are meant, in the order of the names, then those of others; see above.
+
+    Args:
+        names: as they were typed.
+        out: where ids and methods are looked for.
+        wanted: which of them.
+        submissions: files with runs of others, of which the methods that were named and `wanted` choose, too.
 
     Raises:
         UserError: a name that is nothing of this, nothing but names without runs, nothing but damaged records.
@@ -70,16 +81,21 @@ def selected(names: Sequence[str], out: Path, wanted: Wanted) -> Selected:
             skipped.append(name)
         else:
             ids.append(name)
-    if skipped and not (found or methods or ids):
+    if skipped and not (found or methods or ids or submissions):
         _refuse(skipped)
-    pool = loaded(found or (runs_in(out) if methods or not names else ()))
-    chosen = [run for run in pool.runs if not methods or _is_of(run[1], methods)]
-    _check(methods, pool.runs, "method", lambda record: str(record.config.get("method")))
-    placed = {folder for folder, _ in chosen}
+    alone = not submissions
+    pool = loaded(found or (runs_in(out) if methods or not names else ()), alone=alone)
+    placed = {folder for folder, record in pool.runs if not methods or _is_of(record, methods)}
     named = [folder for name in ids if (folder := _by_id(name, out, list(found))) not in placed]
-    more = loaded(named)
-    runs = _wanted([*chosen, *more.runs], wanted)
-    return Selected(runs=tuple(runs), skipped=tuple(skipped), damaged=(*pool.damaged, *more.damaged))
+    more = loaded(named, alone=alone)
+    theirs = taken(submissions, [*pool.runs, *more.runs])
+    chosen = [run for run in (*pool.runs, *theirs.runs) if not methods or _is_of(run[1], methods)]
+    damaged = (*pool.damaged, *more.damaged, *theirs.damaged)
+    _check(methods, [*pool.runs, *theirs.runs], "method", lambda record: str(record.config.get("method")))
+    refuse_all_damaged(len(chosen) + len(more.runs), list(damaged))
+    ours = [run for run in chosen if run[0] in placed]
+    runs = _wanted([*ours, *more.runs, *chosen[len(ours) :]], wanted)
+    return Selected(runs=tuple(runs), skipped=tuple(skipped), damaged=damaged, alike=theirs.alike)
 
 
 def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
@@ -110,6 +126,8 @@ def _is_method(name: str) -> bool:
 def _refuse(skipped: Sequence[str]) -> None:
     if len(skipped) > 1:
         raise UserError(f"None of the {len(skipped)} names is a run ({skipped[0]}, ...).", "Name folders of runs.")
+    if is_submission(Path(skipped[0])):
+        raise UserError(f"{skipped[0]} is a submission: name it with --with.", "Runs stand in folders.")
     if Path(skipped[0]).is_file():
         load_record(Path(skipped[0]))  # says what is wrong with it
     refuse_profiles([Path(name) for name in skipped])

@@ -15,7 +15,7 @@ from ttabench.report.compare import Block, Comparison
 from ttabench.report.entries import ceiling_of, floor_of
 from ttabench.report.field import Field
 from ttabench.report.phrases import MANY, kept_bytes, listed, percent
-from ttabench.report.remainder import aside_sentences, cautions, left_out
+from ttabench.report.remainder import aside_sentences, cautions, left_out, theirs_sentences
 from ttabench.report.shares import BEYOND, recovered
 from ttabench.report.standings import Standing
 from ttabench.report.state_sentences import state_sentences
@@ -33,7 +33,7 @@ def verdict(found: Comparison) -> str:
 def sentences(found: Comparison) -> list[str]:
     """The first lines: each a sentence or more, with their full stops."""
     if len(found.blocks) > 1 and all(len(block.entries) == 1 for block in found.blocks):
-        return [_apart(found), *aside_sentences(found)]
+        return [_apart(found), *theirs_sentences(found), *aside_sentences(found)]
     states = list(state_sentences(found))
     standing = found.standing
     if standing is None:
@@ -43,7 +43,7 @@ def sentences(found: Comparison) -> list[str]:
         first = [*_lead(field, standing), *_against_ends(field, standing)]
         # of one method under several states that is the question
         first = [*states, *first] if len(standing.order) == 1 else [*first, *states]
-    return [*first, *cautions(found), *aside_sentences(found), *left_out(found)]
+    return [*first, *cautions(found), *theirs_sentences(found), *aside_sentences(found), *left_out(found)]
 
 
 def _apart(found: Comparison) -> str:

@@ -12,6 +12,7 @@ from ttabench.report.about import about_tables
 from ttabench.report.compare import Comparison
 from ttabench.report.configuration import flat, typed, whole
 from ttabench.report.figures import shown
+from ttabench.report.submissions import file_called
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +38,11 @@ def about_runs(found: Comparison) -> Iterator[About]:
         for group, entry in zip(block.groups, block.entries, strict=True):
             for _, record in group.runs:
                 row = record.value(group.metric)
+                file = [("from", file_called(entry.theirs))] if entry.theirs else []
                 yield About(
                     id=record.id, label=entry.label, block=block.place.name, seed=int(record.config.get("seed", 0)),
                     value=f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
-                    facts=_facts(record), settings=_settings(record), costs=_costs(record),
+                    facts=(*file, *_facts(record)), settings=_settings(record), costs=_costs(record),
                 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ttabench.core.emphasis import Bold
 from ttabench.core.render import Table, number, size
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.comparison_tables import overview
+from ttabench.report.comparison_tables import origin, overview
 from ttabench.report.differences import Difference
 from ttabench.report.entries import best_of
 from ttabench.report.figures import probability, scale, shown, together
@@ -69,9 +69,10 @@ def _overview(blocks: Sequence[Block]) -> Shown | None:
 
 
 def _lines(found: Comparison) -> Shown:
-    columns = ("block", "method", "metric", "value ± stderr", "of gap", "n", "seeds", "state", "ask ms", "adapt s",
-               "peak memory", "front")  # fmt: skip
-    rows = tuple(row for block in found.blocks for row in _lines_of(block))
+    mixed = any(entry.theirs for entry in found.entries)
+    columns = ("block", "method", *(["from"] if mixed else []), "metric", "value ± stderr", "of gap", "n", "seeds",
+               "state", "ask ms", "adapt s", "peak memory", "front")  # fmt: skip
+    rows = tuple(row for block in found.blocks for row in _lines_of(block, mixed=mixed))
     caption = (
         "Every line: a method with its settings, seeds pooled. Of gap: the way from none (0 %) to icl (100 %). Front: "
         "no other line of its block is at least as good in value, state and ask ms, and better in one of them. "
@@ -80,13 +81,13 @@ def _lines(found: Comparison) -> Shown:
     return Shown(name="lines", title="Lines", caption=caption, columns=columns, rows=rows)
 
 
-def _lines_of(block: Block) -> Iterator[tuple[Cell, ...]]:
+def _lines_of(block: Block, *, mixed: bool) -> Iterator[tuple[Cell, ...]]:
     best, members = best_of(block.entries), front(block.entries)
     for entry in block.entries:
         part, costs, busy = share(block, entry), entry.costs, "~" if entry.busy else ""
         yield (
-            Cell(block.place.name), Cell(entry.marked), Cell(entry.metric),
-            Cell(shown(entry.metric, entry.value, entry.stderr), entry.value * scale(entry.metric),
+            Cell(block.place.name), Cell(entry.marked), *([Cell(origin(entry))] if mixed else []),
+            Cell(entry.metric), Cell(shown(entry.metric, entry.value, entry.stderr), entry.value * scale(entry.metric),
                  any(entry is each for each in best)),
             Cell("" if part is None else f"{100 * part:.0f} %", _order(part)),
             Cell(f"{entry.n:,}", float(entry.n)), Cell(", ".join(map(str, entry.seeds))),

@@ -1,0 +1,453 @@
+"""Runs of others beside ours: exported from one folder, compared from another, and files that are not to be trusted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from tests.conftest import Command, one_line
+from tests.records.test_records import sample, store_samples
+from tests.report.test_compare import stored
+from tests.report.test_page import HOSTILE, Read
+from ttabench.records.packing import pack
+from ttabench.records.schema import load_record, save_record
+from ttabench.records.score_digests import digests_of
+from ttabench.records.scores import digest_of
+from ttabench.records.submission import FORMAT
+
+VALUES = {"q1": 0.0, "q2": 1.0, "q3": 0.0, "q4": 1.0, "q5": 0.0, "q6": 0.0}
+BETTER = {**VALUES, "q1": 1.0, "q3": 1.0}
+Row = dict[str, Any]
+PAGE = pytest.mark.skipif(find_spec("altair") is None or find_spec("itables") is None, reason="needs ttabench[report]")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """Ours: floor and ceiling."""
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    stored(folder, "aaaa00000001", VALUES, method="none")
+    stored(folder, "aaaa00000002", dict.fromkeys(VALUES, 1.0), method="icl")
+    return folder
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Path:
+    """Theirs: two methods, in another folder."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    stored(folder, "bbbb00000001", BETTER, method="mac")
+    stored(folder, "bbbb00000002", VALUES, method="lora")
+    return folder
+
+
+@pytest.fixture
+def file(lab: Path, ttabench: Command) -> Path:
+    """What they export."""
+    path = lab.parent / "lab-b.parquet"
+    ran = ttabench("export", lab, "-o", path)
+    assert ran.code == 0, ran.err
+    return path
+
+
+def rewritten(file: Path, change: Callable[[list[Row]], list[Row] | None]) -> None:
+    """The same file with other rows."""
+    table = parquet.read_table(file)
+    rows = table.to_pylist()
+    rows = change(rows) or rows
+    parquet.write_table(pa.Table.from_pylist(rows, schema=table.schema), file)
+
+
+def forged(row: Row, **told: Any) -> None:
+    """Let the record fit its queries, as somebody would who wants it to be believed."""
+    content = json.loads(row["record"])
+    content["n"] = len(row["queries"]["key"])
+    content["sample_digests"] = digests_of(row["queries"])
+    row["record"] = json.dumps({**content, **told})
+
+
+def test_others_stand_beside_ours_marked_and_paired(ttabench: Command, out: Path, file: Path) -> None:
+    ran = ttabench("compare", out, "--with", file)
+    assert (ran.code, ran.err) == (0, "")
+    assert "Made by others, from lab-b.parquet: mac and lora." in " ".join(ran.out.split())
+    assert "mac (theirs: lab-b) − none" in ran.out
+    found = ttabench("compare", out, "--with", file, "--json").json()
+    runs = {row["label"]: row for row in found["runs"]}
+    assert {label: row["from"] for label, row in runs.items()} == {
+        "none": "", "icl": "", "mac (theirs: lab-b)": "lab-b.parquet", "lora (theirs: lab-b)": "lab-b.parquet",
+    }  # fmt: skip
+    apart = {(row["left"], row["right"]): row for row in found["differences"]}
+    assert apart["mac (theirs: lab-b)", "none"]["n"] == 6
+    assert apart["mac (theirs: lab-b)", "none"]["better"] == 2
+    assert apart["mac (theirs: lab-b)", "none"]["family"] == "none", "the floor is ours"
+    assert apart["mac (theirs: lab-b)", "icl"]["family"] == "icl", "and so is the ceiling"
+    markdown = ttabench("compare", out, "--with", file, "--format", "markdown").out
+    assert "| none | here |" in markdown
+    assert "| mac (theirs: lab-b) | lab-b.parquet |" in markdown
+    assert "from" not in ttabench("compare", out, "--format", "markdown").out
+
+
+def test_what_is_exported_is_said_and_holds_no_text(ttabench: Command, lab: Path, tmp_path: Path) -> None:
+    path = tmp_path / "sub.parquet"
+    ran = ttabench("export", lab, "-o", path)
+    assert re.search(
+        r"sub\.parquet: 2 runs with .*12 queries; no text, no path of this machine\. [\d.]+ KiB\.", ran.out
+    )
+    assert ttabench("export", lab, "-o", path, "--json").json() == {
+        "file": str(path), "bytes": path.stat().st_size, "runs": 2, "without_queries": 0, "queries": 12,
+    }  # fmt: skip
+    assert ttabench("export", lab, "-o", path, "--quiet").out == f"{path}\n"
+    before = path.read_bytes()
+    pack(lab)
+    assert ttabench("export", lab, "-o", path).code == 0
+    assert path.read_bytes() == before, "packed or not, the same runs give the same bytes"
+    table = parquet.read_table(path)
+    assert table["id"].to_pylist() == ["bbbb00000001", "bbbb00000002"]
+    queries = table["queries"][0].as_py()
+    assert queries["prompt"] == [digest_of("Who?")] * 6
+    assert queries["f1"] == list(BETTER.values())
+    parquet.write_table(table, tmp_path / "plain", compression="none", use_dictionary=False)
+    assert b"Who?" not in (tmp_path / "plain").read_bytes()
+    assert ttabench("export", lab, "-o", path, "--method", "mac", "--json").json()["runs"] == 1
+    shown = ttabench("show", path / "bbbb00000001")
+    assert "holds the scores of run bbbb00000001 and not its texts." in " ".join(shown.out.split())
+
+
+def test_questions_of_one_file_are_paired_wherever_it_lies(ttabench: Command, out: Path, lab: Path) -> None:
+    for run, place in (
+        *((run, "/home/ada/my data/dev.json") for run in lab.iterdir()),
+        (out / "aaaa00000001", "d/dev.json"),
+    ):
+        record = load_record(run)
+        rows = [row.model_copy(update={"source": f"file:{place}"}) for row in record.rows]
+        config = {**record.config, "source": place, "checkpoint": "/home/ada/checkpoints/mac"}
+        notes = (f"read {place}", "kept in ~/cache/of/mine, half of it")
+        changed = {"source": f"file:{place}", "rows": tuple(rows), "config": config, "notes": notes}
+        save_record(record.model_copy(update=changed), run)
+    path = lab.parent / "b.parquet"
+    assert ttabench("export", lab, "-o", path).code == 0
+    (text, _) = parquet.read_table(path)["record"].to_pylist()
+    assert not re.search(r"/|home|\bada\b|my data", text)
+    assert json.loads(text)["notes"] == ["read dev.json", "kept in mine, half of it"]
+    assert json.loads(text)["config"]["checkpoint"] == "mac"
+    (difference, *_) = ttabench("compare", out / "aaaa00000001", "--with", path, "--json").json()["differences"]
+    assert difference["n"] == 6
+
+
+def test_other_questions_are_set_apart_with_the_reason(ttabench: Command, out: Path, lab: Path) -> None:
+    for run in lab.iterdir():
+        rows = [replace(sample(key), ask=replace(sample(key).ask, prompt="Where?")).flat() for key in VALUES]
+        store_samples(run, [{**row, "f1": value} for row, value in zip(rows, VALUES.values(), strict=True)])
+        record = load_record(run)
+        row = record.rows[0].model_copy(update={"value": 1 / 3})
+        save_record(record.model_copy(update={"rows": (row,)}), run)
+    path = lab.parent / "b.parquet"
+    assert ttabench("export", lab, "-o", path).code == 0
+    ran = ttabench("compare", out, "--with", path, "--json")
+    assert {(row["left"], row["right"]) for row in ran.json()["differences"]} == {
+        ("icl", "none"), ("mac (theirs: b)", "lora (theirs: b)")
+    }  # fmt: skip
+    assert all("other questions or answers under the same keys" in row["reason"] for row in ran.json()["unpaired"])
+    assert ttabench("compare", out, "--with", path, "--strict").code == 1
+
+
+def test_runs_that_are_ours_too_count_once_and_others_of_one_id_stand_apart(
+    ttabench: Command, out: Path, file: Path, tmp_path: Path
+) -> None:
+    same = tmp_path / "same.parquet"
+    assert ttabench("export", out, "-o", same).code == 0
+    ran = ttabench("compare", out, "--with", same, "--with", same, "--json")
+    assert ran.err == f"{same}: 2 of its 2 runs are here already, and counted once.\n"
+    assert [row["label"] for row in ran.json()["runs"]] == ["none", "icl"]
+    again = tmp_path / "again"
+    again.mkdir()
+    stored(again, "aaaa00000001", BETTER, method="none")
+    assert ttabench("export", again, "-o", tmp_path / "again.parquet").code == 0
+    ran = ttabench("compare", out, "--with", tmp_path / "again.parquet", "--json")
+    found = {row["label"]: (row["runs"], row["value"]) for row in ran.json()["runs"]}
+    assert found["none"] == ("aaaa00000001", pytest.approx(1 / 3))
+    assert found["none (theirs: again)"] == ("aaaa00000001@again", pytest.approx(2 / 3))
+
+
+def test_floor_and_ceiling_are_ours_where_both_have_them(
+    ttabench: Command, out: Path, lab: Path, tmp_path: Path
+) -> None:
+    stored(lab, "bbbb00000003", dict.fromkeys(VALUES, 0.0), method="none")
+    assert ttabench("export", lab, "-o", tmp_path / "b.parquet").code == 0
+    found = ttabench("compare", out, "--with", tmp_path / "b.parquet", "--all-pairs", "--json").json()
+    families = {frozenset((row["left"], row["right"])): row["family"] for row in found["differences"]}
+    assert families[frozenset(("mac (theirs: b)", "none"))] == "none"
+    assert families[frozenset(("icl", "none"))] == "room"
+    assert families[frozenset(("mac (theirs: b)", "none (theirs: b)"))] == "others"
+
+
+def test_names_choose_among_others_too_and_they_may_stand_alone(
+    ttabench: Command, out: Path, file: Path, tmp_path: Path
+) -> None:
+    labels = [row["label"] for row in ttabench("compare", out, "mac", "--with", file, "--json").json()["runs"]]
+    assert labels == ["mac (theirs: lab-b)"]
+    ran = ttabench("compare", out, "--with", file, "--method", "mac,icl", "--json")
+    assert [row["label"] for row in ran.json()["runs"]] == ["icl", "mac (theirs: lab-b)"]
+    (tmp_path / "empty").mkdir()
+    ran = ttabench("compare", "--out", tmp_path / "empty", "--with", file, "--json")
+    assert len(ran.json()["runs"]) == 2
+    ran = ttabench("compare", tmp_path / "empty", "--with", file, "--json")
+    assert ran.err.startswith("Skipped 1 of 1 names, which hold no runs")
+    assert len(ran.json()["runs"]) == 2
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(file, other / "lab-b.parquet")
+    stored(other, "cccc00000001", VALUES, method="rag")
+    assert ttabench("export", other, "-o", other / "lab-b.parquet").code == 0
+    ran = ttabench("compare", out, "--with", file, "--with", other / "lab-b.parquet", "--json")
+    assert f"rag (theirs: {other / 'lab-b.parquet'})" in [row["label"] for row in ran.json()["runs"]]
+
+
+def changed_score(rows: list[Row]) -> None:
+    rows[0]["queries"]["f1"][1] = 0.5
+
+
+def foreign_digest(rows: list[Row]) -> None:
+    rows[0]["queries"]["prompt"][1] = digest_of("of others")
+
+
+def text_for_a_digest(rows: list[Row]) -> None:
+    rows[0]["queries"]["prompt"][1] = "Who?"
+
+
+def doubled_queries(rows: list[Row]) -> None:
+    rows[0]["queries"] = {name: [*cells, cells[0]] for name, cells in rows[0]["queries"].items() if cells is not None}
+    forged(rows[0])
+
+
+def doubled_runs(rows: list[Row]) -> list[Row]:
+    return [rows[0], *rows]
+
+
+def other_figure(rows: list[Row]) -> None:
+    content = json.loads(rows[0]["record"])
+    forged(rows[0], rows=[{**content["rows"][0], "value": 0.99}])
+
+
+def no_number(rows: list[Row]) -> None:
+    content = json.loads(rows[0]["record"])
+    forged(rows[0], rows=[{**content["rows"][0], "stderr": float("inf")}])
+
+
+def no_digests(rows: list[Row]) -> None:
+    forged(rows[0], sample_digests={})
+
+
+def column_left_out(rows: list[Row]) -> None:
+    rows[0]["queries"]["ask_ms"] = None
+
+
+def beyond_all_shares(rows: list[Row]) -> None:
+    content = json.loads(rows[0]["record"])
+    rows[0]["queries"]["f1"] = [3.0] * 6
+    forged(rows[0], rows=[{**content["rows"][0], "value": 3.0}])
+
+
+def costs_below_nothing(rows: list[Row]) -> None:
+    forged(rows[0], cost={"state_bytes": -1})
+
+
+def record_of_another(rows: list[Row]) -> None:
+    rows[0]["record"] = rows[1]["record"]
+
+
+def id_that_is_a_path(rows: list[Row]) -> None:
+    rows[0]["id"] = "../ours/aaaa00000001"
+
+
+def cut_record(rows: list[Row]) -> None:
+    rows[0]["record"] = rows[0]["record"][:100]
+
+
+def nested_record(rows: list[Row]) -> None:
+    rows[0]["record"] = '{"config":' + "[" * 100_000
+
+
+def uneven_columns(rows: list[Row]) -> None:
+    rows[0]["queries"]["f1"] = rows[0]["queries"]["f1"][:-1]
+
+
+def no_options_scored(rows: list[Row]) -> None:
+    content = json.loads(rows[0]["record"])
+    rows[0]["queries"]["tokens"] = [[] for _ in range(6)]
+    forged(rows[0], rows=[{**content["rows"][0], "metric": "ppl", "value": 2.0}], task={"main_metric": "ppl"})
+
+
+ATTACKS = {
+    changed_score: "the column f1 has other values",
+    foreign_digest: "the column prompt has other values",
+    text_for_a_digest: "the column prompt has what is no digest",
+    doubled_queries: "the query 'q1' stands there twice",
+    doubled_runs: "several rows have its id",
+    other_figure: "its f1 is 0.99, that of its scores 0.666667",
+    no_number: "a figure is not finite",
+    no_digests: "the record has no digest of the column",
+    column_left_out: "the column ask_ms, of which the record has a digest, is missing",
+    beyond_all_shares: "the column f1 has values that are no shares",
+    costs_below_nothing: "a cost is no number that a run can cost",
+    record_of_another: "its record is of run bbbb00000002",
+    id_that_is_a_path: "its id is no id",
+    cut_record: "cannot be read",
+    nested_record: "cannot be read (it is nested too deep)",
+    uneven_columns: "have 5 and 6 queries",
+    no_options_scored: "its scores are not those of queries",
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_a_run_that_is_not_whole_is_named_and_the_others_stay(
+    ttabench: Command, out: Path, file: Path, attack: Callable[[list[Row]], list[Row] | None]
+) -> None:
+    rewritten(file, attack)
+    ran = ttabench("compare", out, "--with", file, "--json")
+    (line,) = ran.err.splitlines()
+    assert line.startswith("Left out: Run ")
+    assert ATTACKS[attack] in line
+    assert line.endswith("Ask for a file that `ttabench export` wrote.")
+    assert [row["label"] for row in ran.json()["runs"]] == ["none", "icl", "lora (theirs: lab-b)"]
+    assert ttabench("compare", out, "--with", file, "--strict").code == 1
+    rewritten(file, lambda rows: [row for row in rows if row["method"] == "mac"])
+    empty = out.parent / "empty"
+    empty.mkdir()
+    assert ATTACKS[attack] in one_line(ttabench("compare", "--out", empty, "--with", file))
+
+
+def no_parquet(file: Path) -> None:
+    file.write_text("mac,0.9\n")
+
+
+def nothing(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def no_rows(file: Path) -> None:
+    rewritten(file, lambda _: [])
+    parquet.write_table(parquet.read_table(file).slice(0, 0), file)
+
+
+def other_table(file: Path) -> None:
+    parquet.write_table(pa.table({"id": ["a"], "record": ["{}"]}), file)
+
+
+def later_layout(file: Path) -> None:
+    parquet.write_table(parquet.read_table(file).replace_schema_metadata({FORMAT: b"9"}), file)
+
+
+def other_queries(file: Path) -> None:
+    table = parquet.read_table(file)
+    place = table.column_names.index("queries")
+    parquet.write_table(table.set_column(place, "queries", pa.array([{"f1": 1.0}] * len(table))), file)
+
+
+def no_ids(file: Path) -> None:
+    table = parquet.read_table(file)
+    parquet.write_table(table.set_column(0, "id", pa.array(range(len(table)))), file)
+
+
+FILES = {
+    no_parquet: "cannot be read",
+    nothing: "cannot be read",
+    no_rows: "holds no run",
+    other_table: "is no submission",
+    later_layout: "is a submission of layout b'9', this ttabench reads 1",
+    other_queries: "queries.f1 holds double",
+    no_ids: "has a row without id or record",
+}
+
+
+@pytest.mark.parametrize("damage", FILES, ids=lambda damage: damage.__name__)
+def test_a_file_that_is_no_submission_is_named_and_ours_are_compared(
+    ttabench: Command, out: Path, file: Path, damage: Callable[[Path], None]
+) -> None:
+    if damage is no_rows:
+        parquet.write_table(parquet.read_table(file).slice(0, 0), file)
+    else:
+        damage(file)
+    ran = ttabench("compare", out, "--with", file, "--json")
+    (line,) = ran.err.splitlines()
+    assert line.startswith(f"Left out: {file} ")
+    assert FILES[damage] in line
+    assert len(ran.json()["runs"]) == 2
+    empty = out.parent / "empty"
+    empty.mkdir()
+    assert FILES[damage] in one_line(ttabench("compare", "--out", empty, "--with", file))
+
+
+def test_files_that_are_not_there_are_refused(ttabench: Command, out: Path, file: Path, tmp_path: Path) -> None:
+    assert "is no file. Name a file" in one_line(ttabench("compare", out, "--with", tmp_path / "none.parquet"))
+    assert "is a folder. Name a file" in one_line(ttabench("compare", out, "--with", out))
+    shutil.copy(file, tmp_path / "renamed.data")
+    ran = ttabench("compare", out, "--with", tmp_path / "renamed.data")
+    assert "its name does not end in .parquet" in ran.err
+    assert "is a submission: name it with --with" in one_line(ttabench("compare", file))
+
+
+def test_what_cannot_be_exported_is_refused_and_what_is_damaged_is_left_out(
+    ttabench: Command, out: Path, lab: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "There are no runs in" in one_line(ttabench("export", tmp_path / "empty", "-o", tmp_path / "a.parquet"))
+    refused = one_line(ttabench("export", "--out", tmp_path / "empty", "-o", tmp_path / "a.parquet"))
+    assert "There are no runs to export" in refused
+    assert "ends in .parquet" in one_line(ttabench("export", out, "-o", tmp_path / "a.csv"))
+    pack(out)
+    packed = (out / "runs.parquet").read_bytes()
+    assert "is not replaced" in one_line(ttabench("export", out, "-o", out / "runs.parquet"))
+    assert (out / "runs.parquet").read_bytes() == packed
+    shutil.copy(lab / "bbbb00000001" / "samples.parquet", lab / "bbbb00000002" / "samples.parquet")
+    ran = ttabench("export", lab, "-o", tmp_path / "a.parquet", "--json")
+    assert ran.err.startswith("Left out: The samples of run bbbb00000002")
+    assert ran.json()["runs"] == 1
+    for run in lab.iterdir():
+        (run / "samples.parquet").unlink()
+    ran = ttabench("export", lab, "-o", tmp_path / "a.parquet")
+    assert "2 of them have figures alone" in ran.err
+    ran = ttabench("compare", out, "--with", tmp_path / "a.parquet", "--json")
+    assert {row["reason"] for row in ran.json()["unpaired"]} == {"the answers are not kept"}
+
+
+@PAGE
+def test_a_page_has_others_marked_and_their_words_escaped(ttabench: Command, out: Path, lab: Path) -> None:
+    for run in lab.iterdir():
+        record = load_record(run)
+        config = {**record.config, "method": f"mac{HOSTILE}", "settings": {HOSTILE: HOSTILE, "k": run.name}}
+        row = record.rows[0].model_copy(update={"method": f"mac{HOSTILE}", "model": HOSTILE})
+        changed = {
+            "config": config,
+            "rows": (row,),
+            "notes": (HOSTILE,),
+            "created": HOSTILE,
+            "versions": {"a": HOSTILE},
+        }
+        save_record(record.model_copy(update=changed), run)
+    path = lab.parent / "lab-b.parquet"
+    assert ttabench("export", lab, "-o", path).code == 0
+    ran = ttabench("report", out, "--with", path, "-o", lab.parent / "page.html")
+    assert ran.code == 0, ran.err
+    text = (lab.parent / "page.html").read_text(encoding="utf-8")
+    read = Read(text)
+    assert len(read.of("script")) == 5
+    assert read.of("img") == []
+    assert "lab-b.parquet" in read.said("td")
+    assert "(theirs: lab-b)" in read.said("th") + read.said("td")
+    assert "Made by others, from lab-b.parquet" in read.said("p")
+    for form in ("table", "markdown"):
+        shown = ttabench("compare", out, "--with", path, "--format", form)
+        assert shown.code == 0, shown.err
+        assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", shown.out + shown.err)
+        assert "\\x1b[2J" in shown.out

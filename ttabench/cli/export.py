@@ -1,0 +1,68 @@
+"""`ttabench export`: which runs, and the file that is written of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ttabench.cli.compare import Asked as Asked
+from ttabench.cli.compare import skipped_names
+from ttabench.core import render
+from ttabench.core.errors import UserError
+from ttabench.records.submission import SUFFIX, is_submission
+from ttabench.records.submitting import Part, part_of, write_submission
+from ttabench.report.loading import refuse_all_damaged
+from ttabench.report.pictures import check_path
+from ttabench.report.selecting import selected
+
+
+def export(asked: Asked, save: Path, *, json: bool, quiet: bool) -> None:
+    """Write a submission, and say what is in it and how long it is.
+
+    Raises:
+        UserError: no runs, none that is whole, a file that cannot be written.
+    """
+    check_path(save, "--save", (SUFFIX,), "submission")
+    _refuse_foreign(save)
+    chosen = selected(asked.names, asked.out, asked.wanted)
+    if not chosen.runs:
+        raise UserError("There are no runs to export.", "Run `ttabench eval` first, or give paths or ids.")
+    parts, damaged = dict[str, Part](), list(chosen.damaged)
+    for folder, record in chosen.runs:
+        try:
+            parts.setdefault(record.id, part_of(folder, record))
+        except UserError as error:
+            damaged.append(str(error))
+    refuse_all_damaged(len(parts), damaged)
+    for line in (*skipped_names(chosen, asked), *(f"Left out: {line}" for line in damaged)):
+        render.remark(line)
+    write_submission(save, list(parts.values()))
+    _tell(save, list(parts.values()), json=json, quiet=quiet)
+
+
+def _refuse_foreign(save: Path) -> None:
+    """See that no file is replaced that is no submission: suites are packed in files of that ending.
+
+    Raises:
+        UserError: one would be.
+    """
+    if save.exists() and not is_submission(save):
+        raise UserError(f"{save} is no submission and is not replaced.", "Give another name, or remove it.")
+
+
+def _tell(save: Path, parts: list[Part], *, json: bool, quiet: bool) -> None:
+    queries = sum(len(part.scores) for part in parts if part.scores is not None)
+    bare = sum(part.scores is None for part in parts)
+    length = save.stat().st_size
+    if json:
+        told = {"file": str(save), "bytes": length, "runs": len(parts), "without_queries": bare, "queries": queries}
+        render.print_json(told)
+    elif quiet:
+        render.print_line(str(save))
+    else:
+        runs = f"{len(parts):,} run{'s' * (len(parts) != 1)}"
+        scores = f"scores and digests of {queries:,} {'query' if queries == 1 else 'queries'}"
+        render.print_line(f"{save}: {runs} with configuration, versions, figures and costs; {scores}; no text, no path "
+                          f"of this machine. {render.size(length)}.")  # fmt: skip
+        if bare:
+            has = "has" if bare == 1 else "have"
+            render.remark(f"{bare} of them {has} figures alone, for the answers are not kept: nothing can be paired.")

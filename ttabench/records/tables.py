@@ -1,0 +1,59 @@
+"""Tables of stored runs as Parquet: their columns, and whether a file is still the one that was read before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ttabench.core.errors import UserError
+from ttabench.core.opening import Unreadable
+from ttabench.core.parquet import parquet_file
+
+
+def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
+    """A `pyarrow.Table` of these columns, or all.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
+    import pyarrow as pa
+
+    try:
+        with parquet_file(path, 1 << 46) as file:
+            if missing := set(columns or ()) - set(file.schema_arrow.names):
+                raise pa.ArrowInvalid(f"no column {min(missing)}")
+            return file.read(columns=None if columns is None else list(columns))
+    except (OSError, Unreadable, pa.ArrowException) as error:
+        raise damaged(path, " ".join(str(error).split())[:160]) from None
+
+
+def damaged(path: Path, what: str) -> UserError:
+    """The user error for a file of runs that cannot be read."""
+    return UserError(f"{path} cannot be read ({what}).", "Restore it: runs are packed in it.")
+
+
+def texts(path: Path, columns: Sequence[str]) -> list[list[str]]:
+    """Columns of texts, each as a list.
+
+    Raises:
+        UserError: the file is missing or damaged, or holds there what is no text.
+    """
+    table = read_table(path, columns)
+    try:
+        found = [table[name].to_pylist() for name in columns]
+    except UnicodeDecodeError:
+        raise damaged(path, "it holds what is no UTF-8") from None
+    for name, values in zip(columns, found, strict=True):
+        if not all(isinstance(value, str) for value in values):
+            raise damaged(path, f"the column {name} has what is no text")
+    return found
+
+
+def version_of(path: Path) -> tuple[Path, tuple[int, ...]]:
+    """What tells a file from the one that stood there before: as long as it is the same, it is read once."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return path, ()
+    return path, (found.st_ino, found.st_size, found.st_mtime_ns)
