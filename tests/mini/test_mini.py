@@ -10,7 +10,7 @@ import pytest
 
 from ttabench.mini import books, corpus, demonstrations, dialogue, profiles, qa
 from ttabench.mini.relations import RELATIONS
-from ttabench.mini.world import CATEGORIES, KINDS, SPLITS, entities, name_pieces, rng
+from ttabench.mini.world import CATEGORIES, KINDS, SPLITS, categories_in, entities, name_pieces, rng
 
 QA = {"streamingqa": qa.streamingqa, "squad_seq": qa.squad_seq, "archivalqa": qa.archivalqa}
 
@@ -96,6 +96,68 @@ def test_demonstrations_leave_every_label_equally_likely() -> None:
         labels = [row["label"] for row in demonstrations.superglue(task, "test", 1, 32, 60)["validation"]]
         counts = {labels.count(label) for label in set(labels)}
         assert max(counts) - min(counts) <= 1
+
+
+def _groups(rows: list[dict[str, object]]) -> dict[object, set[str]]:
+    """Categories by label of rows that hold one word of a category."""
+    of_word = {word: name for name, words in CATEGORIES.items() for word in words}
+    found: dict[object, set[str]] = {}
+    for row in rows:
+        text = str(row.get("sentence") or row.get("passage") or row.get("premise") or row.get("input"))
+        (category,) = {of_word[word] for word in text.strip(".").split() if word in of_word}
+        found.setdefault(row.get("label", row.get("output")), set()).add(category)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "categories", "sizes"), [("sst2", 12, [6, 6]), ("cb", 8, [2, 3, 3]), ("rte", 2, [1, 1])]
+)
+def test_a_rule_shares_its_categories_out_among_the_labels(task: str, categories: int, sizes: list[int]) -> None:
+    made = demonstrations.superglue(task, "validation", 1, 200, 200, categories=categories)
+    rule = _groups(made["train"])
+    assert sorted(map(len, rule.values())) == sizes
+    assert len(set().union(*rule.values())) == categories, "no category has two labels"
+    assert _groups(made["validation"]) == rule
+    fixed = demonstrations.superglue(task, "validation", 1, 200, 200, "fixed", categories)["train"]
+    assert _groups(fixed) == _groups(demonstrations.superglue(task, "test", 2, 200, 200, "fixed", categories)["train"])
+
+
+def test_rules_of_all_categories_stand_in_one_split_only() -> None:
+    rules = {
+        split: {
+            frozenset(
+                map(
+                    frozenset,
+                    _groups(demonstrations.superglue("sst2", split, seed, 120, 1, categories=12)["train"]).values(),
+                )
+            )
+            for seed in range(60)
+        }
+        for split in SPLITS
+    }
+    assert all(len(found) > 1 for found in rules.values())
+    assert not rules["train"] & rules["test"]
+    assert not rules["validation"] & (rules["train"] | rules["test"])
+
+
+@pytest.mark.parametrize("task", demonstrations.UNSEEN)
+def test_twins_of_unseen_tasks_take_more_categories_than_options(task: str) -> None:
+    few, more = (demonstrations.unseen(task, "train", 0, 96, 64, categories=n) for n in (0, 12))
+    told = [categories_in([json.dumps(made["validation"])]) for made in (few, more)]
+    assert [len(found) for found in told] == [demonstrations.UNSEEN[task], 12]
+    assert [len(made["train"]) for made in (few, more)] == [96, 96]
+
+
+def test_tasks_of_metaicl_take_more_categories_than_options() -> None:
+    files = demonstrations.metaicl("test", 0, 4, 60, 4, categories=8)
+    for name in (name for name in files if name.endswith("train")):
+        assert len(set().union(*_groups(files[name]).values())) == 8
+
+
+@pytest.mark.parametrize("categories", [1, 2, 13])
+def test_rules_of_fewer_categories_than_labels_or_of_more_than_there_are_are_refused(categories: int) -> None:
+    with pytest.raises(ValueError, match="3 labels take 3 to 12 categories"):
+        demonstrations.superglue("cb", "test", 0, categories=categories)
 
 
 def _asked(row: dict[str, object]) -> tuple[str, str, int]:

@@ -4,6 +4,9 @@ A rule pairs categories of words (birds, tools ...) with labels. The categories 
 drawn anew for every task and seed: without demonstrations every label is equally likely.
 
     sentence: "a wrench lay beside the road"  label: 1   (in this draw tools are positive and birds negative)
+
+One demonstration of one of two labels reveals a rule of two categories. Of a rule of more, each reveals the category
+that it shows: full context rises with their number (`categories`).
 """
 
 from __future__ import annotations
@@ -16,6 +19,10 @@ from typing import Literal, TypeAlias
 from ttabench.mini.world import CATEGORIES, LABEL_WORDS, entities, rng
 
 Row = dict[str, object]
+Rule: TypeAlias = list[tuple[str, ...]]
+"""The categories of each label."""
+_SHARES = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}
+"""Of 25 rules, those of each split."""
 _SCENES = (
     "a {w} was seen near the road",
     "somebody drew a {w} on the wall",
@@ -35,16 +42,44 @@ LABELS = {
 
 def groups(split: str, size: int) -> list[tuple[str, ...]]:
     """Groups of `size` categories that make up the rules of one split; splits are disjoint."""
-    share = {"train": range(16), "validation": range(16, 18), "test": range(18, 25)}[split]
     every = list(combinations(sorted(CATEGORIES), size))
-    return [group for i, group in enumerate(every) if (i * 7) % 25 in share]
+    return [group for i, group in enumerate(every) if (i * 7) % 25 in _SHARES[split]]
 
 
-def _rule(source: random.Random, split: str, size: int) -> list[str]:
+def _rule(source: random.Random, split: str, size: int, *, ordered: bool) -> list[str]:
     """Categories in the order of their labels."""
     categories = list(source.choice(groups(split, size)))
-    source.shuffle(categories)
+    if not ordered:
+        source.shuffle(categories)
     return categories
+
+
+def _shared_out(source: random.Random, split: str, size: int, categories: int, *, ordered: bool = False) -> Rule:
+    """A rule of one split: the categories of each of `size` labels, `categories` of them in all, 0 for one a label.
+
+    A rule of more categories may have all twelve, in every split: its split is that of the rule as a whole, and not of
+    its set of categories.
+
+    Args:
+        ordered: one category a label in alphabetical order, for labels that are words drawn at random.
+
+    Raises:
+        ValueError: fewer categories than labels, or more than there are.
+    """
+    if not categories:
+        return [(category,) for category in _rule(source, split, size, ordered=ordered)]
+    if not size <= categories <= len(CATEGORIES):
+        raise ValueError(f"{size} labels take {size} to {len(CATEGORIES)} categories")
+    while True:
+        drawn = source.sample(sorted(CATEGORIES), categories)
+        rule = [tuple(sorted(drawn[label::size])) for label in range(size)]
+        if rng("rule", sorted(rule)).randrange(25) in _SHARES[split]:
+            return rule
+
+
+def _one_each(source: random.Random, rule: Rule) -> list[str]:
+    """One category of each label; a label of one category takes nothing from the source."""
+    return [group[0] if len(group) == 1 else source.choice(group) for group in rule]
 
 
 def scene(source: random.Random, category: str) -> str:
@@ -63,7 +98,13 @@ Rules: TypeAlias = Literal["fresh", "fixed", "mixed"]
 
 
 def superglue(
-    task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64, rules: Rules = "fresh"
+    task: str,
+    split: str,
+    seed: int,
+    demonstrations: int = 32,
+    queries: int = 64,
+    rules: Rules = "fresh",
+    categories: int = 0,
 ) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule.
 
@@ -75,23 +116,24 @@ def superglue(
         queries: rows to ask.
         rules: "fresh" draws a rule from the seed. "fixed" has one rule a task, the same for every seed and split, as a
             real task has: training can learn it by heart. "mixed" is either, half of the seeds each.
+        categories: of words, that a rule shares out among its labels; 0 for one a label.
 
     Raises:
-        ValueError: for a task without a twin.
+        ValueError: for a task without a twin, or a number of categories that there is no rule of.
     """
     if task not in LABELS:
         raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(LABELS)}")
     source = rng("superglue", task, split, seed)
     if rules == "fixed" or (rules == "mixed" and rng("mixed", task, split, seed).random() < 0.5):
-        categories = _rule(rng("superglue", task, "fixed"), "train", len(LABELS[task]))
+        rule = _shared_out(rng("superglue", task, "fixed"), "train", len(LABELS[task]), categories)
     else:
-        categories = _rule(source, split, len(LABELS[task]))
+        rule = _shared_out(source, split, len(LABELS[task]), categories)
     people = entities("person", split)
     made: dict[str, list[Row]] = {}
     for part, count in (("train", demonstrations), ("validation", queries)):
         made[part] = [
-            row(task, source, categories, label, source.choice(people)) | {"idx": i}
-            for i, label in enumerate(_balanced(source, len(categories), count))
+            row(task, source, _one_each(source, rule), label, source.choice(people)) | {"idx": i}
+            for i, label in enumerate(_balanced(source, len(rule), count))
         ]
     return made
 
@@ -122,33 +164,37 @@ UNSEEN = {"hellaswag": 4, "winogrande": 2, "openbookqa": 4, "arc_easy": 4, "arc_
 """Twins of the tasks that StreamAdapter was not trained on, with the number of their options."""
 
 
-def unseen(task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64) -> dict[str, list[Row]]:
+def unseen(
+    task: str, split: str, seed: int, demonstrations: int = 32, queries: int = 64, categories: int = 0
+) -> dict[str, list[Row]]:
     """`{"train": [...], "validation": [...]}` in the hub schema of one task, under one rule drawn from `seed`.
 
     HellaSwag's rule says words of which category make the right ending. The others pair categories with label words
     drawn anew: the right option is the label word of the category that the question (WinoGrande: the blank) holds.
-    `superglue` pairs categories with answer words that are always the same, or says which of two endings is right.
+    `superglue` pairs categories with answer words that are always the same, or says which of two endings is right, and
+    has the other arguments, too.
 
     Raises:
-        ValueError: for a task without a twin.
+        ValueError: for a task without a twin, or a number of categories that there is no rule of.
     """
     if task not in UNSEEN:
         raise ValueError(f"no miniature twin of {task!r}; there are {', '.join(UNSEEN)}")
     source = rng("unseen", task, split, seed)
     size = UNSEEN[task]
-    categories = _rule(source, split, size)
+    rule = _shared_out(source, split, size, categories)
     labels = source.sample(LABEL_WORDS, size)
     people = entities("person", split)
     made: dict[str, list[Row]] = {}
     for part, count in (("train", demonstrations), ("validation", queries)):
         rows = []
         for place in _balanced(source, size, count):
+            drawn = _one_each(source, rule)
             if task == "winogrande":
-                rows.append(_blank(source, categories, labels, place))
+                rows.append(_blank(source, drawn, labels, place))
             elif task == "hellaswag":
-                rows.append(_endings(source, categories, place, source.choice(people)))
+                rows.append(_endings(source, drawn, place, source.choice(people)))
             else:
-                rows.append(_question(task, source, dict(zip(categories, labels, strict=True)), place, people))
+                rows.append(_question(task, source, dict(zip(drawn, labels, strict=True)), place, people))
         made[part] = [row | {"id": f"{part}-{i}"} for i, row in enumerate(rows)]
     return made
 
@@ -187,21 +233,28 @@ def _question(task: str, source: random.Random, rule: Mapping[str, str], place: 
     return {column: question, "choices": {"text": texts, "label": list(letters)}, "answerKey": letters[place]}
 
 
-def metaicl(split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32) -> dict[str, list[Row]]:
+def metaicl(
+    split: str, seed: int, tasks: int = 8, demonstrations: int = 16, queries: int = 32, categories: int = 0
+) -> dict[str, list[Row]]:
     """MetaICL rows {task, input, output, options} by file stem: `<task>_16_<seed>_train`, `<task>_16_<seed>_test`.
 
-    A task is a rule of 2 to 4 categories with label words of its own; tasks of different splits use different groups.
+    A task is a rule of 2 to 4 categories, or of so many, with 2 to 4 label words of its own; tasks of different splits
+    have different rules.
+
+    Raises:
+        ValueError: for a number of categories that there is no rule of.
     """
     files: dict[str, list[Row]] = {}
     for number in range(tasks):
         source = rng("metaicl", split, seed, number)
         size = source.choice((2, 2, 3, 4))
-        categories = list(source.choice(groups(split, size)))
+        rule = _shared_out(source, split, size, categories, ordered=True)
         options = source.sample(LABEL_WORDS, size)
         name = f"mini-{split}-{number}"
         for part, count in (("train", demonstrations), ("test", queries)):
             files[f"{name}_16_{seed}_{part}"] = [
-                {"task": name, "input": scene(source, categories[i]), "output": options[i], "options": options}
+                {"task": name, "input": text, "output": options[i], "options": options}
                 for i in _balanced(source, size, count)
+                for text in [scene(source, _one_each(source, rule)[i])]
             ]
     return files
