@@ -33,6 +33,8 @@ TWINS: list[tuple[str, dict[str, Any]]] = [
     ("lamp", {"users": 6, "steps": "1,4"}),
     ("pg19", {"tokens": "300", "window": 20, "stride": 8, "books": 2}),
     ("pg19", {"tokens": "300", "window": 20, "stride": 8, "books": 1}),
+    ("recall", {"tokens": 1500, "piece": 256, "books": 2}),
+    ("recall", {"tokens": 1500, "piece": 256, "books": 1}),
 ]
 
 

@@ -19,6 +19,7 @@ SMALL: dict[str, list[str]] = {
     "msc": ["steps=1"],
     "dailydialog": ["steps=2"],
     "pg19": ["tokens=1k", "window=256", "stride=128", "books=1"],
+    "recall": ["tokens=600", "books=1"],
 }
 """One task a reader, as short as its twin can be asked."""
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ttabench.core.errors import UnknownName
-from ttabench.core.types import Ask, Generate
+from ttabench.core.types import Answer, Ask, Choose, Generate
 from ttabench.stats.aggregation import aggregate
 from ttabench.stats.estimate import student
 from ttabench.stats.metrics import METRICS, empty_golds, exact, metric, normalise, prefix_exact, token_f1
@@ -37,6 +37,19 @@ def ask(*answers: str) -> Ask:
 )
 def test_normalisation_is_squads(text: str, expected: str) -> None:
     assert normalise(text) == expected
+
+
+def test_nats_of_the_right_option_are_of_its_share_among_the_options() -> None:
+    query = Ask(prompt="?", key="q", want=Choose(options=(" a", " b", " c"), gold=1))
+
+    def nats(*logprobs: float) -> float:
+        return metric("option_nll")("", query, Answer(prediction="b", logprobs=logprobs, tokens=(1, 1, 1)))
+
+    assert nats(-7.0, -7.0, -7.0) == pytest.approx(math.log(3)), "whatever they share with other words"
+    assert nats(math.log(0.1), math.log(0.3), math.log(0.2)) == pytest.approx(math.log(2))
+    assert nats(-2000.0, -1000.0, -2000.0) == pytest.approx(0.0), "without an overflow"
+    assert nats(-1000.0, -2000.0, -2000.0) == pytest.approx(1000.0)
+    assert not metric("option_nll").higher_is_better
 
 
 @pytest.mark.parametrize(

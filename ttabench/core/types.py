@@ -102,12 +102,13 @@ WantT = TypeVar("WantT", Generate, Choose, Score)
 
 @dataclass(frozen=True)
 class At:
-    """A place in a stream: how much of it stands before a query."""
+    """A place in a stream: how much of it stands before a query, or between a query and its answer."""
 
     count: int = 0
-    unit: Literal["pieces", "tokens"] = "pieces"
+    unit: Literal["pieces", "tokens", "distance"] = "pieces"
     """pieces: that were observed, or were to be where not all fit; tokens: the smallest of the task's `lengths` that
-    holds all of the continuation."""
+    holds all of the continuation; distance: the smallest of the task's `distances`, in tokens, within which the answer
+    was observed last."""
 
     def counts_at(self, count: int) -> bool:
         """Whether a query at this place counts in the figure at `count`: one of a length counts at greater ones too."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 
 from ttabench.mini.relations import RELATIONS
 from ttabench.mini.world import Fact, draw_entities, entities, facts, rng
 
 Row = dict[str, object]
+Sentence = tuple[str, Fact | None]
+"""A sentence, with the fact that it tells, if any."""
 _FILLERS = (
     "The morning was grey and the streets were empty.",
     "Nobody spoke for a while.",
@@ -24,7 +27,7 @@ _NEWCOMERS = _TOKENS_PER_SENTENCE / 512
 """How likely a sentence of a growing story brings somebody new: one in about 512 tokens."""
 
 
-def sentences(source: random.Random, split: str, cast: int = 16, *, growing: bool = False) -> Iterator[str]:
+def sentences(source: random.Random, split: str, cast: int = 16, *, growing: bool = False) -> Iterator[Sentence]:
     """An endless story: facts of a slowly changing cast, told again and again in changing words.
 
     Half of the sentences tell a fact. The character told of is usually a recent one and, one time in four, anybody who
@@ -42,16 +45,21 @@ def sentences(source: random.Random, split: str, cast: int = 16, *, growing: boo
             told[person] = facts(source, "person", person, min(4, len(RELATIONS["person"])))
         person = source.choice(met[-4:] if source.random() < 0.75 else met)
         if source.random() < 0.5:
-            yield source.choice(told[person]).statement(source.randrange(3))
+            fact = source.choice(told[person])
+            yield fact.statement(source.randrange(3)), fact
         else:
-            yield source.choice(_FILLERS).format(e=person, f=source.choice(met))
+            yield source.choice(_FILLERS).format(e=person, f=source.choice(met)), None
 
 
 def book(source: random.Random, split: str, tokens: int, cast: int = 16, *, growing: bool = False) -> str:
     """About `tokens` nano tokens of story, in paragraphs of eight sentences; a longer book goes on from a shorter."""
-    story = sentences(source, split, cast, growing=growing)
-    paragraphs = max(1, tokens // (8 * _TOKENS_PER_SENTENCE))
-    return "\n".join("So " + " ".join(next(story) for _ in range(8)) for _ in range(paragraphs)) + "\n"
+    story = _paragraphs(sentences(source, split, cast, growing=growing), tokens)
+    return "\n".join("So " + " ".join(text for text, _ in paragraph) for paragraph in story) + "\n"
+
+
+def _paragraphs(story: Iterator[Sentence], tokens: int) -> Iterator[list[Sentence]]:
+    for _ in range(max(1, tokens // (8 * _TOKENS_PER_SENTENCE))):
+        yield list(islice(story, 8))
 
 
 def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Row]:
@@ -68,3 +76,37 @@ def pg19(split: str, seed: int, books: int = 4, tokens: int = 16_384) -> list[Ro
             {"short_book_title": title, "publication_date": 1900 + number, "url": f"mini://{number}", "text": text}
         )
     return made
+
+
+def recall(split: str, seed: int, books: int = 4, tokens: int = 8192) -> list[Row]:
+    """The books of `pg19` with every fact that they tell: {title, text, facts}.
+
+    A fact is {key, told, question, begins, options, answer}: whose and which it is, the character at which its sentence
+    ends, a question, the beginning of the same sentence in other words where there are any, and the values that its
+    relation takes. Facts stand in the order of the text, once for every time that they are told.
+    """
+    made: list[Row] = []
+    for number in range(books):
+        text, found = "", []
+        words = rng("recall", split, seed, number)
+        for paragraph in _paragraphs(sentences(rng("pg19", split, seed, number), split, growing=True), tokens):
+            text += "So "
+            for place, (sentence, fact) in enumerate(paragraph):
+                text += " " * bool(place) + sentence
+                if fact is not None:
+                    found.append(_asked(words, fact) | {"told": len(text)})
+            text += "\n"
+        made.append({"title": f"The {split} book {seed}-{number}", "text": text, "facts": found})
+    return made
+
+
+def _asked(source: random.Random, fact: Fact) -> Row:
+    """How a fact is asked."""
+    begins, _, _ = fact.statement(source.randrange(3)).rpartition(f" {fact.value}")
+    return {
+        "key": f"{fact.entity}/{fact.relation.name}",
+        "question": fact.question(source.randrange(2)),
+        "begins": f"So {begins}",
+        "options": list(fact.relation.values),
+        "answer": fact.value,
+    }

@@ -33,6 +33,7 @@ READERS = {
     "dialogue": "ttabench.readers.dialogue:read",
     "sessions": "ttabench.readers.sessions:read",
     "lamp": "ttabench.readers.lamp:read",
+    "recall": "ttabench.readers.recall:read",
 }
 
 

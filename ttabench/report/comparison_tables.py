@@ -185,15 +185,14 @@ def _remarks(block: Block) -> str:
 
 
 def steps_table(block: Block) -> Table:
-    """A column for each number of pieces observed before the query, or for each length."""
+    """A column for each number of pieces observed before the query, or for each length or distance."""
     entries = [entry for entry in block.entries if entry.steps]
     steps = sorted({step for entry in entries for step in entry.steps})
     rows = [
         (entry.label, *(shown(entry.metric, *entry.steps[step][:2]) if step in entry.steps else "" for step in steps))
         for entry in entries
     ]
-    read = "up to so many tokens of each text" if entries[0].lengths else "by pieces observed before the query"
-    title = f"{block.place.brief}: {block.place.metric} {read}"
+    title = f"{block.place.brief}: {block.place.metric} {entries[0].step.by}"
     return Table(title=title, columns=("method", *(f"#{step}" for step in steps)), rows=tuple(rows))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ttabench.report.blocks import CEILING, FLOOR
 from ttabench.report.setting_aside import MARKS, Kind
@@ -15,6 +16,21 @@ from ttabench.stats.metrics import METRICS
 COSTS = ("adapt_seconds", "ask_ms", "state_bytes", "peak_memory_bytes")
 BUSY = 0.5
 """Processors taken by others from which on milliseconds are not those of a calm machine."""
+
+
+class Step(NamedTuple):
+    """What the steps of a task are, in the words of a table and of an axis."""
+
+    by: str
+    axis: str
+    tokens: bool = True
+    """Whether they are numbers of tokens, each about twice the one before."""
+
+
+PIECES = Step("by pieces observed before the query", "pieces read before the query", tokens=False)
+LENGTHS = Step("up to so many tokens of each text", "tokens of each text, at most")
+"""Each with all that stands before it."""
+DISTANCES = Step("by tokens read since the answer, at most", "tokens read since the answer, at most")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +60,8 @@ class Entry:
     """What the submission is called that it is from; empty where it is ours."""
     configured: str = ""
     """What its method was told, whoever's state answered."""
-    lengths: bool = False
-    """Whether the steps are lengths of a text in tokens, each of them with all that stands before it."""
+    step: Step = PIECES
+    """What its steps are."""
     machine: str = ""
     """What its latencies were measured on."""
     load: float | None = None

@@ -8,7 +8,7 @@ from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.answers import Answers
 from ttabench.report.blocks import Group, Place
-from ttabench.report.entries import COSTS, Entry
+from ttabench.report.entries import COSTS, DISTANCES, LENGTHS, PIECES, Entry, Step
 from ttabench.report.labels import configured
 from ttabench.report.pooling import mean, over_runs
 from ttabench.report.setting_aside import fault_of
@@ -45,7 +45,7 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
         state_of=records[0].state_of,
         theirs=group.theirs,
         configured=configured(group),
-        lengths=bool(records[0].task.get("lengths")),
+        step=_step(records[0]),
         machine="; ".join(sorted({_machine(record) for record in records})),
         load=max((load for record in records if (load := _others(record)) is not None), default=None),
         aside=aside,
@@ -65,6 +65,11 @@ def _others(record: RunRecord) -> float | None:
     return max(0.0, max(known) - float(threads)) if known and isinstance(threads, int) else None
 
 
+def _step(record: RunRecord) -> Step:
+    """What the steps of its task are."""
+    return LENGTHS if record.task.get("lengths") else DISTANCES if record.task.get("distances") else PIECES
+
+
 def _by_step(group: Group, answers: Answers) -> dict[int, tuple[float, float | None, int]]:
     rows: dict[int, list[Row]] = {}
     for row in (row for _, record in group.runs for row in record.rows):
@@ -72,7 +77,7 @@ def _by_step(group: Group, answers: Answers) -> dict[int, tuple[float, float | N
             rows.setdefault(row.step, []).append(row)
     if not rows:
         return {}
-    lengths = bool(group.record.task.get("lengths"))
+    lengths = _step(group.record) == LENGTHS
     own = [(answers.steps[query[:3]], value) for query, value in answers.values.items()]
     draws, by_step = group.record.unit == "draw", {}
     for step in sorted(rows):

@@ -179,7 +179,8 @@ def _draw_bytes(axes: Axes, block: Block, look: Mapping[str, Mapping[str, Any]])
 
 
 def _draw_steps(axes: Axes, block: Block, look: Mapping[str, Mapping[str, Any]]) -> None:
-    lines, lengths = curves(block.entries), any(entry.lengths for entry in block.entries)
+    lines = curves(block.entries)
+    step = lines[0].entry.step
     methods = [line.entry.method for line in lines]
     for line in lines:
         axes.errorbar(line.steps, line.values, yerr=line.errors, capsize=3, **_marked(line.entry, look))
@@ -188,11 +189,11 @@ def _draw_steps(axes: Axes, block: Block, look: Mapping[str, Mapping[str, Any]])
             axes.annotate(setting, (line.steps[-1], line.values[-1]), fontsize="xx-small", textcoords="offset points",
                           xytext=(4, 2))  # fmt: skip
     steps = sorted({step for line in lines for step in line.steps})
-    if lengths:  # each about twice the one before
+    if step.tokens:
         axes.set_xscale("log", base=2)
         axes.set_xticks(steps, [short(step) for step in steps])
         axes.set_xticks([], minor=True)
     else:
         axes.set_xticks(steps)
     plain_numbers(axes, lone=False)
-    axes.set_xlabel("tokens of each text, at most" if lengths else "pieces read before the query")
+    axes.set_xlabel(step.axis)

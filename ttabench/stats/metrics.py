@@ -14,6 +14,7 @@ value a query: they are ratios of sums over all of them (aggregation.py).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,14 @@ def choice(worth: Callable[[Scored, Ask], Sequence[float]]) -> Callable[[Scored,
         return float(max(range(len(values)), key=values.__getitem__) == want.gold)
 
     return right
+
+
+def _nats(scored: Scored, ask: Ask) -> float:
+    """Negative log of the right option's share of the likelihood of all options."""
+    (want,) = wanted([ask], Choose)
+    assert want.gold is not None, f"{ask.key} has no right option"
+    most = max(scored.logprobs)
+    return most + math.log(math.fsum(math.exp(each - most) for each in scored.logprobs)) - scored.logprobs[want.gold]
 
 
 def _per_token(scored: Scored, _: Ask) -> list[float]:
@@ -235,6 +244,14 @@ METRICS: dict[str, Metric] = {
             name="acc_ccm",
             summary="acc_pmi where options were scored without the question too, acc_mean elsewhere (CCM's own code)",
             of_choice=choice(_as_ccm),
+        ),
+        Metric(
+            name="option_nll",
+            summary="negative log-likelihood of the right option among the options, in nats: its exp is a perplexity",
+            of_choice=_nats,
+            scale=1.0,
+            digits=3,
+            higher_is_better=False,
         ),
         *(
             Metric(name=name, summary=summary, ratio=RATIOS[name], scale=1.0, digits=2, higher_is_better=False)

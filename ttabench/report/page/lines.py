@@ -30,8 +30,8 @@ class Words:
     """What its lines have in common."""
     title: str
     metric: str
-    lengths: bool = False
-    """Whether its steps are tokens."""
+    tokens: bool = False
+    """Whether its steps are numbers of tokens."""
 
 
 def by_step(block: Block, look: Look) -> Chart | None:
@@ -43,10 +43,9 @@ def by_step(block: Block, look: Look) -> Chart | None:
     ]  # fmt: skip
     if not rows:
         return None
-    lengths = any(entry.lengths for entry in entries)
-    title = "tokens of each text, at most" if lengths else "pieces read before the query"
-    words = Words(axis=title, about=block.place.name, title=f"{block.place.metric} by what was read before the query",
-                  metric=block.place.metric, lengths=lengths)  # fmt: skip
+    step = entries[0].step
+    title = f"{block.place.metric} by what was read before the query"
+    words = Words(axis=step.axis, about=block.place.name, title=title, metric=block.place.metric, tokens=step.tokens)
     return _drawn(rows, [entry.method for entry in entries], look, words)
 
 
@@ -79,7 +78,7 @@ def _drawn(rows: Sequence[Mapping[str, Any]], methods: Sequence[str], look: Look
     """Lines through these rows, see `drawing.row`, each with its step; broken where the state is not the line's own."""
     steps = sorted({each["step"] for each in rows})
     wide = steps[0] > 0 and steps[-1] >= 8 * steps[0]
-    names = json.dumps({_number(step): short(int(step)) if words.lengths else _number(step) for step in steps})
+    names = json.dumps({_number(step): short(int(step)) if words.tokens else _number(step) for step in steps})
     x = alt.X("step:Q", title=words.axis,
               scale=alt.Scale(type="log", base=2, nice=False) if wide else alt.Scale(zero=False, nice=False),
               axis=alt.Axis(values=steps, labelExpr=f"{names}[datum.value]", labelOverlap=True))  # fmt: skip

@@ -134,8 +134,8 @@ def steps_of(block: Block) -> Shown | None:
     rows = tuple(
         (Cell(entry.label), *(_at(entry.metric, entry.steps.get(step)) for step in steps)) for entry in entries
     )
-    read = "tokens of each text, at most" if entries[0].lengths else "pieces read before the query"
-    return Shown(name="", title="Figures of the curves", caption=f"{block.place.metric} ± stderr by {read}", live=False,
+    caption = f"{block.place.metric} ± stderr by {entries[0].step.axis}"
+    return Shown(name="", title="Figures of the curves", caption=caption, live=False,
                  columns=("method", *(f"{step:,}" for step in steps)), rows=rows)  # fmt: skip
 
 

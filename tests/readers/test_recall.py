@@ -1,0 +1,141 @@
+"""The reader of texts with facts: where they are cut, what is asked at which distance, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.qa_files import refusal, write_jsonl
+from tests.tiny import tiny_llama
+from ttabench.core.types import Ask, At, Choose, Episode, Observe, wanted
+from ttabench.lm.model import load as load_lm
+from ttabench.readers import load
+
+LM = tiny_llama()
+LINES = ["Ada lives in Yarm.", "It rained.", "Tavo lives in Selby.", "It rained again.", "Ada lives in Yarm."]
+TEXT = "\n".join(LINES) + "\n"
+
+
+def fact(name: str, answer: str, told: int, **more: Any) -> dict[str, Any]:
+    options = ["Selby", "Yarm"]
+    return {"key": name, "told": told, "question": f"Where is {name}?", "begins": f"So {name} is in",
+            "options": options, "answer": answer, **more}  # fmt: skip
+
+
+def ends_of(line: str) -> list[int]:
+    return [at + len(line) for at in range(len(TEXT)) if TEXT.startswith(line, at)]
+
+
+FACTS = [
+    *(fact("Ada", "Yarm", end) for end in ends_of("Ada lives in Yarm.")),
+    fact("Tavo", "Selby", ends_of("Tavo lives in Selby.")[0]),
+]
+
+
+def only(folder: Path, **options: Any) -> Episode:
+    """The one episode of a task bound to the tiny model, where a token is a byte."""
+    path = write_jsonl(folder / "test.jsonl", [{"title": "A", "text": TEXT, "facts": FACTS}])
+    (episode,) = load("recall", source=str(path), options={"distances": "8,64", "piece": 40, **options}).episodes(LM)
+    return episode
+
+
+def asked(episode: Episode) -> list[tuple[str, int]]:
+    return [(ask.prompt, ask.at.count) for ask in episode.asks()]
+
+
+def test_pieces_joined_are_the_text_and_end_with_a_line_where_one_fits(tmp_path: Path) -> None:
+    pieces = only(tmp_path).observes()
+    assert "".join(piece.text for piece in pieces) == TEXT
+    assert [token for piece in pieces for token in piece.ids] == LM.encode(TEXT)
+    assert all(piece.text.endswith("\n") for piece in pieces)
+    assert [len(piece.ids) for piece in pieces] == [30, 38, 19]
+    short = only(tmp_path, piece=10).observes()
+    assert [len(piece.text) for piece in short][:2] == [10, 9], "a line longer than a piece is cut"
+
+
+def test_a_fact_is_asked_at_the_distance_at_which_it_was_told_last(tmp_path: Path) -> None:
+    assert asked(only(tmp_path)) == [("Where is Ada?", 8), ("Where is Tavo?", 64)]
+    assert asked(only(tmp_path, distances="8")) == [("Where is Ada?", 8)], "what was told before is not asked"
+    assert {ask.at for ask in only(tmp_path).asks()} == {At(8, "distance"), At(64, "distance")}
+    assert not At(8, "distance").counts_at(64), "a distance is of its own, not of greater ones"
+
+
+def test_what_a_text_tells_beyond_its_end_is_not_asked(tmp_path: Path) -> None:
+    """Ada's second telling is cut off, so that the first counts."""
+    cut = only(tmp_path, tokens=ends_of("Ada lives in Yarm.")[1] - 1)
+    assert cut.observes()[-1].text.endswith("It rained again.\n")
+    assert sorted(asked(cut)) == [("Where is Ada?", 64), ("Where is Tavo?", 64)]
+
+
+def test_it_is_asked_after_every_so_many_pieces_of_what_was_read(tmp_path: Path) -> None:
+    episode = only(tmp_path, every=1)
+    kinds = ["read" if isinstance(step, Observe) else step.prompt for step in episode.steps]
+    assert kinds[:2] == ["read", "Where is Ada?"]
+    assert "Where is Tavo?" not in kinds[: kinds.index("read", 1)], "it is not told yet"
+    assert len({ask.key for ask in episode.asks()}) == len(episode.asks())
+    sources = {piece.key: piece.text for piece in episode.observes()}
+    for ask in episode.asks():
+        assert ask.bare.split()[2].rstrip("?") in sources[ask.source_key], "the piece that told it last"
+
+
+def test_a_statement_ends_with_the_answer(tmp_path: Path) -> None:
+    (first, *_) = only(tmp_path, ask="statement").asks()
+    (want,) = wanted([first], Choose)
+    assert first.prompt == "So Ada is in"
+    assert first.joiner == ""
+    assert want.options == (" Selby", " Yarm")
+    assert want.gold == 1
+    (question, *_) = only(tmp_path).asks()
+    assert (question.joiner, question.want) == ("\n", want)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_questions_of_the_twin_are_answered_by_what_its_books_tell(split: str) -> None:
+    lm = load_lm("nano")
+    task = load("recall", split=split, seed=1, options={"tokens": 1200, "books": 2, "distances": "512,1k,2k"})
+    episodes = list(task.episodes(lm))
+    assert len(episodes) == 2
+    for episode in episodes:
+        text = "".join(piece.text for piece in episode.observes())
+        assert 1000 < len(lm.encode(text)) <= 1200
+        for ask in episode.asks():
+            assert isinstance(ask, Ask)
+            entity = ask.key.partition("/")[2].partition("/")[0]
+            assert entity in ask.prompt
+            told = [line for line in text.replace("\n", " ").split(". ") if entity in line]
+            assert any(ask.answers[0] in line for line in told)
+            last = text.rindex(ask.answers[0])
+            assert len(lm.encode(text[last:])) <= ask.at.count + 16, "not told later than its distance says"
+    books = load("pg19", split=split, seed=1, options={"tokens": "1200", "books": 2})
+    own = ["".join(piece.text for piece in each.observes()) for each in episodes]
+    assert all(any(text in book.read() for book in books.shelf.books) for text in own), "the books of pg19"  # type: ignore[attr-defined]
+
+
+def test_a_limit_is_shared_out_over_the_books() -> None:
+    task = load("recall", limit=6, options={"tokens": 1500, "books": 3})
+    assert [len(episode.asks()) for episode in task.episodes()] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"text": "", "facts": []}, "its text is ''"),
+        ({"text": TEXT, "facts": "many"}, "facts: Input should be a valid"),
+        ({"text": TEXT, "facts": [fact("Ada", "Yarm", 1000)]}, "'Ada' is told at 1000 of 87 characters"),
+        ({"text": TEXT, "facts": [fact("Ada", "Rome", 5)]}, "'Ada': its answer 'Rome' is none of its options"),
+        ({"text": TEXT, "facts": [fact("Ada", "Yarm", 5, options=["Yarm"])]}, "0.options: Tuple should have at least"),
+        ({"text": TEXT, "facts": [{"key": "Ada"}]}, "0.told: Field required"),
+        ({"text": TEXT, "facts": []}, "tells no fact within 8192 tokens"),
+    ],
+)
+def test_bad_rows_are_refused_in_one_line(tmp_path: Path, row: dict[str, Any], expected: str) -> None:
+    path = write_jsonl(tmp_path / "test.jsonl", [row])
+    assert expected in refusal("recall", source=str(path))
+
+
+def test_a_file_of_one_text_has_no_other(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "test.jsonl", [{"title": "A", "text": TEXT, "facts": FACTS}])
+    with pytest.raises(Exception, match="is the only one of"):
+        list(load("recall", source=str(path)).others(LM))

@@ -1,0 +1,221 @@
+"""Texts that are read, and facts of them that are asked by how long ago they were told.
+
+    Episode("recall/test/0", [Observe(tokens 0..505), Observe(506..1020), ..., Ask("Where does Ada Voss live?", at 512),
+                              Ask("What pet does Tavo Brenik keep?", at 1024), ...])
+
+A query at distance 1,024 asks what was told last between 513 and 1,024 tokens ago. Its answer is chosen among the
+values that its relation takes. Pieces end with a line; a question stands behind an empty one, and `ask=statement`
+begins the sentence that the answer ends in place of the question.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step
+from ttabench.readers.book_pieces import CutText
+from ttabench.readers.bound import Bound, Training, shares, spread
+from ttabench.readers.cards import Card
+from ttabench.readers.description import fingerprint
+from ttabench.readers.options import ProtocolSettings, TokenCount, TokenCounts, resolve
+from ttabench.readers.others import with_pieces
+from ttabench.readers.recall_rows import Fact, Story, of_rows, stories
+from ttabench.readers.sources import Request, twin_table
+from ttabench.readers.tokens import Tokens
+
+_STORIES_OF_A_TWIN = 8
+
+
+class Settings(ProtocolSettings):
+    """The protocol part of a card of this reader, and what `--task-set` may change."""
+
+    tokens: TokenCount = 7680
+    """Of each text, at most; k stands for 1,024."""
+    piece: TokenCount = 512
+    """Tokens of a piece, at most, where lines are no longer."""
+    every: Annotated[int, Field(ge=0)] = 0
+    """Ask after every so many pieces; 0 for once, at the end."""
+    distances: TokenCounts = (512, 1024, 2048, 4096, 8192)
+    """In tokens: each query counts at the smallest that reaches back to where its answer was told last."""
+    questions: Annotated[int, Field(gt=0)] = 16
+    """At each distance and place, at most."""
+    ask: Literal["question", "statement"] = "question"
+    books: Annotated[int, Field(gt=0)] | None = None
+    """How many texts, drawn by the seed; None for all of them."""
+    sequence_tokens: TokenCount = 4096
+    """Tokens of a training sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall(Bound[Settings]):
+    """A `readers.Task` over texts with facts, one episode a text."""
+
+    stories: Sequence[Story]
+
+    def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """One episode a text (see `readers.Task`)."""
+        for story, share in zip(self.stories, shares(self.limit, len(self.stories)), strict=True):
+            found = list(self._steps(story, self.settings.tokens, tokens))
+            asks = [step for step in found if isinstance(step, Ask)]
+            kept = {ask.key for ask in spread(asks, share)}
+            steps = [step for step in found if isinstance(step, Observe) or step.key in kept]
+            if kept:
+                key = f"{self.card.name}/{self.split}/{story.id}" + (f"/seed{self.seed}" if self.mini else "")
+                yield Episode(key=key, steps=tuple(steps))
+
+    def _steps(self, story: Story, most: int, tokens: Tokens | None) -> Iterator[Step]:
+        """The pieces of a text up to so many tokens, and the queries behind them."""
+        cut = _whole_lines(CutText.of(story.text, tokens), most)
+        ends = _ends(cut, self.settings.piece)
+        start = 0
+        for number, end in enumerate(ends, start=1):
+            piece = cut.range(start, end)
+            yield Observe(text=piece.text, key=f"{story.id}@{start}", joiner="", ids=piece.ids)
+            start = end
+            every = self.settings.every
+            if number == len(ends) or (every and number % every == 0):
+                yield from self._asks(story, cut, ends[:number])
+
+    def _asks(self, story: Story, cut: CutText, ends: Sequence[int]) -> Iterator[Ask]:
+        """The queries behind the pieces that end at these tokens."""
+        end = ends[-1]
+        read = cut.starts[end] if end < len(cut) else len(cut.text)
+        last = {fact.key: (bisect_left(cut.starts, fact.told), fact) for fact in story.facts if fact.told <= read}
+        by_distance: dict[int, list[tuple[int, Fact]]] = {}
+        distances = sorted(set(self.settings.distances))
+        for token, fact in last.values():
+            place = bisect_left(distances, end - token)
+            if place < len(distances):
+                by_distance.setdefault(distances[place], []).append((token, fact))
+        draws = random.Random(f"recall {self.seed} {story.id} {len(ends)}")
+        for distance, told in sorted(by_distance.items()):
+            for token, fact in draws.sample(told, min(self.settings.questions, len(told))):
+                piece = bisect_left(ends, token)
+                source = f"{story.id}@{ends[piece - 1] if piece else 0}"
+                yield self._ask(fact, f"{story.id}@{end}/{fact.key}", At(distance, "distance"), source)
+
+    def _ask(self, fact: Fact, key: str, at: At, source: str) -> Ask:
+        stated = self.settings.ask == "statement"
+        delimiter = self.card.prompt.delimiter
+        options = tuple(f"{delimiter}{option}" for option in fact.options)
+        return Ask(
+            prompt=fact.begins if stated else fact.question,
+            key=key,
+            want=Choose(options=options, gold=fact.options.index(fact.answer), delimiter=delimiter),
+            question=fact.begins if stated else fact.question,
+            joiner="" if stated else self.card.prompt.joiner,
+            source_key=source,
+            at=at,
+        )
+
+    def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
+        """Each with the pieces of the next text, the last with those of the first (see `readers.Task`)."""
+        by_key = {f"{self.card.name}/{self.split}/{story.id}": story for story in self.stories}
+        for episode in self.episodes(tokens):
+            other = self._next(by_key[episode.key.removesuffix(f"/seed{self.seed}")])
+            found = self._steps(other, self.settings.tokens, tokens)
+            yield with_pieces(episode, [step for step in found if isinstance(step, Observe)])
+
+    def _next(self, story: Story) -> Story:
+        """The next other text; of a mini source of one text its second.
+
+        Raises:
+            UserError: there is none.
+        """
+        found = list(self.stories)
+        if self.mini and len(found) == 1:
+            found = _written(self.card, self.split, self.seed, 2, self.settings.tokens)
+        place = next(number for number, each in enumerate(found) if each.id == story.id)
+        for other in (*found[place + 1 :], *found[:place]):
+            if other.text != story.text:
+                return other
+        what = f"The text {story.id} is the only one of {self.source} here: there is no other context."
+        raise UserError(what, "Give --task-set books=2 or more, or a source with several texts.")
+
+    def describe_others(self) -> dict[str, Json]:
+        """See `readers.Task`."""
+        return {"notes": [], "digest": fingerprint(*(self._next(story).text for story in self.stories))}
+
+    def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
+        """Texts of `sequence_tokens` tokens with their queries; a mini source writes a new one for every sequence."""
+        length = self.settings.sequence_tokens
+        while True:
+            seed = training.draws.getrandbits(48)
+            mini = self.mini
+            found = _written(self.card, self.split, seed, 1, length) if mini else list(self.stories)
+            for story in training.draws.sample(found, len(found)):
+                yield self.split, self._steps(story, length, training.tokens)
+
+    def counts(self) -> dict[str, Json]:
+        """Texts, their characters and facts; `distances`: steps of the figures."""
+        return {
+            "books": len(self.stories),
+            "characters": sum(len(story.text) for story in self.stories),
+            "facts": sum(len({fact.key for fact in story.facts}) for story in self.stories),
+            "distances": sorted(set(self.settings.distances)),
+        }
+
+    def texts(self) -> Iterator[str]:
+        """Every text with its facts."""
+        for story in self.stories:
+            yield from (story.id, story.text, *(fact.model_dump_json() for fact in story.facts))
+
+
+def _whole_lines(cut: CutText, most: int) -> CutText:
+    """The lines of a text that so many tokens hold; of a longer first line its beginning."""
+    if len(cut) <= most:
+        return cut
+    line = cut.text.rfind("\n", 0, cut.starts[most]) + 1
+    return cut.range(0, bisect_left(cut.starts, line) or most)
+
+
+def _ends(cut: CutText, piece: int) -> list[int]:
+    """Tokens at which pieces end: with the last line that fits, or in a line that is longer than a piece."""
+    ends: list[int] = []
+    while (start := ends[-1] if ends else 0) < len(cut):
+        end = min(start + piece, len(cut))
+        if end < len(cut):
+            line = cut.text.rfind("\n", 0, cut.starts[end]) + 1
+            token = bisect_left(cut.starts, line)
+            end = token if token > start else end
+        ends.append(end)
+    return ends
+
+
+def _written(card: Card, split: str, seed: int, books: int, tokens: int) -> list[Story]:
+    """Texts of the miniature world of at least about so many tokens."""
+    return of_rows(card, twin_table(card, split, seed, books, {"tokens": tokens * 9 // 8 + 64}).rows)
+
+
+def read(card: Card, request: Request) -> Recall:
+    """Bind a card of this reader to its data; see `readers.load`."""
+    settings, arguments = resolve(card, request, Settings)
+    label = "mini"
+    notes: tuple[str, ...] = ()
+    if request.source == "mini":
+        found = _written(card, request.split, request.seed, settings.books or _STORIES_OF_A_TWIN, settings.tokens)
+    else:
+        found, label, notes = stories(card, request)
+        if settings.books is not None and settings.books < len(found):
+            chosen = sorted(random.Random(f"books {request.seed}").sample(range(len(found)), settings.books))
+            found = [found[number] for number in chosen]
+    made = Recall(
+        card=card,
+        request=request,
+        settings=settings,
+        arguments=arguments,
+        source=label,
+        data_notes=notes,
+        stories=tuple(found),
+    )
+    if not made.n_asks:
+        what = f"{made.source} tells no fact within {max(settings.distances)} tokens of a place where it is asked."
+        raise UserError(what, "Give --task-set distances=N with a larger N, or texts with facts.")
+    return made
