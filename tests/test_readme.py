@@ -54,7 +54,7 @@ def rows(text: str) -> list[tuple[str, ...]]:
     lines = [line for line in text.splitlines() if line.startswith(("| none |", "| icl |", "| mac |"))]
     found = [tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in lines]
     assert len(found) == 3
-    return [row[:4] for row in found]
+    return [row[:5] for row in found]
 
 
 OF_README = {line.partition(": ")[2]: words for line, words in commands().items() if line.startswith("README.md: ")}

@@ -21,7 +21,7 @@ from ttabench.records.packed import read_table
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
 from ttabench.report.compare import compare
-from ttabench.report.comparison_tables import comparison_data, comparison_tables
+from ttabench.report.comparison_tables import comparison_data, comparison_tables, entries_table
 from ttabench.report.figures import shown
 from ttabench.report.pareto import front
 from ttabench.report.tables import run_table
@@ -68,6 +68,20 @@ def test_seeds_are_pooled_and_settings_told_apart(tmp_path: Path) -> None:
     apart = found.differences[-1]
     assert (apart.left, apart.right, apart.n) == ("icl k=1", "icl k=2", 3), "only seed 0 is shared"
     assert apart.value == pytest.approx(2 / 3)
+
+
+def test_trained_parameters_have_a_column_where_a_method_has_some(tmp_path: Path) -> None:
+    plain = stored(tmp_path, "r1", {"a": 0.5, "b": 0.5}, method="none")
+    few = [entries_table(block) for block in compare([plain]).blocks]
+    assert [table.columns.count("#trained") for table in few] == [0]
+    path = stored(tmp_path, "r2", {"a": 1.0, "b": 0.5}, method="mac")
+    save_record(load_record(path).model_copy(update={"method": {"parameters": 4_530_000}}), path)
+    found = compare([plain, path])
+    (table,) = [entries_table(block) for block in found.blocks]
+    place = table.columns.index("#trained")
+    assert [row[place] for row in table.rows] == ["0", "4.53 M"]
+    (runs, *_) = comparison_data(found)
+    assert [row["trained_parameters"] for row in runs.data] == [0, 4_530_000]
 
 
 def test_quality_by_step_is_pooled_over_seeds_and_shown(tmp_path: Path) -> None:

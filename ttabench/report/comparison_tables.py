@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ttabench.core.emphasis import Bold
-from ttabench.core.render import Cell, Table, number, size
+from ttabench.core.render import Cell, Table, count, number, size
 from ttabench.report.blocks import told
 from ttabench.report.compare import Block, Comparison, Difference
 from ttabench.report.difference_tables import differences_table, legend, not_paired
@@ -23,6 +23,7 @@ from ttabench.report.submissions import file_called
 GLOSSARY = {
     "front": "Front: no other line is at least as good in value, state and ask ms, and better in one of them.",
     "#of gap": "Of gap: the way from none (0 %) to icl (100 %).",
+    "#trained": "Trained: parameters of the method that were trained before it read anything.",
 }
 """What headings mean."""
 OURS = "here"
@@ -152,6 +153,8 @@ def entries_table(block: Block) -> Table:
     shares = [share(block, entry) for entry in block.entries]
     if any(each is not None for each in shares):
         columns["#of gap"] = ["" if each is None else f"{100 * each:.0f} %" for each in shares]
+    if any(entry.trained for entry in block.entries):
+        columns["#trained"] = [count(entry.trained) for entry in block.entries]
     columns["#state"] = [size(entry.costs["state_bytes"]) for entry in block.entries]
     columns["#ask ms"] = [_time(entry, "ask_ms", 1) for entry in block.entries]
     columns["#adapt s"] = [_time(entry, "adapt_seconds", 2) for entry in block.entries]
@@ -160,7 +163,7 @@ def entries_table(block: Block) -> Table:
     rows = tuple(zip(*columns.values(), strict=True))
     return Table(
         title=title_of(block), columns=tuple(columns), rows=rows, caption=_remarks(block), names=("method",),
-        spare=("#adapt s", "front", "#ask ms"), glossary=GLOSSARY,
+        spare=("#trained", "#adapt s", "front", "#ask ms"), glossary=GLOSSARY,
     )  # fmt: skip
 
 
@@ -240,6 +243,7 @@ def _data(entry: Entry) -> dict[str, Cell]:
         "block": entry.block, "label": entry.label, "method": entry.method, "state_of": entry.state_of,
         "task": entry.task, "source": entry.source, "model": entry.model, "seeds": ",".join(map(str, entry.seeds)),
         "n": entry.n, "metric": entry.metric, "value": entry.value, "stderr": entry.stderr, **entry.costs,
+        "trained_parameters": entry.trained,
         "runs": " ".join(entry.runs), "from": file_called(entry.theirs) if entry.theirs else "",
     }  # fmt: skip
 

@@ -62,6 +62,8 @@ class Entry:
     """What its method was told, whoever's state answered."""
     step: Step = PIECES
     """What its steps are."""
+    trained: int = 0
+    """Parameters of its method that were trained before it read anything."""
     machine: str = ""
     """What its latencies were measured on."""
     load: float | None = None

@@ -46,6 +46,7 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
         theirs=group.theirs,
         configured=configured(group),
         step=_step(records[0]),
+        trained=int(records[0].method.get("parameters") or 0),
         machine="; ".join(sorted({_machine(record) for record in records})),
         load=max((load for record in records if (load := _others(record)) is not None), default=None),
         aside=aside,

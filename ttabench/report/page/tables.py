@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ttabench.core.emphasis import Bold
-from ttabench.core.render import Table, number, size
+from ttabench.core.render import Table, count, number, size
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import origin, overview
 from ttabench.report.differences import Difference
@@ -71,10 +71,11 @@ def _overview(blocks: Sequence[Block]) -> Shown | None:
 def _lines(found: Comparison) -> Shown:
     mixed = any(entry.theirs for entry in found.entries)
     columns = ("block", "method", *(["from"] if mixed else []), "metric", "value ± stderr", "of gap", "n", "seeds",
-               "state", "ask ms", "adapt s", "peak memory", "front")  # fmt: skip
+               "trained", "state", "ask ms", "adapt s", "peak memory", "front")  # fmt: skip
     rows = tuple(row for block in found.blocks for row in _lines_of(block, mixed=mixed))
     caption = (
-        "Every line: a method with its settings, seeds pooled. Of gap: the way from none (0 %) to icl (100 %). Front: "
+        "Every line: a method with its settings, seeds pooled. Of gap: the way from none (0 %) to icl (100 %). "
+        "Trained: parameters of the method that were trained before it read anything. Front: "
         "no other line of its block is at least as good in value, state and ask ms, and better in one of them. "
         "~: other programs computed meanwhile."
     )
@@ -91,6 +92,7 @@ def _lines_of(block: Block, *, mixed: bool) -> Iterator[tuple[Cell, ...]]:
                  any(entry is each for each in best)),
             Cell("" if part is None else f"{100 * part:.0f} %", _order(part)),
             Cell(f"{entry.n:,}", float(entry.n)), Cell(", ".join(map(str, entry.seeds))),
+            Cell(count(entry.trained), float(entry.trained)),
             Cell(size(costs.get("state_bytes")), _order(costs.get("state_bytes"))),
             Cell(busy + number(costs.get("ask_ms"), 1), _order(costs.get("ask_ms"))),
             Cell(busy + number(costs.get("adapt_seconds"), 2), _order(costs.get("adapt_seconds"))),
