@@ -56,7 +56,6 @@ from ttabench.records.packing import pack, unpack
 from ttabench.report.finding import runs_in
 
 HERE = Path(__file__).resolve().parent
-SEEDS = "0,1,2"
 CLAIMS = "claims"
 QUICK = 8
 """Queries of a run in a quick trial."""
@@ -74,18 +73,17 @@ def ttabench(*words: str) -> str:
 def run(suite: str, options: argparse.Namespace) -> None:
     """Every run of a suite that is not stored already."""
     os.chdir(HERE.parent)
-    seeds = options.seeds
     if suite in UNDER_STATES:
         if has_runs(suite, options.out):
             return  # states that were made again elsewhere would be others, and their runs, too
         forgetting.read(Path(READ_TO), READ_BY)
-        seeds = "0"
     if suite == TWO_CONTEXTS:
         composed.ask(Path(READ_TO).parent / suite, options.out / suite)
         pack(options.out / suite)
         return
+    drawn = [] if options.seeds is None or suite in UNDER_STATES else ["--seeds", options.seeds]
     few = ["--limit", str(options.limit)] if options.limit is not None else []
-    words = [f"results/{suite}.yaml", "--seeds", seeds, "--jobs", str(options.jobs), *few]
+    words = [f"results/{suite}.yaml", *drawn, "--jobs", str(options.jobs), *few]
     print("ttabench sweep", *words, flush=True)
     if code := cli.run(["sweep", *words, "--out", str(options.out / suite)]):
         raise SystemExit(f"it left with {code}")
@@ -176,7 +174,7 @@ def english_folder(options: argparse.Namespace) -> Path:
 
 def real(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """`--english`."""
-    if options.out != HERE or options.seeds != SEEDS or options.limit is not None:
+    if options.out != HERE or options.seeds is not None or options.limit is not None:
         parser.error("--english knows no --out, --seeds and --limit: give --quick for a first look")
     if unknown := [name for name in options.suites if name not in english.SUITES]:
         parser.error(f"--english has no suite {', '.join(unknown)}; it has {', '.join(english.SUITES)}")
@@ -205,7 +203,7 @@ def main() -> None:
         default=HERE,
         help="another folder: a trial, which leaves README and docs alone",
     )
-    parser.add_argument("--seeds", default=SEEDS)
+    parser.add_argument("--seeds", help="draws of a trial; by default those that the file of each suite names")
     parser.add_argument("--limit", type=int, help="most queries a run asks")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--profile", action="store_true", help="only measure cost: ten minutes of an idle machine")
@@ -233,7 +231,7 @@ def main() -> None:
     if options.quick:
         options.out, options.seeds, options.limit = HERE / "scratch" / "quick", "0", QUICK
     trial = options.out != HERE
-    if (options.seeds != SEEDS or options.limit is not None) and not trial:
+    if (options.seeds is not None or options.limit is not None) and not trial:
         parser.error("other seeds or a limit make a trial: give --out as well")
     if not options.tables:
         for suite in options.suites or SUITES:

@@ -12,13 +12,17 @@ LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 SUITES = (
     "nine", "online", "ccm", "context-length", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
     "reductions-64", "reductions-1665", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh", "unseen",
-    "adaptation-ratio", "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
+    "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
+    "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
 )  # fmt: skip
 PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "none,streamadapter,templora,lora"}
 """Tables of what methods cost: those with a cache or a memory, and those that change weights."""
-OPTION_VARIED = {"superglue-shots": "shots", "adaptation-ratio": "ratio", "context-length": "group_tokens"}
+OPTION_VARIED = {
+    "superglue-shots": "shots", "superglue-categories": "shots", "adaptation-ratio": "ratio",
+    "ratio-superglue": "ratio", "ratio-unseen": "ratio", "context-length": "group_tokens",
+}  # fmt: skip
 """Suites with a grid by values of a task option."""
-BY_PART = ("superglue-fixed", "superglue-fresh", "unseen")
+BY_PART = ("superglue-fixed", "superglue-fresh", "unseen", "unseen-categories")
 """Suites with a grid by sub-task."""
 BY_TASK = ("nine", "online")
 """Suites with a grid by task."""
