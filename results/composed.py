@@ -9,14 +9,12 @@ A text is four documents of streamingqa's twin; five draws of two texts.
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from forgetting import quietly
 from grids import table as markdown
 
-from ttabench.cli import app as cli
 from ttabench.readers import load
 from ttabench.records.schema import RunRecord
 from ttabench.stats.estimate import estimate, single
@@ -70,7 +68,7 @@ def _states(place: Path, draw: int, method: Sequence[str]) -> None:
     after = ["--state", str(folder / "first")]
     reads |= {"sum": [*after, "--add", str(folder / "second")], "row": [*after, *reads["second"]]}
     for name, words in reads.items():
-        _command("adapt", *method, "--pieces", "paragraphs", *words, "--out", str(folder / name))
+        quietly("adapt", *method, "--pieces", "paragraphs", *words, "--out", str(folder / name))
 
 
 def _ask(place: Path, draw: int, method: Sequence[str], name: str, out: Path) -> None:
@@ -78,14 +76,7 @@ def _ask(place: Path, draw: int, method: Sequence[str], name: str, out: Path) ->
     options = [word for key, value in _options().items() for word in ("--task-set", f"{key}={value}")]
     for seed in (draw, draw + SECOND):
         asked = ("--task", "streamingqa", *options, "--seed", str(seed), "--state", str(state), "--ask-only")
-        _command("eval", *method, *asked, "--out", str(out))
-
-
-def _command(*words: str) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        code = cli.run([*words, "--quiet"])
-    if code:
-        raise SystemExit(f"ttabench {' '.join(words)} left with {code}")
+        quietly("eval", *method, *asked, "--out", str(out))
 
 
 def table(runs: Sequence[RunRecord]) -> str:

@@ -50,10 +50,19 @@ def read(place: Path, methods: Mapping[str, Sequence[str]]) -> None:
     for name, words in methods.items():
         asked = ["adapt", "--context", str(texts), "--pieces", "paragraphs", "--method", *words]
         print("ttabench", *asked, flush=True)
-        with contextlib.redirect_stdout(io.StringIO()):
-            code = cli.run([*asked, "--out", str(place / name), "--quiet"])
-        if code:
-            raise SystemExit(f"ttabench {' '.join(asked)} left with {code}")
+        quietly(*asked, "--out", str(place / name))
+
+
+def quietly(*words: str) -> None:
+    """Run a command line that prints nothing.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = cli.run([*words, "--quiet"])
+    if code:
+        raise SystemExit(f"ttabench {' '.join(words)} left with {code}")
 
 
 def table(runs: Sequence[Run]) -> str:

@@ -16,7 +16,7 @@ from ttabench.papers.matching import Stored, fits, scale_of, words
 from ttabench.report.answers import Answers, answers_of, joined
 from ttabench.report.blocks import Group, blocks_of
 from ttabench.report.blocks import Place as BlockPlace
-from ttabench.report.entries import Entry
+from ttabench.report.entries import LENGTHS, Entry
 from ttabench.report.entry_of import entry_of
 from ttabench.report.pairing import Query, Values, steps_of
 from ttabench.report.setting_aside import limit_of, within_limit
@@ -36,7 +36,7 @@ class Held:
         """What its queries of one step add, or all; of lengths all up to that one. What names the step is no key."""
         if step is None:
             return self.answers.values
-        lengths, found = self.entry.lengths, {}
+        lengths, found = self.entry.step == LENGTHS, {}
         for query, value in self.answers.values.items():
             own = self.answers.steps.get(query[:3])
             if own == step or (lengths and own is not None and own < step):
