@@ -23,7 +23,7 @@ def nano() -> LM:
 @pytest.mark.parametrize("task", names())
 def test_nano_was_made_for_its_world(nano: LM, task: str) -> None:
     episode = next(iter(load_task(task).episodes()))
-    texts = [piece.text for piece in episode.observes()] + [ask.bare for ask in episode.asks()]
+    texts = [piece.text for piece in episode.observes()] + [ask.question_text for ask in episode.asks()]
     assert unfamiliar(nano, texts) == []
 
 

@@ -43,18 +43,18 @@ def test_training_lowers_its_loss_and_drifts_until_it_is_reset() -> None:
     method = Camels(tiny_gpt2(), replace(PLAIN, reset_every=4))
     optimiser = torch.optim.Adam(method.modules().parameters(), lr=1e-2)
     episode = _episode("a", 2)
-    before = method.judge([episode])
-    assert method.carried().keys() == {"since"}
+    before = method.validate([episode])
+    assert method.training_state().keys() == {"since"}
     for step in range(4):
         optimiser.zero_grad()
-        method.learn([episode])
+        method.accumulate_gradients([episode])
         optimiser.step()
-        carried = method.carried()
+        carried = method.training_state()
         assert ("start" in carried) == (step % 2 == 0)
         other = Camels(method.lm, method.settings)
-        other.carry(carried)
-        assert all(torch.equal(each, carried[name]) for name, each in other.carried().items())
-    after = method.judge([episode])
+        other.load_training_state(carried)
+        assert all(torch.equal(each, carried[name]) for name, each in other.training_state().items())
+    after = method.validate([episode])
     assert after["loss"] < before["loss"]
     assert after["uniform"] == before["uniform"]
 

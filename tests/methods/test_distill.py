@@ -200,8 +200,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_nothing() -> None:
     session = Session(lm, Distill(lm, replace(TINY, lr=1e30)))
     session.read(observes(*TEXTS))
     with pytest.raises(Stopped, match=r"^distill stopped at document .* not finite\. .*smaller --set lr than 1e\+30"):
-        session.settle()
-    assert session.unsettled == len(TEXTS)
+        session.flush()
+    assert session.pending == len(TEXTS)
 
 
 def test_a_window_holds_what_the_model_has_room_for() -> None:

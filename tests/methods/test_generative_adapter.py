@@ -240,7 +240,7 @@ def test_the_loss_of_answers_is_that_of_use(changes: dict[str, Any]) -> None:
     for one in ([whole], [other], [mixed], [whole, other, mixed]):
         wanted = answer_loss(method, one)
         torch.testing.assert_close(method.loss_parts(one)["answer"], wanted, atol=1e-5, rtol=1e-5)
-    assert method.judge([whole, other])["answer_own"] == pytest.approx(float(answer_loss(method, [whole, other])))
+    assert method.validate([whole, other])["answer_own"] == pytest.approx(float(answer_loss(method, [whole, other])))
 
 
 def test_two_objectives_are_weighed_by_tokens_or_summed() -> None:
@@ -266,7 +266,7 @@ def test_a_part_of_the_episodes_at_a_time_gives_the_same_gradient(objective: Any
     for parts in (1, 2):
         method = taught(tiny_llama(), objective=objective, norm="frobenius", chunk=400)
         torch.manual_seed(0)
-        method.learn(episodes, parts)
+        method.accumulate_gradients(episodes, parts)
         found.append([parameter.grad for parameter in method.modules().parameters()])
     if objective in ("answer", "completion"):  # a stretch is drawn anew
         for one, other in zip(*found, strict=True):
@@ -276,7 +276,7 @@ def test_a_part_of_the_episodes_at_a_time_gives_the_same_gradient(objective: Any
 def test_nothing_to_predict_is_refused() -> None:
     method = taught(tiny_llama(), objective="completion", buffer=True, chunk=400)
     with pytest.raises(UserError, match="nothing is learned"):
-        method.learn([episode("a", 3)])
+        method.accumulate_gradients([episode("a", 3)])
 
 
 def test_singular_values_too_near_to_tell_apart_leave_the_delta_out() -> None:

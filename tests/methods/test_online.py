@@ -144,8 +144,8 @@ def test_a_loss_that_is_not_finite_stops_at_its_document_and_keeps_what_was_read
     session = Session(lm, method)
     session.read(observed(*TEXTS))
     with pytest.raises(Stopped, match=r"^uniform stopped at document 'd1': its loss .* smaller --set lr than 1e\+30"):
-        session.settle()
-    assert session.unsettled == 2
+        session.flush()
+    assert session.pending == 2
     kept = read(method, TEXTS[0])
     assert torch.equal(session._state.tensors["weights"], kept.tensors["weights"])
     assert session._state.meta == kept.meta
@@ -207,8 +207,8 @@ def test_cpt_keeps_nothing_of_a_run_that_it_stopped_in() -> None:
     session = Session(tiny_gpt2(), Cpt(tiny_gpt2(), CptSettings(optimizer="sgd", lr=1e30)))
     session.read(observed(*TEXTS))
     with pytest.raises(Stopped, match=r"^cpt stopped at document 'd\d': its loss .* smaller --set lr than 1e\+30"):
-        session.settle()
-    assert session.unsettled == 3
+        session.flush()
+    assert session.pending == 3
     assert not session._state.tensors
 
 

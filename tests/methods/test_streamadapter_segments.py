@@ -156,23 +156,23 @@ def test_the_state_goes_on_from_step_to_step() -> None:
     lm = tiny_llama()
     method = taught(lm)
     first, second = list(method.training_steps([[book(100)]]))[:2]
-    method.learn(first)
-    carried = method.carried()["h"]
-    told = method.learn(second)
+    method.accumulate_gradients(first)
+    carried = method.training_state()["h"]
+    told = method.accumulate_gradients(second)
     ids = torch.tensor([second[0].observes()[0].ids])
     loss, after = plainly(method, carried, ids)
     assert told["loss"].item() == pytest.approx(loss.mean().item(), rel=1e-5)
-    torch.testing.assert_close(method.carried()["h"], after.detach())
-    method.learn(first)
-    torch.testing.assert_close(method.carried()["h"], carried, msg="a new text begins with an empty state")
+    torch.testing.assert_close(method.training_state()["h"], after.detach())
+    method.accumulate_gradients(first)
+    torch.testing.assert_close(method.training_state()["h"], carried, msg="a new text begins with an empty state")
 
 
 def test_rows_learn_as_they_do_alone() -> None:
     lm = tiny_llama()
     both, alone = taught(lm), [taught(lm), taught(lm)]
     (step, *_) = both.training_steps([[book(60), book(60, 1)]])
-    loss = both.learn(step)["loss"]
-    losses = [one.learn([row])["loss"] for one, row in zip(alone, step, strict=True)]
+    loss = both.accumulate_gradients(step)["loss"]
+    losses = [one.accumulate_gradients([row])["loss"] for one, row in zip(alone, step, strict=True)]
     assert loss.item() == pytest.approx(sum(each.item() for each in losses) / 2, rel=1e-6)
     for name, p in both.modules().named_parameters():
         each = [dict(one.modules().named_parameters())[name].grad for one in alone]

@@ -77,7 +77,7 @@ def test_it_is_asked_after_every_so_many_pieces_of_what_was_read(tmp_path: Path)
     assert len({ask.key for ask in episode.asks()}) == len(episode.asks())
     sources = {piece.key: piece.text for piece in episode.observes()}
     for ask in episode.asks():
-        assert ask.bare.split()[2].rstrip("?") in sources[ask.source_key], "the piece that told it last"
+        assert ask.question_text.split()[2].rstrip("?") in sources[ask.source_key], "the piece that told it last"
 
 
 def test_a_statement_ends_with_the_answer(tmp_path: Path) -> None:

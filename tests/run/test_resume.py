@@ -178,7 +178,7 @@ def resumed(tmp_path: Path, edit: Callable[[list[Any]], list[Any]]) -> RunFolder
     folder = RunFolder(tmp_path, "r")
     folder.resume()
     folder.take_up(asks(), ["f1"])
-    folder.settle()
+    folder.drop_leftovers()
     return folder
 
 

@@ -98,8 +98,8 @@ def asked_of(
 def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
     """The state of one reader who has read these pieces in order."""
     session.read(pieces)
-    while session.settle_some():
-        tick("read", len(pieces) - session.unsettled, len(pieces))
+    while session.flush_some():
+        tick("read", len(pieces) - session.pending, len(pieces))
     return session.state
 
 

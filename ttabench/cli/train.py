@@ -42,7 +42,7 @@ MOST_ASKED = 10**6
 """Queries of one training episode."""
 READ = ("card", "reader", "method", "model")
 """Of the digests of what a run reads, those that a training must have in common with one that goes on."""
-JUDGED = 4
+VALIDATION_EPISODES = 4
 """Episodes of a validation: a book each, or a few documents with their queries."""
 
 
@@ -178,7 +178,7 @@ def _train_stage(
 
 
 def _validation(plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
-    """The episodes that a training is judged on: `JUDGED` of its first kind, of the task's validation split.
+    """The episodes of a validation: `VALIDATION_EPISODES` of the first kind, of the task's validation split.
 
     None where the task or its source has no such split, or it is what is trained on.
     """
@@ -196,7 +196,7 @@ def _validation(plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
     if found.describe()["digest"] == plan.config.inputs.get("rows"):  # one file of one's own serves as any split
         render.remark("Note: nothing is validated: the source has one split, which is trained on.")
         return []
-    return list(islice(found.training(0, recipe.documents[0], recipe.questions, base), JUDGED))
+    return list(islice(found.training(0, recipe.documents[0], recipe.questions, base), VALIDATION_EPISODES))
 
 
 def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Recipe:

@@ -88,7 +88,7 @@ def trained(case: Case) -> None:
         return
     if not isinstance(method, Trainable):
         raise Broken("trainable=True, and the class does not stand on Trainable")
-    told = method.learn([_episode("a", 3), _episode("b", 2)])
+    told = method.accumulate_gradients([_episode("a", 3), _episode("b", 2)])
     if not math.isfinite(float(told["loss"])):
         raise Broken(f"the loss is {float(told['loss'])}")
     missing = [name for name, p in method.modules().named_parameters() if p.grad is None or not p.grad.isfinite().all()]

@@ -150,7 +150,7 @@ class Ask:
         return self.want.answers
 
     @property
-    def bare(self) -> str:
+    def question_text(self) -> str:
         """The question without a template."""
         return self.question or self.prompt
 

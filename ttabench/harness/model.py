@@ -245,7 +245,7 @@ def _named(ask: Ask, request: Any) -> Ask:
     """A query as messages name it: by task and document, where lm-eval says them, and by its first words."""
     task, document = getattr(request, "task_name", None), getattr(request, "doc_id", None)
     place = f"{task}/{document}: " if task and document is not None else ""
-    return replace(ask, key=place + shorten(ask.bare[: 2 * WORDS_NAMED], WORDS_NAMED, placeholder=" ..."))
+    return replace(ask, key=place + shorten(ask.question_text[: 2 * WORDS_NAMED], WORDS_NAMED, placeholder=" ..."))
 
 
 def _decoding(arguments: Mapping[str, Any]) -> tuple[int, int, list[str]]:

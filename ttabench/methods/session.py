@@ -5,7 +5,7 @@
     (answer,) = session.answer([Ask(prompt="Where does Ada Voss live?", key="1")])
 
 What is read between two questions is one run of pieces, however many calls of `read` brought it: it is adapted to when
-something is asked, or when `settle` says so, in as many calls of `adapt` as the method's `reads` allows. So a state
+something is asked, or when `flush` says so, in as many calls of `adapt` as the method's `reads` allows. So a state
 depends on what was read and where was asked, and neither on batches nor on who watches.
 """
 
@@ -55,7 +55,7 @@ class Session:
     @property
     def state(self) -> State:
         """What is left of all that was read."""
-        self.settle()
+        self.flush()
         return self._state
 
     def read(self, pieces: Sequence[Observe]) -> None:
@@ -69,11 +69,11 @@ class Session:
         self._unread += pieces
 
     @property
-    def unsettled(self) -> int:
+    def pending(self) -> int:
         """Pieces a reader that were read and not adapted to yet."""
         return len(self._unread)
 
-    def settle_some(self) -> int:
+    def flush_some(self) -> int:
         """Adapt to as much as goes together; returns how many pieces a reader that was.
 
         Raises:
@@ -81,7 +81,7 @@ class Session:
             Stopped: it went as far as it could; the state then holds what stands before the piece that it stopped at,
                 which is still to be read.
         """
-        count = min(READ_AT_ONCE, self.unsettled) if self.method.reads == "pieces" else self.unsettled
+        count = min(READ_AT_ONCE, self.pending) if self.method.reads == "pieces" else self.pending
         if count:
             self._kept = None
             try:
@@ -93,13 +93,13 @@ class Session:
             del self._unread[:count]
         return count
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Adapt to all that was read and not adapted to yet.
 
         Raises:
-            UserError: as `settle_some`.
+            UserError: as `flush_some`.
         """
-        while self.settle_some():
+        while self.flush_some():
             pass
 
     def _adapted(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
@@ -118,7 +118,7 @@ class Session:
             UserError: what stands in the window does not fit the model.
         """
         assert asks, "a patch is for queries"
-        self.settle()
+        self.flush()
         if self.method.looks_at_question:
             return self._made(asks)
         window = asks[0].window
@@ -152,7 +152,7 @@ class Session:
         """Which kept pieces of context these queries look at, of one reader; None where the method does not tell it,
         or nothing was read."""
         assert self.rows == 1, f"{self.rows} readers keep pieces of their own"
-        self.settle()
+        self.flush()
         return self.method.piece_shares(self._answering(), asks)
 
     @torch.no_grad()

@@ -33,7 +33,7 @@ class Trainable(BaseMethod[SettingsT]):
         """The episodes of each optimiser step; by default a batch a step."""
         return iter(batches)
 
-    def learn(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
         """Add the gradient of the training loss of these episodes to the parameters.
 
         Args:
@@ -58,15 +58,15 @@ class Trainable(BaseMethod[SettingsT]):
     def _targets(self, episodes: Sequence[Episode]) -> int:
         return sum(len(training_item(self.lm, ask)[1]) for episode in episodes for ask in episode.asks())
 
-    def carried(self) -> dict[str, Tensor]:
+    def training_state(self) -> dict[str, Tensor]:
         """What training carries from step to step beside the parameters; by default nothing."""
         return {}
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `carried` gave."""
+    def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what `training_state` gave."""
         assert not tensors, f"{self.name} carries nothing from step to step"
 
-    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+    def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """Validation figures of episodes that are not trained on; by default "loss", that of training."""
         with torch.no_grad():
             return {"loss": float(torch.stack(list(self.loss_parts(episodes).values())).sum())}

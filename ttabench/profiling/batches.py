@@ -135,7 +135,7 @@ def _pass(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load, meter: 
     session = Session(lm, method, rows=len(samples.asks))
     session.read_rows(samples.read)
     with meter.phase("adapt"):
-        session.settle()
+        session.flush()
     with torch.no_grad(), meter.phase("ask"):
         patch = session.patch(samples.asks)
         start = text_start(lm, patch)

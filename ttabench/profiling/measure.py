@@ -175,7 +175,7 @@ class Measuring:
         session = Session(self.lm, self.method)
         session.read(read)
         with meter.phase("adapt"):
-            session.settle()
+            session.flush()
         return session.state
 
     @torch.no_grad()

@@ -54,7 +54,7 @@ def _document(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[
         meter, session = Meter(lm.device.type), Session(lm, method)
         session.read([document])
         with meter.phase("adapt"):
-            session.settle()
+            session.flush()
         if number:
             seconds.append(1000 * meter.seconds["adapt"])
             peaks.append(meter.peak_bytes["adapt"])

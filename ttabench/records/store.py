@@ -148,7 +148,7 @@ class RunFolder(ResultFolder[RunRecord]):
         self.left_out += len(self.costs) - len(kept)
         self.costs = kept
 
-    def settle(self) -> str:
+    def drop_leftovers(self) -> str:
         """Drop what was read back of episodes that the task does not have; returns a note of all that was dropped.
 
         The note is of the file, not of the run: what was dropped has been asked again.

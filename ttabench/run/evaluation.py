@@ -155,6 +155,6 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
         raise UserError(what, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
     for note in notes_after(plan, method, folder.costs, folder.samples):
         watching.notify(f"Note: {note}.")
-    if note := folder.settle():
+    if note := folder.drop_leftovers():
         watching.notify(f"Note: {note}.")
     return folder.finish(make_record(plan, lm, method, folder))

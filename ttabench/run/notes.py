@@ -73,7 +73,7 @@ def _texts(task: Task) -> Iterator[str]:
             yield step.text
         else:
             yield from (piece.text for piece in step.window)
-            yield step.bare
+            yield step.question_text
 
 
 def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:

@@ -148,12 +148,12 @@ class _EpisodeRun:
 
     def _read(self, pieces: list[Observe]) -> None:
         self.session.read(pieces)
-        while self.session.unsettled:
+        while self.session.pending:
             with self.meter.phase("adapt"):
-                done = self.session.settle_some()
+                done = self.session.flush_some()
             self.pieces += done
             self.counts.read(done)
-        self.session.settle()  # what another text takes is no cost of this one
+        self.session.flush()  # what another text takes is no cost of this one
 
     def _ask(self, asks: list[Ask]) -> None:
         self.counts.asked(sum(ask.key in self.done for ask in asks))

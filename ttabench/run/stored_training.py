@@ -44,7 +44,7 @@ def keep(
         tensors = {f"parameter.{name}": each.data for name, each in method.modules().named_parameters()}
         for index, moments in optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
-        tensors |= {f"carried.{name}": value for name, value in method.carried().items()}
+        tensors |= {f"carried.{name}": value for name, value in method.training_state().items()}
         saves.write(out, record.steps, tensors, {"record": asdict(record), "belongs": _belongs(method, config)})
     publish(out, method, record, config)
 
@@ -104,7 +104,7 @@ def _filled(
         moments.setdefault(int(index), {})[kind] = tensor
     if optimiser is not None:
         optimiser.load_state_dict({**optimiser.state_dict(), "state": moments})
-    method.carry(groups["carried"])
+    method.load_training_state(groups["carried"])
     return record
 
 

@@ -69,10 +69,10 @@ class SwappedSession(Session):
         super().read(pieces)
         self._other.read(next(self._groups, []))
 
-    def settle(self) -> None:
-        """As `Session.settle`, of the other text too."""
-        super().settle()
-        self._other.settle()
+    def flush(self) -> None:
+        """As `Session.flush`, of the other text too."""
+        super().flush()
+        self._other.flush()
 
     def _adapted(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         return self.method.adapt_window(state, pieces)

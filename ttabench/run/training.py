@@ -118,7 +118,7 @@ class _Training:
                     on_step(record.steps, told)
                 last = record.steps == config.steps
                 if validation and config.validate_every and (last or record.steps % config.validate_every == 0):
-                    self._judge(validation)
+                    self._validate(validation)
                 if last or (config.save_every and record.steps % config.save_every == 0):
                     self._save()
         except KeyboardInterrupt:
@@ -132,13 +132,13 @@ class _Training:
     def _step(self, stream: Iterator[Sequence[Episode]]) -> dict[str, float]:
         """One update; where it is interrupted before the parameters change, nothing has changed."""
         method, config, step, started = self.method, self.config, self.record.steps + 1, time.perf_counter()
-        carried = method.carried()
+        carried = method.training_state()
         try:
             batch = _draw(stream, step)
-            told = self._learn(batch, step)
+            told = self._accumulate(batch, step)
             tokens = _tokens(method.lm, batch)
         except KeyboardInterrupt:
-            method.carry(carried)
+            method.load_training_state(carried)
             raise
         self.whole = False
         self.optimiser.step()
@@ -147,14 +147,14 @@ class _Training:
         self.whole = True
         return {**told, "lr": rate(config, step), "tokens_per_second": tokens / seconds}
 
-    def _learn(self, batch: Sequence[Episode], step: int) -> dict[str, float]:
+    def _accumulate(self, batch: Sequence[Episode], step: int) -> dict[str, float]:
         """Clipped gradients, by randomness (dropout, subsets) that depends on the seed and the step alone."""
         method, config = self.method, self.config
         method.modules().train()
         with torch.random.fork_rng(devices=self.devices):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
-            told = {name: part.item() for name, part in method.learn(batch, config.accumulate).items()}
+            told = {name: part.item() for name, part in method.accumulate_gradients(batch, config.accumulate).items()}
         if not math.isfinite(told["loss"]):
             raise UserError(f"The loss of step {step} is {told['loss']}.", "Lower the learning rate, or clip more.")
         norm = torch.nn.utils.clip_grad_norm_(_parameters(method), config.clip)
@@ -162,11 +162,11 @@ class _Training:
             group["lr"] = rate(config, step)
         return {**told, "gradient": norm.item()}
 
-    def _judge(self, validation: Sequence[Episode]) -> None:
+    def _validate(self, validation: Sequence[Episode]) -> None:
         self.method.modules().eval()
         with torch.random.fork_rng(devices=self.devices):
             torch.manual_seed(self.config.seed)
-            figures = self.method.judge(validation)
+            figures = self.method.validate(validation)
         self.record.validation.append({"step": self.record.steps, **figures})
         self.curve.add(self.record.steps, {"validation": figures})
 

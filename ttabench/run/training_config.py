@@ -37,7 +37,7 @@ class TrainConfig:
     """Weight decay, decoupled from the gradient: AdamW; 0 is Adam."""
     seed: int = 0
     accumulate: int = 1
-    """Parts in which the episodes of a step are learned, one after the other: less memory, see `Trainable.learn`."""
+    """Parts in which the episodes of a step are taken, one after the other: less memory, see `Trainable`."""
     validate_every: int = 0
     """Steps between validations; 0 does none."""
     save_every: int = 0

@@ -129,7 +129,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         return {part: each / (sum(counts.values()) if together else counts[part]) for part, each in sums.items()}
 
     @torch.no_grad()
-    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+    def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """NLL of a token under the deltas of what was read, of another episode's and of nothing, by part of the loss;
         "loss" is the mean of the first."""
         rows = apart(self.rows(episodes))

@@ -66,7 +66,7 @@ def answers(lm: LM, episode: Episode, owner: int, cut: Cut) -> Rows:
     asked: list[Row] = []
     unread: list[Observe] = []
 
-    def settle() -> None:
+    def flush() -> None:
         ids, before = _ids(lm, unread, begun=bool(chunks)), len(chunks)
         chunks.extend(Row(each, owner, before + at) for at, each in enumerate(cut(ids, bool(chunks))))
         unread.clear()
@@ -75,7 +75,7 @@ def answers(lm: LM, episode: Episode, owner: int, cut: Cut) -> Rows:
         if isinstance(step, Observe):
             unread.append(step)
         else:
-            settle()
+            flush()
             asked.append(_asked(lm, step, owner, len(chunks)))
     return Rows(chunks, asked)
 

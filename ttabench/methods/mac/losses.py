@@ -112,7 +112,7 @@ class Objective:
             torch.tensor([row for row, group in enumerate(asks) for _ in group], device=mac.lm.device),
             torch.tensor([slot for group in asks for slot in range(len(group))], device=mac.lm.device),
             torch.tensor(own, device=mac.lm.device),
-            mac.questions([ask.bare for ask in flat]),
+            mac.questions([ask.question_text for ask in flat]),
         )
 
     def _carrying(self, documents: int) -> set[int]:

@@ -126,7 +126,7 @@ class Mac(Trainable[MacSettings]):
         assert state.rows in (1, len(asks)), (state.rows, len(asks))
         if not asks or "counts" not in state.tensors or not state.tensors["counts"].any():
             return Patch()
-        x_BTD = self.networks.questions([ask.bare for ask in asks])
+        x_BTD = self.networks.questions([ask.question_text for ask in asks])
         filled_B = state.tensors["counts"].expand(len(asks)) > 0
         return self.networks.modulate(self._aggregate(state, x_BTD), filled_B)
 
@@ -138,7 +138,7 @@ class Mac(Trainable[MacSettings]):
         if self.settings.hierarchy is not None or not len(bank_KTD):
             return None
         for start in range(0, len(asks), ATTENDED_AT_ONCE):
-            x_QTD = networks.questions([ask.bare for ask in asks[start : start + ATTENDED_AT_ONCE]])
+            x_QTD = networks.questions([ask.question_text for ask in asks[start : start + ATTENDED_AT_ONCE]])
             parts += networks.aggregator.document_shares(x_QTD[None], bank_KTD[None])
         names = tuple(" + ".join(members) for members in state.meta["members"][0])
         return PieceShares(names=names, shares_QK=torch.cat(parts).float().cpu(), meaning=ATTENTION)

@@ -63,8 +63,8 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         """Loss of the answers after the documents of each episode, and how far the base moved elsewhere; means."""
         return self._meta(episodes, self._begun())[0]
 
-    def learn(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
-        """As `Trainable.learn`, episode by episode: each begins where the one before it left the base, until
+    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+        """As `Trainable` does, episode by episode: each begins where the one before it left the base, until
         `reset_every` documents were read."""
         del parts  # one episode at a time
         told: dict[str, Tensor] = {}
@@ -78,7 +78,7 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
                 told[name] = told.get(name, torch.zeros(())) + loss.detach().cpu() / len(episodes)
         return {**told, "loss": torch.stack(list(told.values())).sum()}
 
-    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+    def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """The training loss from the base as it is; "uniform" is the answers' with every token alike."""
         fresh = self._trained.start()
         losses = self._meta(episodes, fresh)[0]
@@ -88,12 +88,12 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             "uniform": float(plain["answer"].detach()),
         }
 
-    def carried(self) -> dict[str, Tensor]:
+    def training_state(self) -> dict[str, Tensor]:
         """Where the next episode begins, and the documents read since the base's own weights."""
         since = {"since": torch.tensor(self._since)}
         return since if self._start is None else {**since, "start": self._start.clone()}
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from there."""
         self._since = int(tensors["since"]) if "since" in tensors else 0
         self._start = tensors["start"].clone() if "start" in tensors else None

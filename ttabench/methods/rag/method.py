@@ -145,7 +145,7 @@ class Rag(BaseMethod[RagSettings]):
             UserError: the index is of another encoder, or of other documents.
         """
         collections = self._collections(state)
-        asked = self.retriever.questions([ask.bare for ask in asks])
+        asked = self.retriever.questions([ask.question_text for ask in asks])
         rows = _rows(state, asks)
         return [
             best(collections[row].index.scores(each), self.settings.top) for row, each in zip(rows, asked, strict=True)
@@ -161,7 +161,7 @@ class Rag(BaseMethod[RagSettings]):
         if not asks or not any(state.meta["keys"]):
             return None
         (collection,), (keys,) = self._collections(state), state.meta["keys"]
-        asked = self.retriever.questions([ask.bare for ask in asks])
+        asked = self.retriever.questions([ask.question_text for ask in asks])
         scores_QK = torch.tensor(np.stack([collection.index.scores(each) for each in asked]))
         shares_QK = torch.zeros(scores_QK.shape)
         for row, read in enumerate(self.found(state, asks)):

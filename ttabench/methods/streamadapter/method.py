@@ -99,26 +99,26 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         for batch in batches:
             yield from segments.parts_of(self.networks, batch, self.settings.step_segments)
 
-    def learn(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
-        """See `Trainable.learn`; with `form=segments` row by row, from the state that the step before has left."""
+    def accumulate_gradients(self, episodes: Sequence[Episode], parts: int = 1) -> dict[str, Tensor]:
+        """See `Trainable`; with `form=segments` row by row, from the state that the step before has left."""
         if self.settings.form != "segments":
-            return super().learn(episodes, parts)
+            return super().accumulate_gradients(episodes, parts)
         told, h_LBMRE = segments.learned_step(self.networks, self._carried.get("h"), episodes)
         self._carried = {"h": h_LBMRE}
         return told
 
-    def carried(self) -> dict[str, Tensor]:
+    def training_state(self) -> dict[str, Tensor]:
         """`h` [L, B, M, R, E] of the texts that are being read (`form=segments`)."""
         return dict(self._carried)
 
-    def carry(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on with these states."""
         self._carried = {name: each.to(self.lm.device) for name, each in tensors.items()}
 
-    def judge(self, episodes: Sequence[Episode]) -> dict[str, float]:
+    def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """With `form=segments`: NLL under the text's own state, another text's and none, see `judged`."""
         if self.settings.form != "segments":
-            return super().judge(episodes)
+            return super().validate(episodes)
         return judged.validated(self.networks, episodes)
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
