@@ -58,6 +58,8 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "distill asks itself": ("distill", {"ask": "self", "questions": 2, "length": 8}),
     "uniform sgd": ("uniform", {"optimizer": "sgd", "normaliser": "tokens"}),
     "mac tree": ("mac", {"hierarchy": 2}),
+    "mac encoder": ("mac", {"design": "encoder"}),
+    "mac decoder": ("mac", {"design": "decoder"}),
     "rag+mac": ("rag+mac", {}),
     "rag+templora": ("rag+templora", {}),
     "window+streamadapter": ("window+streamadapter", {}),

@@ -83,6 +83,8 @@ CASES: dict[str, tuple[str, Any]] = {
     "mac tree": ("mac", replace(TINY_MAC, hierarchy=2)),
     "mac lora": ("mac", replace(TINY_MAC, modulation="lora", lora_targets=("q_proj", "v_proj", "c_attn"))),
     "mac shared": ("mac", replace(TINY_MAC, share_t5=True, amortiser="scratch:24,2,3,40")),
+    "mac encoder": ("mac", replace(TINY_MAC, design="encoder")),
+    "mac decoder": ("mac", replace(TINY_MAC, design="decoder", amortiser="scratch:24,2,3,40")),
     "mac nano": ("mac", replace(PRESETS["nano"], num_virtual_tokens=8, embeddings_from_base=False)),
     "ccm": ("ccm", CcmSettings(comp_tokens=2, rank=2)),
     "ccm merged": ("ccm", CcmSettings(comp_tokens=2, rank=2, update="merge", sink=True)),

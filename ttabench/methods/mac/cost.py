@@ -1,4 +1,4 @@
-"""What MAC costs: T5s that read documents and questions, a bank of latents, and an expansion into a prefix or deltas.
+"""What MAC costs: what reads documents and questions, a bank of latents, an expansion into a prefix or deltas.
 
     cost(settings, shape, work).added_parameters     the amortiser, the input encoder, the aggregator, the expansion
 
@@ -48,6 +48,31 @@ class T5:
         return self.layers * (encoder + 2 * slots * (attention + feed) + 4 * self.inner * pairs + crossed)
 
 
+@dataclass(frozen=True)
+class OneStack(T5):
+    """An encoder of that shape, or a causal LM (GPT-2's layers), that reads the text and the slots as one sequence."""
+
+    positions: int = 0
+    """Learned ones, of the causal LM."""
+    causal: bool = False
+
+    @property
+    def parameters(self) -> int:
+        """All of them, norms and biases too."""
+        matrices = 4 * self.width * self.inner + 2 * self.width * self.feed_forward
+        if not self.causal:
+            ends = self.vocabulary * self.width + self.width + BUCKETS * self.heads
+            return self.layers * (matrices + 2 * self.width) + ends
+        biases = 4 * self.width + self.feed_forward + self.width + 4 * self.width
+        return self.layers * (matrices + biases) + (self.vocabulary + self.positions + 2) * self.width
+
+    def read(self, tokens: int, slots: int, pairs: int) -> int:  # noqa: ARG002  # as of a T5
+        """Operations: every token and slot sees all of them, behind a mask where the stack is causal."""
+        length = tokens + slots
+        matrices = 4 * self.width * self.inner + 2 * self.width * self.feed_forward
+        return self.layers * (2 * length * matrices + 4 * self.inner * length * length)
+
+
 PUBLISHED = {"t5-small": (512, 6, 8, 2048), "t5-base": (768, 12, 12, 3072), "t5-large": (1024, 24, 16, 4096)}
 """Width, layers, heads of 64, feed-forward (arXiv 1910.10683, section 3.7; google-t5/*/config.json)."""
 
@@ -64,10 +89,25 @@ def t5_of(name: str, shape: Shape) -> T5 | None:
     return T5(width, layers, heads, 64 * heads, feed_forward, T5_VOCABULARY)
 
 
+def reader_of(settings: MacSettings, name: str, tokens: int, shape: Shape) -> T5 | None:
+    """What reads documents or questions of so many tokens, of the design that is set; None as of `t5_of`."""
+    t5 = t5_of(name, shape)
+    if t5 is None or settings.design == "encoder-decoder":
+        return t5
+    if settings.design == "encoder":
+        return OneStack(**vars(t5))
+    if name in PUBLISHED:
+        return None
+    return OneStack(**vars(t5), positions=tokens + settings.num_virtual_tokens, causal=True)
+
+
 def cost(settings: MacSettings, shape: Shape, work: Workload) -> Cost | None:
     """MAC (arXiv 2403.04317, algorithms 2 and 3): a latent a document, one aggregation and expansion a question."""
-    documents = t5_of(settings.amortiser, shape)
-    questions = documents if settings.share_t5 else t5_of(settings.input_encoder, shape)
+    longest = max(settings.document_tokens, settings.question_tokens if settings.share_t5 else 0)
+    documents = reader_of(settings, settings.amortiser, longest, shape)
+    questions = documents
+    if not settings.share_t5:
+        questions = reader_of(settings, settings.input_encoder, settings.question_tokens, shape)
     if documents is None or questions is None:
         return None
     latents = settings.num_virtual_tokens

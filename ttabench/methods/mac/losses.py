@@ -173,7 +173,7 @@ class Objective:
 
     def _words(self, batch: Batch) -> Tensor:
         """Documents whose decoder states tell their words, see the module's text."""
-        head_VE = self.mac.amortiser.t5.shared.weight
+        head_VE = self.mac.amortiser.words
         ids = [row[:-1] for row in batch.ids_C]
         weights_CV = telling(ids, len(head_VE)).to(head_VE.device)
         logits_CV = batch.states_CTE.mean(1) @ head_VE.T * (WORD_SCALE * head_VE.shape[1] ** -0.5)

@@ -14,15 +14,16 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import T5Model
+from transformers import PreTrainedModel, T5Model
 
 from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix
-from ttabench.methods.mac.amortiser import Amortiser
+from ttabench.methods.mac.amortiser import Amortiser, EncoderDecoder, OneStack
 from ttabench.methods.mac.expansion import LowRankExpansion, PrefixExpansion, PrefixShape
 from ttabench.methods.mac.pooling import Aggregator
 from ttabench.methods.mac.settings import MacSettings
+from ttabench.methods.mac.stacks import folder_of, stack_of, start_stack
 from ttabench.methods.mac.t5 import T5Text, config_of, is_scratch, start_embeddings, start_from
 
 TOKENS_AT_ONCE = 8192
@@ -50,27 +51,40 @@ class MacNetworks(nn.Module):
         self.document_text, self.question_text = self._text(s.amortiser), self._text(s.input_encoder)
         with torch.random.fork_rng():
             torch.manual_seed(s.seed)
-            document_t5 = T5Model(config_of(s.amortiser, self._vocabulary(s.amortiser, self.document_text)))
-            question_t5 = document_t5
+            longest = s.document_tokens if not s.share_t5 else max(s.document_tokens, s.question_tokens)
+            reader = self._transformer(s.amortiser, self.document_text, longest)
+            asked = reader
             if not s.share_t5:
-                question_t5 = T5Model(config_of(s.input_encoder, self._vocabulary(s.input_encoder, self.question_text)))
-            self.amortiser = Amortiser(document_t5, s.num_virtual_tokens, lm.hidden_size, s.mask_pads)
-            self.input_encoder = Amortiser(question_t5, s.num_virtual_tokens, lm.hidden_size, s.mask_pads)
+                asked = self._transformer(s.input_encoder, self.question_text, s.question_tokens)
+            self.amortiser, self.input_encoder = self._around(reader), self._around(asked)
             self.aggregator = Aggregator(lm.hidden_size, s.blocks, s.heads, s.head_dim)
             self.expansion = _expansion(lm, s)
         self.to(lm.device).eval()
+
+    def _transformer(self, name: str, text: T5Text, tokens: int) -> PreTrainedModel:
+        vocabulary, s = self._vocabulary(name, text), self.settings
+        if s.design == "encoder-decoder":
+            return T5Model(config_of(name, vocabulary))
+        positions = tokens + s.num_virtual_tokens
+        return stack_of(name, causal=s.design == "decoder", vocabulary=vocabulary, positions=positions)
+
+    def _around(self, transformer: PreTrainedModel) -> Amortiser:
+        s, width = self.settings, self.lm.hidden_size
+        if isinstance(transformer, T5Model):
+            return EncoderDecoder(transformer, s.num_virtual_tokens, width, s.mask_pads)
+        return OneStack(transformer, s.num_virtual_tokens, width, causal=s.design == "decoder")
 
     def _text(self, t5: str) -> T5Text:
         stand_in = is_scratch(t5) or self.lm.random_weights
         if self.settings.tokenizer == "base" or (self.settings.tokenizer == "auto" and stand_in):
             return T5Text(self.lm.tokenizer, self.lm.eos_id, self.lm.pad_id)
-        return T5Text.named(t5)
+        return T5Text.named(folder_of(t5))
 
     def _vocabulary(self, t5: str, text: T5Text) -> int:
         return self.lm.vocab_size if is_scratch(t5) else len(text.tokenizer)
 
     def load_pretrained(self) -> None:
-        """Start the T5s from their published weights, from `amortiser_init`, or from the base model's embeddings.
+        """Start what reads from its published weights, from `amortiser_init`, or from the base model's embeddings.
 
         Raises:
             UserError: weights that cannot be found or do not fit.
@@ -79,11 +93,15 @@ class MacNetworks(nn.Module):
         pairs = [(self.amortiser, s.amortiser), (self.input_encoder, s.input_encoder)]
         for encoder, t5 in pairs[: 1 if s.share_t5 else 2]:
             if s.embeddings_from_base and is_scratch(t5):
-                start_embeddings(encoder.t5, self.lm)
-            if s.amortiser_init is not None:
+                start_embeddings(encoder.transformer, self.lm)
+            if isinstance(encoder, EncoderDecoder) and s.amortiser_init is not None:
                 start_from(encoder.t5, s.amortiser_init, must=encoder is self.amortiser)
-            elif not is_scratch(t5) and not self.lm.random_weights:
+            elif is_scratch(t5) or self.lm.random_weights:
+                continue
+            elif isinstance(encoder, EncoderDecoder):
                 start_from(encoder.t5, t5, must=True)
+            else:
+                start_stack(encoder.transformer, t5)
 
     def questions(self, texts: Sequence[str]) -> Tensor:
         """g_input: query tokens [B, T, D]; questions beyond `question_tokens` keep their end."""
@@ -98,7 +116,7 @@ class MacNetworks(nn.Module):
         return phi_BTD
 
     def document_states(self, ids: Sequence[list[int]]) -> Tensor:
-        """States [B, T, E] of the amortiser's decoder tokens, before its MLPs."""
+        """States [B, T, E] of the amortiser's learnable tokens, before its MLPs."""
         ids_BN, mask_BN = self.document_text.pad(ids, self.settings.pad_to)
         x_BTE: Tensor = self.amortiser.hidden(ids_BN.to(self.lm.device), mask_BN.to(self.lm.device))
         return x_BTE

@@ -27,6 +27,9 @@ class MacSettings:
     """T5 that reads documents: t5-small, t5-base, t5-large, a folder, a hub id, or scratch:WIDTH,LAYERS,HEADS,FF."""
     input_encoder: str = "t5-base"
     """T5 that reads questions."""
+    design: Literal["encoder-decoder", "encoder", "decoder"] = "encoder-decoder"
+    """What reads documents, and questions (Table 7): the T5; or an encoder (a T5's, `dense` for all-MiniLM-L6-v2, a
+    folder, a hub id) or a causal LM (a folder, a hub id, scratch: a GPT-2) of the text and T learnable tokens."""
     tokenizer: Literal["auto", "own", "base"] = "auto"
     """Whose tokenizer the T5s use; auto: the base model's for scratch shapes and random weights, else their own."""
     num_virtual_tokens: int = 24
@@ -101,6 +104,8 @@ class MacSettings:
     def __post_init__(self) -> None:
         at_least(1, **{name: getattr(self, name) for name in _COUNTS})
         at_least(0, pad_to=self.pad_to, question_pad_to=self.question_pad_to)
+        if self.design != "encoder-decoder" and self.amortiser_init is not None:
+            raise ValueError("amortiser_init is a T5: name what starts another design as the amortiser itself")
         if self.hierarchy is not None and self.hierarchy < 2:
             raise ValueError(f"hierarchy must be at least 2, or the tree never ends, got {self.hierarchy}")
         at_least(2, bank_cap=self.bank_cap)

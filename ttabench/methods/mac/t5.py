@@ -25,7 +25,7 @@ from ttabench.lm.tokens import pad
 from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from ttabench.lm.model import LM
 
@@ -57,7 +57,7 @@ def config_of(name: str, vocabulary: int) -> T5Config:
         UnknownName: neither a published shape nor a folder nor a hub id.
     """
     if is_scratch(name):
-        width, layers, heads, inner = _scratch_shape(name)
+        width, layers, heads, inner = scratch_shape(name)
         return _config(vocabulary, width, layers, heads, width // heads, inner, 0.0)
     if name in PUBLISHED:
         width, layers, heads, inner = PUBLISHED[name]
@@ -65,7 +65,12 @@ def config_of(name: str, vocabulary: int) -> T5Config:
     return _stored_config(name)
 
 
-def _scratch_shape(name: str) -> tuple[int, int, int, int]:
+def scratch_shape(name: str) -> tuple[int, int, int, int]:
+    """Width, layers, heads and feed-forward width of a `scratch:` shape.
+
+    Raises:
+        UserError: it is none.
+    """
     try:
         width, layers, heads, inner = (int(part) for part in name.removeprefix(SCRATCH).split(","))
     except ValueError:
@@ -110,21 +115,22 @@ def _place(name: str) -> str:
     return f"google-t5/{name}" if name in PUBLISHED else name
 
 
-def start_embeddings(t5: T5Model, lm: LM) -> None:
-    """Give a T5 the word embeddings of the base model, scaled to the unit size at which a T5 starts.
+def start_embeddings(model: PreTrainedModel, lm: LM) -> None:
+    """Give a transformer the word embeddings of the base model, scaled to the size at which its own start (a T5: 1).
 
     Raises:
         UserError: another width or vocabulary.
     """
-    words = lm.model.get_input_embeddings().weight
-    if words.shape != t5.shared.weight.shape:
+    words, own = lm.model.get_input_embeddings().weight, model.get_input_embeddings().weight
+    if words.shape != own.shape:
         raise UserError(
-            f"Embeddings of {lm.name} are {tuple(words.shape)}, those of the T5 {tuple(t5.shared.weight.shape)}.",
-            "Set embeddings_from_base=false, or give the scratch T5 the base model's width.",
+            f"Embeddings of {lm.name} are {tuple(words.shape)}, those of the amortiser {tuple(own.shape)}.",
+            "Set embeddings_from_base=false, or give the scratch shape the base model's width.",
         )
+    size = 1.0 if isinstance(model.config, T5Config) else float(model.config.initializer_range)
     with torch.no_grad():
         centred = words.float() - words.float().mean(0)
-        t5.shared.weight.copy_(centred / centred.square().mean().sqrt())
+        own.copy_(size * centred / centred.square().mean().sqrt())
 
 
 def start_from(t5: T5Model, name: str, must: bool) -> None:
@@ -144,10 +150,10 @@ def start_from(t5: T5Model, name: str, must: bool) -> None:
 
 
 class T5Text:
-    """Texts as the ids a T5 reads: truncated, closed by the end token, right-padded.
+    """Texts as the ids an amortiser reads: truncated, closed by the end token, right-padded.
 
     Args:
-        tokenizer: the T5's own or the base model's; its special tokens are not used.
+        tokenizer: its own or the base model's; its special tokens are not used.
         eos_id: closes every text.
         pad_id: fills up short rows.
     """
@@ -160,14 +166,16 @@ class T5Text:
 
     @classmethod
     def named(cls, name: str) -> T5Text:
-        """The tokenizer published with a T5.
+        """The tokenizer published with a T5 or another transformer.
 
         Raises:
             UserError: it is neither in the folder nor in the hub's cache, and the hub cannot be reached.
         """
         hint = "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile."
-        tokenizer = stored_tokenizer(_place(name), "T5", hint)
-        return cls(tokenizer, int(tokenizer.eos_token_id), int(tokenizer.pad_token_id))
+        tokenizer = stored_tokenizer(_place(name), "amortiser", hint)
+        ends = [tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
+        end = next((int(token) for token in ends if token is not None), 0)
+        return cls(tokenizer, end, end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id))
 
     def encode(
         self, texts: Sequence[str], max_tokens: int, keep: Literal["start", "end"]
