@@ -58,6 +58,8 @@ def test_no_width_splits_a_word(table: Table, width: int) -> None:
         if column.lstrip("#") in left_out:
             assert column in table.spare
             continue
+        if len(table.rows) > 1 and {row[place].strip("-") for row in table.rows} == {""}:
+            continue  # dashes alone: such a column tells nothing, and goes
         for row in table.rows:
             assert set(row[place].replace(",", " , ").split()) <= words, (row[place], seen)
 
