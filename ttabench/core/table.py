@@ -63,7 +63,7 @@ class Table:
             cells = {row[found.columns.index(column)] for row in found.rows}
             if len(cells) == 1 and len(found.columns) > 2:
                 found = found.without(column)
-                if cell := cells.pop().strip("-"):
+                if (cell := cells.pop()).strip("-"):
                     cell = cell.replace(" ", GLUE) if self.whole(column) else cell
                     found = replace(found, title=f"{found.title}, {column.lstrip('#')} {cell}".lstrip(", "))
         return found
