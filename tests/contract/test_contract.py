@@ -60,6 +60,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "mac tree": ("mac", {"hierarchy": 2}),
     "mac encoder": ("mac", {"design": "encoder"}),
     "mac decoder": ("mac", {"design": "decoder"}),
+    "mac tree of the attended": ("mac", {"hierarchy": 2, "hierarchy_by": "attended"}),
     "rag+mac": ("rag+mac", {}),
     "rag+templora": ("rag+templora", {}),
     "window+streamadapter": ("window+streamadapter", {}),

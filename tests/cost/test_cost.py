@@ -81,6 +81,7 @@ CASES: dict[str, tuple[str, Any]] = {
     "mac": ("mac", TINY_MAC),
     "mac capped": ("mac", replace(TINY_MAC, bank_cap=2, bank_dtype="bfloat16")),
     "mac tree": ("mac", replace(TINY_MAC, hierarchy=2)),
+    "mac tree of the attended": ("mac", replace(TINY_MAC, hierarchy=2, hierarchy_by="attended")),
     "mac lora": ("mac", replace(TINY_MAC, modulation="lora", lora_targets=("q_proj", "v_proj", "c_attn"))),
     "mac shared": ("mac", replace(TINY_MAC, share_t5=True, amortiser="scratch:24,2,3,40")),
     "mac encoder": ("mac", replace(TINY_MAC, design="encoder")),

@@ -21,7 +21,7 @@ from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.patching import forward
 from ttabench.lm.scoring import nll
-from ttabench.methods.mac import bank
+from ttabench.methods.mac import bank, tree
 from ttabench.methods.mac.expansion import PrefixExpansion, PrefixShape
 from ttabench.methods.mac.losses import telling
 from ttabench.methods.mac.method import Mac
@@ -115,9 +115,9 @@ def test_one_group_is_flat(pool: Aggregator) -> None:
     x, entries = draw(3, 4, 24), draw(5, 4, 24, seed=2)
     flat = pool(x[None], entries[None])[0]
     for group in (5, 6, 1000):
-        torch.testing.assert_close(pool.hierarchical(x, entries, group, block=8), flat, **CLOSE)
+        torch.testing.assert_close(tree.latent(pool, x, entries, group, block=8), flat, **CLOSE)
     one = pool(x[None], entries[None, :1])[0]
-    torch.testing.assert_close(pool.hierarchical(x, entries[:1], 2, block=8), one, **CLOSE)
+    torch.testing.assert_close(tree.latent(pool, x, entries[:1], 2, block=8), one, **CLOSE)
 
 
 @pytest.mark.parametrize("block", [1, 12, 1000])
@@ -125,7 +125,24 @@ def test_two_levels_equal_the_composition_by_hand(pool: Aggregator, block: int) 
     x, entries = draw(3, 4, 24), draw(7, 4, 24, seed=2)
     groups = [pool(x[None], entries[None, first : first + 3])[0] for first in (0, 3, 6)]
     expected = torch.cat([pool(x[q][None, None], torch.stack(groups)[None, :, q])[0] for q in range(3)])
-    torch.testing.assert_close(pool.hierarchical(x, entries, 3, block), expected, **CLOSE)
+    torch.testing.assert_close(tree.latent(pool, x, entries, 3, block), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("block", [1, 12, 1000])
+def test_the_most_attended_documents_of_the_groups_are_aggregated_once(pool: Aggregator, block: int) -> None:
+    """Seven documents in groups of three: winners of three groups, by each question's own attention."""
+    x, entries = draw(3, 4, 24), draw(7, 4, 24, seed=2) * 2
+    winners = []
+    for question in x:
+        shares = [pool.document_shares(question[None, None], entries[None, first : first + 3]) for first in (0, 3, 6)]
+        winners.append([3 * place + int(share.argmax()) for place, share in enumerate(shares)])
+    expected = torch.cat([pool(x[q][None, None], entries[None, winners[q]])[0] for q in range(3)])
+    torch.testing.assert_close(tree.latent(pool, x, entries, 3, block, "attended"), expected, **CLOSE)
+    assert len({tuple(each) for each in winners}) > 1
+    deeper = tree.latent(pool, x, entries, 2, block, "attended")
+    assert float((deeper - expected).detach().abs().max()) > 1e-3
+    flat = pool(x[None], entries[None, :3])[0]
+    torch.testing.assert_close(tree.latent(pool, x, entries[:3], 3, block, "attended"), flat, **CLOSE)
 
 
 def test_each_question_has_its_own_tree(lm: LM) -> None:
@@ -451,6 +468,52 @@ def test_words_loss_teaches_the_amortiser_what_a_document_holds(lm: LM) -> None:
     assert mac.loss_parts(batch)["words"].item() < 0.7 * before.item()
 
 
+def test_trees_in_training_aggregate_as_in_use(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the episodes of a batch by a tree, the others by all of their bank."""
+    monkeypatch.setattr(tree, "random_group", lambda _: 2)
+    one, other = episode("one", documents=5), episode("other", documents=3)
+    seeds = {seed: (torch.rand(2, generator=torch.Generator().manual_seed(seed)) < 0.5).tolist() for seed in range(20)}
+    mixed = next(seed for seed, drawn in seeds.items() if drawn == [True, False])
+    torch.manual_seed(mixed)
+    found = tiny_mac(lm, hierarchy_aware=0.5).loss_parts([one, other])
+    apart, words = 0.0, 0
+    for hierarchy, each in ((2, one), (None, other)):
+        mac = tiny_mac(lm, hierarchy=hierarchy)
+        state = mac.adapt(mac.begin(1), [[observe] for observe in each.observes()])
+        items = [(lm.encode(ask.prompt), [*lm.encode(" " + ask.answers[0]), lm.eos_id]) for ask in each.asks()]
+        total, count = nll(lm, mac.patch(state, each.asks()), items)
+        apart, words = apart + float(total), words + count
+    assert float(found["answer"].detach()) == pytest.approx(apart / words, abs=1e-5)
+    assert float(found["answer"].detach()) != pytest.approx(
+        float(tiny_mac(lm).loss_parts([one, other])["answer"].detach()), abs=1e-4
+    )
+
+
+def test_upper_levels_learn_to_attend_to_what_holds_the_document(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "random_group", lambda _: 3)
+    mac = tiny_mac(lm, hierarchy_aware=1.0, attention_aux=1.0)
+    assert "tree" not in loss(tiny_mac(lm, attention_aux=1.0))
+    one = episode(documents=6)
+    own = torch.arange(6)
+    bank_KTD = mac.networks.documents_by_length(
+        mac.networks.document_text.encode([each.text for each in one.observes()], 512, "start")[0]
+    )
+    x_QTD = mac.networks.questions([ask.prompt for ask in one.asks()])
+    entries = tree.level(mac.networks.aggregator, x_QTD, bank_KTD[None], 3, 1000)
+    shares = mac.networks.aggregator.document_shares(x_QTD[:, None], entries)[:, 0]
+    expected = -shares[own, own // 3].log().mean()
+    torch.testing.assert_close(mac.loss_parts([one])["tree"], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("documents", [1, 2, 3, 8, 64, 500])
+def test_random_groups_make_trees_of_few_levels(documents: int) -> None:
+    for _ in range(50):
+        group = tree.random_group(documents)
+        assert 2 <= group <= max(2, documents)
+        assert group**4 >= documents
+        assert documents < 3 or group < documents
+
+
 def test_base_dropout_is_undone(lm: LM) -> None:
     mac = tiny_mac(tiny_gpt2(), base_dropout=True)
     torch.manual_seed(0)
@@ -466,6 +529,7 @@ def test_base_dropout_is_undone(lm: LM) -> None:
     ("settings", "message"),
     [
         ({"hierarchy": 1}, "hierarchy must be at least 2"),
+        ({"hierarchy_aware": 1.5}, "hierarchy_aware must lie in"),
         ({"bank_cap": 1}, "bank_cap must be at least 2"),
         ({"backprop_dropout": 1.0}, "backprop_dropout must lie in"),
         ({"num_virtual_tokens": 0}, "num_virtual_tokens must be at least 1"),

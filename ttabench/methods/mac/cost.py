@@ -157,13 +157,18 @@ def _aggregator(settings: MacSettings, shape: Shape) -> int:
 
 
 def _aggregate(settings: MacSettings, shape: Shape, kept: int) -> int:
-    """Every block projects the question and the entries it reads; a tree reads its levels one after the other."""
+    """Every block projects the question and the entries it reads; a tree reads its levels one after the other, and of
+    those that only choose documents the last block only attends."""
     hidden, latents = shape.hidden, settings.num_virtual_tokens
     inner, feed = settings.heads * settings.head_dim, min(hidden, 768)
     own = 4 * latents * hidden * inner + 4 * latents * hidden * feed
     entry = 4 * latents * hidden * inner + 4 * latents * latents * inner
-    levels = list(_levels(kept, settings.hierarchy))
-    return int(settings.blocks * sum(groups * own + entries * entry for entries, groups in levels))
+    *lower, last = _levels(kept, settings.hierarchy)
+    chosen = lower if settings.hierarchy_by == "attended" else []
+    attended = 2 * latents * hidden * inner  # queries, or keys, once more
+    shares = sum((groups + entries) * attended + entries * 2 * latents * latents * inner for entries, groups in chosen)
+    whole = sum(groups * own + entries * entry for entries, groups in (*lower, last))
+    return int(settings.blocks * (whole + shares) - sum(groups * own + entries * entry for entries, groups in chosen))
 
 
 def _levels(kept: int, group: int | None) -> Iterator[tuple[int, int]]:

@@ -4,11 +4,13 @@
     own        the same with only the question's own document in the bank
     retrieval  InfoNCE between mean question and mean document latents, over all documents of the batch
     attention  -log of the attention that the aggregator pays to the question's own document
+    tree       the same of the entry that holds it at every upper level of a tree
     words      cross-entropy between what the T5's own head (its embeddings) reads off the mean decoder state of a
                document and the document's words, weighted by inverse document frequency in the batch
 
 Backpropagation dropout: only a subset of round((1 - p) K) documents of an episode carries gradient through the
-amortiser; the others are amortised without. The aggregation is one dense attention of all questions over one bank.
+amortiser; the others are amortised without. The aggregation is one dense attention of all questions over one bank, or,
+in `hierarchy_aware` of the episodes, a tree of groups of random size.
 
 Shape letters: R episodes · K documents · C documents that carry gradient · Q questions · N questions of all episodes ·
 T latent tokens · D base width · E width of the T5 · V its vocabulary.
@@ -26,6 +28,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ttabench.core.types import Ask, Episode
 from ttabench.lm.scoring import nll
+from ttabench.methods.mac import tree
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.trainable import training_item
 
@@ -75,8 +78,8 @@ class Objective:
         """Weighted losses by name, see the module's text."""
         mac, s = self.mac, self.mac.settings
         batch = self._batch(episodes)
-        whole = mac.aggregator(batch.by_episode(), batch.bank_RKTD, batch.mask_RK)
-        parts = {"answer": self._answers(batch.asks, whole[batch.episode_N, batch.slot_N])}
+        whole_RQTD, upper_shares = self._aggregated(batch)
+        parts = {"answer": self._answers(batch.asks, whole_RQTD[batch.episode_N, batch.slot_N])}
         known = (batch.own_N >= 0).nonzero()[:, 0]
         if known.numel() and s.own_aux:
             own_N1TD = batch.bank_RKTD[batch.episode_N[known], batch.own_N[known]][:, None]
@@ -88,9 +91,43 @@ class Objective:
             shares = mac.aggregator.document_shares(batch.by_episode(), batch.bank_RKTD, batch.mask_RK)
             found = shares[batch.episode_N[known], batch.slot_N[known], batch.own_N[known]]
             parts["attention"] = -s.attention_aux * (found + SMALLEST_SHARE).log().mean()
+        if upper_shares and s.attention_aux:
+            parts["tree"] = -s.attention_aux * (torch.cat(upper_shares) + SMALLEST_SHARE).log().mean()
         if s.words_aux:
             parts["words"] = s.words_aux * self._words(batch)
         return parts
+
+    def _aggregated(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """phi* [R, Q, T, D], in `hierarchy_aware` of the episodes by a tree; and the attention that the questions of
+        those pay, at each upper level, to the entry that holds their own document."""
+        x_RQTD, bank_RKTD, mask_RK = batch.by_episode(), batch.bank_RKTD, batch.mask_RK
+        share, rows = self.mac.settings.hierarchy_aware, range(len(x_RQTD))
+        trees = [row for row, drawn in zip(rows, torch.rand(len(rows)).tolist(), strict=True) if drawn < share]
+        if not share or not trees:
+            return self.mac.aggregator(x_RQTD, bank_RKTD, mask_RK), []
+        flat = [row for row in rows if row not in trees]
+        latents: dict[int, Tensor] = {}
+        if flat:
+            latents.update(zip(flat, self.mac.aggregator(x_RQTD[flat], bank_RKTD[flat], mask_RK[flat]), strict=True))
+        shares: list[Tensor] = []
+        for row in trees:
+            asked_N = batch.episode_N == row
+            own_Q = torch.full((x_RQTD.shape[1],), -1, device=x_RQTD.device)
+            own_Q[batch.slot_N[asked_N]] = batch.own_N[asked_N]
+            latents[row], upper = self._by_tree(x_RQTD[row], bank_RKTD[row, mask_RK[row]], own_Q)
+            shares += upper
+        return torch.stack([latents[row] for row in rows]), shares
+
+    def _by_tree(self, x_QTD: Tensor, bank_KTD: Tensor, own_Q: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """phi* [Q, T, D] of an episode by a tree of groups of random size, and attention as `_aggregated` gives it."""
+        aggregator, shares, entries_QKTD = self.mac.aggregator, list[Tensor](), bank_KTD[None]
+        known = (own_Q >= 0).nonzero()[:, 0]
+        group = tree.random_group(len(bank_KTD))
+        for entries_QKTD, documents in tree.levels(aggregator, x_QTD, bank_KTD, group, len(bank_KTD) * x_QTD.shape[1]):
+            if entries_QKTD.shape[1] > 1 and known.numel() and self.mac.settings.attention_aux:
+                shares_QK = aggregator.document_shares(x_QTD[:, None], entries_QKTD)[:, 0]
+                shares.append(shares_QK[known, own_Q[known] // documents])
+        return entries_QKTD[:, 0], shares
 
     def _batch(self, episodes: Sequence[Episode]) -> Batch:
         mac = self.mac

@@ -5,7 +5,7 @@
     answer  the frozen LM on x behind the prefix
 
 Paper: Tack et al., "Online Adaptation of Language Models with a Memory of Amortized Contexts", arXiv 2403.04317.
-Algorithm 1 (training) is `losses`, Algorithm 2 (use) this file, Algorithm 3 `hierarchy`, Figure 7 `bank_cap`,
+Algorithm 1 (training) is `losses`, Algorithm 2 (use) this file, Algorithm 3 `tree`, Figure 7 `bank_cap`,
 Table 4 `modulation`. An empty bank adds nothing: the base model answers as it is.
 
 Shape letters: R readers · K documents · B questions · Q questions of a reader · T latent tokens · D base width.
@@ -24,7 +24,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.methods.mac import MAC, bank
+from ttabench.methods.mac import MAC, bank, tree
 from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.mac.settings import MacSettings
@@ -157,7 +157,8 @@ class Mac(Trainable[MacSettings]):
         for row, x_QTD in enumerate(x_RQTD):
             bank_KTD = self._bank_of(state, row)
             empty = not len(bank_KTD)
-            rows.append(x_QTD if empty else aggregator.hierarchical(x_QTD, bank_KTD, s.hierarchy, s.bank_block))
+            of_row = (x_QTD, bank_KTD, s.hierarchy, s.bank_block, s.hierarchy_by)
+            rows.append(x_QTD if empty else tree.latent(aggregator, *of_row))
         return torch.cat(rows)
 
     def _bank_of(self, state: State, row: int) -> Tensor:

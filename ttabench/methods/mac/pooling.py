@@ -5,15 +5,13 @@
 The bank has no positions, so its order means nothing. It is shared by all questions of a reader: their tokens are laid
 side by side along one query axis, and no copy of the bank is ever made. When answering, the bank is read in blocks with
 a running maximum and sum (the log-sum-exp of flash attention), so memory does not grow with it; in training it is one
-dense attention. Paper: Tack et al., arXiv 2403.04317, equation 3 and Algorithm 3 (hierarchy).
+dense attention. Paper: Tack et al., arXiv 2403.04317, equation 3; Algorithm 3 (hierarchy) is `tree`.
 
 Shape letters: R readers · Q questions of a reader · K documents · T tokens of each · D width · X = Q*T · N = K*T ·
-H heads · E head size · G groups.
+H heads · E head size.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor, nn
@@ -129,65 +127,17 @@ class Aggregator(nn.Module):
         """How much attention each question pays to each document, [R, Q, K]: mean over blocks, heads and tokens."""
         x_RXD, bank_RND, mask_RN = _flat(x_RQTD, bank_RKTD, mask_RK)
         shares = []
-        for layer in self.blocks:
+        for number, layer in enumerate(self.blocks, start=1):
             assert isinstance(layer, BankAttention)
             shares.append(layer.shares(x_RXD, bank_RND, mask_RN))
-            x_RXD = layer(x_RXD, bank_RND, mask_RN, None)
+            if number < len(self.blocks):
+                x_RXD = layer(x_RXD, bank_RND, mask_RN, None)
         readers, questions, tokens, _ = x_RQTD.shape
         documents, per_document = bank_RKTD.shape[1:3]
         mean_RXN = torch.stack(shares).mean(0)
         return mean_RXN.view(readers, questions, tokens, documents, per_document).sum(-1).mean(2)
 
-    def hierarchical(self, x_QTD: Tensor, bank_KTD: Tensor, group: int, block: int) -> Tensor:
-        """phi* [Q, T, D] by a tree of groups of `group` documents, one tree a question (Algorithm 3).
-
-        A level replaces each group of consecutive entries by the latent aggregated from it, until one is left.
-
-        Args:
-            x_QTD: tokens of the questions.
-            bank_KTD: latents of one reader's documents, at least one.
-            group: documents in a group, M >= 2; the last group of a level may be smaller.
-            block: about how many bank tokens are read at a time.
-        """
-        assert group >= 2, group
-        assert len(bank_KTD), "an empty bank has no tree"
-        level_OKTD = bank_KTD[None]
-        while True:
-            level_OKTD = self._level(x_QTD, level_OKTD, group, block)
-            if level_OKTD.shape[1] == 1:
-                return level_OKTD[:, 0]
-
-    def _level(self, x_QTD: Tensor, bank_OKTD: Tensor, group: int, block: int) -> Tensor:
-        """[1 or Q, K, T, D] -> [Q, G, T, D]; the first level's entries belong to all questions, later ones to one."""
-        owners, documents, tokens, _ = bank_OKTD.shape
-        groups = math.ceil(documents / group)
-        group = min(group, documents)
-        at_once = max(1, block // (group * tokens))
-        parts = []
-        for first in range(0, groups, at_once):
-            count = min(at_once, groups - first)
-            rows_GKTD, mask_GK = _grouped(bank_OKTD, first, count, group)
-            if owners == 1:
-                x_GQTD = x_QTD.expand(count, *x_QTD.shape)
-                parts.append(self(x_GQTD, rows_GKTD, mask_GK).transpose(0, 1))
-            else:
-                x_XTD = x_QTD[:, None].expand(-1, count, -1, -1).flatten(0, 1)
-                done = self(x_XTD[:, None], rows_GKTD, mask_GK)
-                parts.append(done.view(owners, count, *x_QTD.shape[1:]))
-        return torch.cat(parts, dim=1)
-
 
 def _flat(x_RQTD: Tensor, bank_RKTD: Tensor, mask_RK: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     mask_RN = None if mask_RK is None else mask_RK.repeat_interleave(bank_RKTD.shape[2], dim=1)
     return x_RQTD.flatten(1, 2), bank_RKTD.flatten(1, 2), mask_RN
-
-
-def _grouped(bank_OKTD: Tensor, first: int, count: int, group: int) -> tuple[Tensor, Tensor | None]:
-    """`count` groups from group `first` on, as rows [O*count, group, T, D]; a mask if the last one is smaller."""
-    cut = bank_OKTD[:, first * group : (first + count) * group]
-    missing = count * group - cut.shape[1]
-    if not missing:
-        return cut.reshape(-1, group, *cut.shape[2:]), None
-    padded = torch.cat([cut, cut.new_zeros(cut.shape[0], missing, *cut.shape[2:])], dim=1)
-    mask = (torch.arange(count * group, device=cut.device) < cut.shape[1]).view(count, group)
-    return padded.view(-1, group, *cut.shape[2:]), mask.repeat(cut.shape[0], 1)

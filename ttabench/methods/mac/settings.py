@@ -13,6 +13,7 @@ from ttabench.core.bounds import at_least
 from ttabench.methods.recipe import Recipe
 
 Reduce: TypeAlias = Literal["random", "average_random", "average_nearest"]
+HierarchyBy: TypeAlias = Literal["aggregated", "attended"]
 
 
 _COUNTS = ("num_virtual_tokens", "prefix_length", "blocks", "heads", "head_dim", "expansion_hidden", "lora_rank",
@@ -74,6 +75,11 @@ class MacSettings:
     """Bank tokens read at a time when answering; changes memory, not results."""
     hierarchy: int | None = None
     """M: aggregate by a tree of groups of M documents (Algorithm 3); None attends to all at once."""
+    hierarchy_by: HierarchyBy = "aggregated"
+    """What stands for a group at the next level of the tree: the latent aggregated from it (the paper), or the document
+    of it that is attended to most; see `tree`."""
+    hierarchy_aware: float = 0.0
+    """Share of the training episodes whose bank is aggregated by a tree of groups of random size."""
     num_beams: int = 1
     """Beams of generation; 3 gives what the released 12 beams in 4 groups give."""
     backprop_dropout: float = 0.0
@@ -111,6 +117,8 @@ class MacSettings:
         at_least(2, bank_cap=self.bank_cap)
         if not 0.0 <= self.backprop_dropout < 1.0:
             raise ValueError(f"backprop_dropout must lie in [0, 1), got {self.backprop_dropout}")
+        if not 0.0 <= self.hierarchy_aware <= 1.0:
+            raise ValueError(f"hierarchy_aware must lie in [0, 1], got {self.hierarchy_aware}")
 
 
 _RELEASED = {
