@@ -98,7 +98,8 @@ def _by_group(
             parts.append(run(x_QTD.expand(rows, *x_QTD.shape), part_RMTD, mask_RM).transpose(0, 1))
         else:
             x_RTD = x_QTD[:, None].expand(-1, rows, -1, -1).flatten(0, 1)
-            parts.append(run(x_RTD[:, None], part_RMTD, mask_RM)[:, 0].unflatten(0, (owners, rows)))
+            made = run(x_RTD[:, None], part_RMTD, mask_RM)[:, 0]
+            parts.append(made.reshape(owners, rows, *made.shape[1:]))
     return torch.cat(parts, dim=1)
 
 
