@@ -201,7 +201,7 @@ def list_(
     out: o.Out = o.DEFAULT_OUT,
     json: o.AsJson = False,
 ) -> None:
-    """List methods, tasks, models or runs."""
+    """List methods, tasks, models, adapters or runs."""
     from ttabench.report import listing
 
     wanted = listing.Wanted(out=out, method=method, task=task, model=model, preset=preset)

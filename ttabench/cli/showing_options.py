@@ -28,7 +28,8 @@ Grep = Annotated[
     str, typer.Option(metavar="TEXT", help="Only samples with this text, in upper or lower case.", show_default=False)
 ]
 What = Annotated[
-    str, typer.Argument(help="methods, tasks, models or runs.", show_default=False, autocompletion=complete_list)
+    str,
+    typer.Argument(help="methods, tasks, models, adapters or runs.", show_default=False, autocompletion=complete_list),
 ]
 Name = Annotated[
     str,

@@ -1,4 +1,4 @@
-"""`ttabench list methods | tasks | models | runs`: what there is, as tables or JSON."""
+"""`ttabench list methods | tasks | models | adapters | runs`: what there is, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ttabench.methods.settings import describe_settings, preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.run.request import STANDING
 
-WHAT = ("methods", "tasks", "models", "runs")
+WHAT = ("methods", "tasks", "models", "adapters", "runs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,7 @@ def show(what: str, name: str, wanted: Wanted, json: bool) -> None:
         "methods": (lambda: _settings(name, wanted)) if name else _methods,
         "tasks": tasks_table,
         "models": models_table,
+        "adapters": _adapters,
         "runs": lambda: _runs_table(wanted),
     }
     render.show([tables[what]()], "json" if json else "table")
@@ -63,12 +64,14 @@ def show(what: str, name: str, wanted: Wanted, json: bool) -> None:
 def _overview(out: Path) -> Table:
     """What can be listed, and how much of it there is."""
     from ttabench.readers.cards import names
+    from ttabench.report.adapters import shipped
     from ttabench.report.finding import ids_in
 
     counts = (
         ("methods", len(registry.methods()) + len(registry.families()), "how to adapt; `list methods NAME`: settings"),
         ("tasks", len(names()), "what is read and asked"),
         ("models", len(architectures.names()), "base models known by name"),
+        ("adapters", len(shipped()), "trained parameters of methods that ship"),
         ("runs", len(ids_in(out)), f"what is stored in {out}"),
     )
     rows = tuple((f"list {what}", str(count), meaning) for what, count, meaning in counts)
@@ -106,6 +109,16 @@ def _methods() -> Table:
     for column in ("state grows", "looks at", "", "presets"):
         found = found.without(column)
     return replace(found, names=("method", "arXiv"))
+
+
+def _adapters() -> Table:
+    """The adapters that ship, for people: a line an adapter."""
+    from ttabench.report.adapters import EPISODES, adapters_table
+
+    found = adapters_table()
+    for column in (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on"):
+        found = found.without(column)
+    return replace(found, caption=f"{found.caption} All of it: --json.")
 
 
 def settings_table(method: str, spec: MethodSpec | None = None) -> Table:

@@ -1,6 +1,6 @@
 """What the documentation says of methods, tasks and models that the package knows itself, as parts of pages.
 
-    parts()["methods/mac.md"]      beside methods.md, tasks.md, models.md
+    parts()["methods/mac.md"]      beside methods.md, tasks.md, models.md, adapters.md
 
 `docs/assemble.py` puts them into the pages, between `<!-- part methods/mac -->` and `<!-- /part -->`.
 """
@@ -17,6 +17,7 @@ from ttabench.cost import Workload
 from ttabench.methods import registry
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
+from ttabench.report.adapters import adapters_table
 from ttabench.report.listing import methods_table, models_table, settings_table, tasks_table
 
 MODEL, LENGTHS, PIECE = "llama-3-8b", {"1k": 1024, "64k": 65536}, 256
@@ -27,8 +28,13 @@ STREAM = "stream"
 
 
 def parts() -> dict[str, str]:
-    """Markdown by path: the three lists, and what is known of each method."""
-    found = {"methods.md": _linked(methods_table()), "tasks.md": tasks_table(), "models.md": models_table()}
+    """Markdown by path: the four lists, and what is known of each method."""
+    found = {
+        "methods.md": _linked(methods_table()),
+        "tasks.md": tasks_table(),
+        "models.md": models_table(),
+        "adapters.md": adapters_table(),
+    }
     return {name: _bare(table) for name, table in found.items()} | {
         f"methods/{page_of(spec)}.md": method_part(spec) for spec in specs()
     }
