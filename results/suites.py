@@ -15,8 +15,13 @@ SUITES = (
     "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
     "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
 )  # fmt: skip
-PROFILES = {"profile": "none,icl,window,snapkv,h2o,mac", "profile-weights": "none,streamadapter,templora,lora"}
-"""Tables of what methods cost: those with a cache or a memory, and those that change weights."""
+PROFILES = {
+    "profile": ("none,icl,window,snapkv,h2o,mac", "1k,4k,16k,64k"),
+    "profile-weights": ("none,streamadapter,templora,lora", "1k,4k,16k,64k"),
+    "profile-adapters": ("icl,generative_adapter,cpt,distill", "512,2k,8k"),
+}
+"""Tables of what methods cost, and the tokens read: those with a cache or a memory; those that change weights; an
+adapter made in one forward pass beside finetuning and distillation on the same text (Generative Adapter)."""
 OPTION_VARIED = {
     "superglue-shots": "shots", "superglue-categories": "shots", "adaptation-ratio": "ratio",
     "ratio-superglue": "ratio", "ratio-unseen": "ratio", "context-length": "group_tokens",

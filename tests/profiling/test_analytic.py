@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.tiny import tiny_llama
 from ttabench.core.architectures import names
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.cost import Cost
 from ttabench.cost.formula import Formula
 from ttabench.methods import registry
 from ttabench.methods.registry import find, formulas, methods
-from ttabench.profiling.analytic import AnalyticLoad, break_even, table
+from ttabench.profiling.analytic import AnalyticLoad, table
+from ttabench.profiling.break_even import break_even
 
 LENGTHS = (1, 100, 1024, 65_536)
 ALL = list(formulas())
@@ -164,9 +164,7 @@ amounts = st.integers(0, 40)
 
 @given(amounts, amounts, amounts, amounts)
 def test_a_break_even_is_one(adapt: int, ask: int, full_adapt: int, full_ask: int) -> None:
-    spent = Cost(parameters=0, adapt_flops=adapt, ask_flops=ask)
-    full = Cost(parameters=0, adapt_flops=full_adapt, ask_flops=full_ask)
-    queries, cheaper = break_even(spent, full)
+    queries, cheaper = break_even(adapt, ask, full_adapt, full_ask)
     better = [adapt + q * ask <= full_adapt + q * full_ask for q in range(100)]
     if cheaper == "always":
         assert all(better)
@@ -180,6 +178,13 @@ def test_a_break_even_is_one(adapt: int, ask: int, full_adapt: int, full_ask: in
     else:
         assert queries is None
         assert not any(better[1:])
+
+
+def test_a_break_even_of_seconds_is_counted_in_whole_queries() -> None:
+    assert break_even(1.0, 0.1, 0.25, 0.4) == (3, "from")
+    assert break_even(0.25, 0.4, 1.0, 0.1) == (2, "until")
+    assert break_even(0.5, 0.1, 0.5, 0.1) == (0, "always")
+    assert break_even(0.5, 0.2, 0.4, 0.1) == (None, "never")
 
 
 def test_a_table_loads_nothing_heavy() -> None:

@@ -345,8 +345,11 @@ def test_the_command_shows_stores_and_draws(
     for shown in ("token ms", "tokens/s", "peak memory", "growth, 32 to 64", "matrix products", "mac untrained"):
         assert shown in ran.out
     assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert "queries from or until which" in " ".join(ran.out.split())
     stored = ttabench(*common, "--json")
     (title,) = [key for key in stored.json() if key.startswith("latency of")]
+    (cheaper,) = [key for key in stored.json() if key.startswith("queries from")]
+    assert [(row["method"], row["prefill"]) for row in stored.json()[cheaper]] == [("mac", 32), ("mac", 64)]
     assert [row["method"] for row in stored.json()[title]] == ["icl", "icl", "mac", "mac"]
     assert len(requests) == 3
     where = ttabench(*common, "--quiet").out.strip()

@@ -21,6 +21,7 @@ from ttabench.cost import Cost, Formula, Shape, Workload
 from ttabench.methods import registry
 from ttabench.methods.settings import preset_for, settings_of, typed_values
 from ttabench.methods.spec import MethodSpec
+from ttabench.profiling.break_even import break_even
 
 Row: TypeAlias = dict[str, Json]
 
@@ -120,7 +121,7 @@ def _cost(formula: Formula, settings: Any, shape: Shape, work: Workload) -> Cost
 def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
     full = registry.cost_of("icl", {}, shape, work)
     assert full is not None, "full context has a cost"
-    queries, cheaper = break_even(spent, full)
+    queries, cheaper = break_even(spent.adapt_flops, spent.ask_flops, full.adapt_flops, full.ask_flops)
     return {
         "pieces": len(work.pieces),
         "prompt_tokens": load.prompt_tokens,
@@ -141,24 +142,3 @@ def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:
         "positions": spent.positions,
         "fits": None if shape.positions is None else spent.positions <= shape.positions,
     }
-
-
-def break_even(spent: Cost, full: Cost) -> tuple[int | None, str]:
-    """From or until how many queries a method costs no more than full context, and which; see the module's text.
-
-        break_even(method 100 + 2 a query, full context 40 + 5 a query)  ->  20, "from"
-
-    Args:
-        spent: of the method.
-        full: of full context.
-
-    Returns:
-        The number of queries (0 with "always", None with "never"), and "always", "from", "until" or "never".
-    """
-    more, saved = spent.adapt_flops - full.adapt_flops, full.ask_flops - spent.ask_flops
-    if more <= 0 and saved >= 0:
-        return 0, "always"
-    if saved > 0:
-        return -(-more // saved), "from"
-    until = -more // -saved if saved else 0
-    return (until, "until") if until > 0 else (None, "never")

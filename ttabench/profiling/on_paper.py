@@ -16,6 +16,7 @@ from ttabench.core.types import Json
 from ttabench.cost import Formula
 from ttabench.methods import registry
 from ttabench.profiling.analytic import AnalyticLoad, table
+from ttabench.profiling.break_even import break_even_words
 from ttabench.profiling.typed import STREAM, method_names
 
 
@@ -126,4 +127,4 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
 def _cheaper(row: Mapping[str, Json]) -> str:
     if row["method"] == "icl":
         return "-"
-    return f"{row['cheaper']} {row['break_even_queries']:,}" if row["cheaper"] in ("from", "until") else row["cheaper"]
+    return break_even_words(row["break_even_queries"], row["cheaper"])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ttabench.core.render import Cell, Table, count, number, size
 from ttabench.core.sizes import short
+from ttabench.profiling.break_even import break_even, break_even_words
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Figure, Row
 
@@ -44,14 +45,18 @@ SAID = {
     "training": (("{} ms a sample", "train_ms_per_sample"), ("{} ms a document", "document_ms")),
 }  # fmt: skip
 """What is said of a row as it comes."""
+FULL_CONTEXT = "icl"
+"""The method whose seconds others are set against."""
 STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}
 
 
 def profile_tables(record: ProfileRecord) -> list[Table]:
-    """The main table, and for latencies one of growth."""
+    """The main table; for latencies those of growth, and of queries until a method beats full context."""
     tables = [main_table(record)]
     if record.mode == "latency" and len(record.config["lengths"]) > 1:
         tables.append(growth_table(record))
+    if record.mode == "latency" and (cheaper := break_even_table(record)) is not None:
+        tables.append(cheaper)
     return tables
 
 
@@ -92,6 +97,46 @@ def growth_table(record: ProfileRecord) -> Table:
         title=title, columns=columns, rows=tuple(rows), data=tuple(data), caption=caption,
         names=("method", "state grows"),
     )  # fmt: skip
+
+
+def break_even_table(record: ProfileRecord) -> Table | None:
+    """Measured seconds of every method that reads against those of full context; None without both."""
+    readers = [method for method in record.config["methods"] if method not in (FULL_CONTEXT, "none")]
+    measured = {(row.method, row.prefill): row for row in record.rows if row.status == "ok"}
+    rows: list[tuple[str, ...]] = []
+    data: list[dict[str, Cell]] = []
+    for method in readers:
+        cells: list[str] = []
+        for length in record.config["lengths"]:
+            found = _break_even(measured.get((method, length)), measured.get((FULL_CONTEXT, length)))
+            cells.append("-" if found is None else break_even_words(*found))
+            if found is not None:
+                data.append({"method": method, "prefill": length, "queries": found[0], "cheaper": found[1]})
+        rows.append((method, *cells))
+    if not data:
+        return None
+    return Table(
+        title="queries from or until which a method takes no more seconds than full context",
+        columns=("method", *(f"#{short(length)}" for length in record.config["lengths"])),
+        rows=tuple(rows), data=tuple(data), names=("method",),
+        caption="Reading once, and for each query its prompt and what is written; full context keeps its cache.",
+    )  # fmt: skip
+
+
+def _break_even(row: Row | None, full: Row | None) -> tuple[int | None, str] | None:
+    if row is None or full is None:
+        return None
+    (adapt, ask), (full_adapt, full_ask) = (_seconds(one) for one in (row, full))
+    if None in (adapt, ask, full_adapt, full_ask):
+        return None
+    assert adapt is not None and ask is not None and full_adapt is not None and full_ask is not None  # noqa: PT018
+    return break_even(adapt, ask, full_adapt, full_ask)
+
+
+def _seconds(row: Row) -> tuple[float | None, float | None]:
+    """Of reading, and of a query."""
+    adapt, total = row.value("adapt_seconds"), row.value("total_seconds")
+    return adapt, None if adapt is None or total is None else total - adapt
 
 
 def shown(name: str, found: Figure | None) -> str:
