@@ -31,12 +31,12 @@ from ttabench.profiling import former as former_profiles
 from ttabench.profiling.record import PROFILES
 from ttabench.readers.cards import load_card
 from ttabench.readers.defaults import defaults as task_defaults
-from ttabench.records import packed
+from ttabench.records import suite_archive
 from ttabench.records.migrate import Kind, migrate, of_today, outdated
-from ttabench.records.packed import RUNS_FILE
 from ttabench.records.packing import rename
 from ttabench.records.schema import RECORD_FILE, RunRecord, save_record
 from ttabench.records.store import RUNS
+from ttabench.records.suite_archive import RUNS_FILE
 from ttabench.run.config import RunConfig
 
 HERE = Path(__file__).resolve().parent
@@ -56,7 +56,7 @@ def stores(folder: Path, kind: Kind) -> list[Path]:
 
 def texts_of(store: Path) -> dict[str, str]:
     """The records of all runs of a folder by id, packed or not."""
-    packed_runs = {name: run.record for name, run in packed.runs(store).items()}
+    packed_runs = {name: run.record for name, run in suite_archive.runs(store).items()}
     return packed_runs | {
         file.parent.name: file.read_text(encoding="utf-8") for file in sorted(store.glob(f"*/{RECORD_FILE}"))
     }

@@ -16,7 +16,7 @@ from tests import places
 from ttabench.cli import app as cli
 from ttabench.lm.hub import find_source
 from ttabench.lm.model import LM, load
-from ttabench.profiling import rates
+from ttabench.profiling import matmul_rates
 
 SMOLLM2 = "smollm2-135m"
 EXPECTED = (
@@ -86,8 +86,8 @@ def _rates_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Dry runs measure the machine in no time, and keep nothing in the user's cache."""
     folder = tmp_path_factory.mktemp("rates")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rates, "SECONDS", 0.0)
-        patch.setattr(rates, "folder", lambda: folder)
+        patch.setattr(matmul_rates, "SECONDS", 0.0)
+        patch.setattr(matmul_rates, "folder", lambda: folder)
         yield
 
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from tests.conftest import MAC, Command, one_line
 from tests.readers.test_bad_sources import put, refusal
 from ttabench.core import memory
+from ttabench.core.checked_file import Unreadable, json_of, plain
 from ttabench.core.files import PART
-from ttabench.core.opening import Unreadable, json_of, plain
-from ttabench.lm import tensors
+from ttabench.lm import safetensors_io
 from ttabench.methods.state_header import header_digest as _digest
 
 fifos = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="refused: no pipes with names here")
@@ -31,7 +31,7 @@ def test_a_pipe_is_not_waited_for(ttabench: Command, common: list[object], tiny_
     for name in ("a.jsonl", "a.csv.gz", "a.parquet", "a.json"):
         os.mkfifo(tmp_path / name)
         assert "it is no plain file" in refusal("streamingqa", tmp_path / name)
-    for read in (json_of, plain, tensors.read):
+    for read in (json_of, plain, safetensors_io.read):
         with pytest.raises(Unreadable):
             read(tmp_path / "a.json")
     for name in ("run/run.json", "state/state.json", "model/tokenizer.json"):

@@ -16,8 +16,8 @@ from ttabench import cost
 from ttabench.cli.duration import CALLS_A_LAYER, ELEMENTS, Estimate, Paper, estimate
 from ttabench.core.progress import in_words
 from ttabench.methods.registry import cost_of
-from ttabench.profiling import rates
-from ttabench.profiling.rates import ROWS, WIDTHS, Rates, Setting, rates_of
+from ttabench.profiling import matmul_rates
+from ttabench.profiling.matmul_rates import ROWS, WIDTHS, Rates, Setting, rates_of
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import RunRequest
 
@@ -27,7 +27,7 @@ PRODUCTS = Rates(table=((1e9,) * len(WIDTHS),) * len(ROWS), call_seconds=1e-30, 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(rates, "folder", lambda: tmp_path / "rates")
+    monkeypatch.setattr(matmul_rates, "folder", lambda: tmp_path / "rates")
     return tmp_path / "rates"
 
 
@@ -40,8 +40,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[Setting]:
         asked.append(setting)
         return PRODUCTS
 
-    monkeypatch.setattr(rates, "measured", measured)
-    monkeypatch.setattr(rates, "load_average", lambda: 0.0)
+    monkeypatch.setattr(matmul_rates, "measured", measured)
+    monkeypatch.setattr(matmul_rates, "load_average", lambda: 0.0)
     return asked
 
 
@@ -119,11 +119,11 @@ def test_calls_and_what_stands_between_products_take_time(
     first = next(iter(plan.task.episodes()))
     shape, whole = known.shape, asking / 1e9
     passes = plan.task.n_asks / min(32, len(first.asks())) * known.work.new_tokens
-    monkeypatch.setattr(rates, "measured", lambda _: replace(PRODUCTS, call_seconds=1.0))
+    monkeypatch.setattr(matmul_rates, "measured", lambda _: replace(PRODUCTS, call_seconds=1.0))
     found = seconds_of([plan], known, Setting(threads=1))
     assert found.seconds == pytest.approx(whole + passes * shape.layers * CALLS_A_LAYER)
     assert found.at_least
-    monkeypatch.setattr(rates, "measured", lambda _: replace(PRODUCTS, element_seconds=1.0))
+    monkeypatch.setattr(matmul_rates, "measured", lambda _: replace(PRODUCTS, element_seconds=1.0))
     found = seconds_of([plan], known, Setting(threads=2))
     elements = asking / (2 * shape.body) * shape.layers * shape.hidden * ELEMENTS
     assert found.seconds == pytest.approx(whole + elements)
@@ -131,7 +131,7 @@ def test_calls_and_what_stands_between_products_take_time(
 
 
 def test_a_real_measurement_has_every_rate() -> None:
-    found = rates.measured(Setting(device="cpu", dtype="float32"))
+    found = matmul_rates.measured(Setting(device="cpu", dtype="float32"))
     assert [len(row) for row in found.table] == [len(WIDTHS)] * len(ROWS)
     assert all(value > 0 for row in found.table for value in row)
     assert 0 < found.element_seconds < found.call_seconds
@@ -161,7 +161,7 @@ def test_other_settings_are_other_rates(cache: Path, machine: list[Setting], mon
     for setting in [*settings, *settings]:
         rates_of(setting)
     assert machine == settings
-    monkeypatch.setattr(rates, "cpu_name", lambda: "another processor")
+    monkeypatch.setattr(matmul_rates, "cpu_name", lambda: "another processor")
     rates_of(Setting())
     assert len(machine) == 5
 
@@ -169,9 +169,9 @@ def test_other_settings_are_other_rates(cache: Path, machine: list[Setting], mon
 def test_what_was_measured_on_a_busy_machine_is_measured_again_on_an_idle_one(
     cache: Path, machine: list[Setting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    busy = 10.0 * (rates.os.cpu_count() or 1)
+    busy = 10.0 * (matmul_rates.os.cpu_count() or 1)
     for load, counted in ((busy, 1), (busy, 1), (0.7 * busy, 1), (0.4 * busy, 2), (0.0, 3), (0.0, 3), (busy, 3)):
-        monkeypatch.setattr(rates, "load_average", lambda load=load: load)
+        monkeypatch.setattr(matmul_rates, "load_average", lambda load=load: load)
         rates_of(Setting())
         assert len(machine) == counted
     assert not rates_of(Setting()).busy
@@ -198,15 +198,15 @@ def test_where_rates_are_kept(tmp_path: Path) -> None:
 
 
 def test_kept_rates_are_read_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "folder", lambda: tmp_path / "rates")
-    monkeypatch.setattr(rates, "measured", lambda _: PRODUCTS)
+    monkeypatch.setattr(matmul_rates, "folder", lambda: tmp_path / "rates")
+    monkeypatch.setattr(matmul_rates, "measured", lambda _: PRODUCTS)
     rates_of(Setting(threads=1))
     code = (
-        "import sys\nfrom ttabench.cli import duration\nfrom ttabench.profiling.rates import Setting, rates_of\n"
+        "import sys\nfrom ttabench.cli import duration\nfrom ttabench.profiling.matmul_rates import Setting, rates_of\n"
         "assert rates_of(Setting(threads=1)).table[0][0] == 1e9\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
-    env = {**rates.os.environ, "TTABENCH_CACHE": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    env = {**matmul_rates.os.environ, "TTABENCH_CACHE": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
 

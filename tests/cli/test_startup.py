@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.places import ROOT
-from ttabench.core.startup import own_process
+from ttabench.core.search_path import own_process
 from ttabench.profiling import driver
 from ttabench.profiling.job import Chosen, Job
 from ttabench.profiling.load import Load
@@ -61,8 +61,8 @@ def test_nor_do_the_processes_of_a_profile(downloads: Path, monkeypatch: pytest.
 
 def test_a_process_of_ours_runs_this_very_package(downloads: Path) -> None:
     """Whichever is installed, and without the search path being told."""
-    command = own_process("ttabench.core.startup")
-    here = "sys.modules['ttabench.core.startup'].__file__"
+    command = own_process("ttabench.core.search_path")
+    here = "sys.modules['ttabench.core.search_path'].__file__"
     code = command[3].replace("import main; main()", f"import leave_current_folder; print({here})")
     done = run(downloads, "-P", "-c", code, *command[4:], path="")
     assert done.stdout.strip() == str(ROOT / "ttabench" / "core" / "startup.py"), done.stderr
@@ -74,9 +74,9 @@ def test_a_process_of_ours_does_not_outlive_the_one_that_started_it(tmp_path: Pa
     sleeps = "import sys, time; print(1, flush=True); time.sleep(10_000)"
     starter = (
         "import subprocess, sys, time\n"
-        "from ttabench.core.startup import own_process\n"
-        "command = own_process('ttabench.core.startup')\n"
-        f"command[3] = command[3].split('from ttabench.core.startup import main')[0] + {sleeps!r}\n"
+        "from ttabench.core.search_path import own_process\n"
+        "command = own_process('ttabench.core.search_path')\n"
+        f"command[3] = command[3].split('from ttabench.core.search_path import main')[0] + {sleeps!r}\n"
         "child = subprocess.Popen(command, stdout=subprocess.PIPE)\n"
         "child.stdout.readline()\n"
         "print(child.pid, flush=True)\n"

@@ -28,7 +28,7 @@ from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.registry import find, methods
 from ttabench.methods.settings import settings_of, typed_settings
 from ttabench.run import saves
-from ttabench.run.standing import stood_on
+from ttabench.run.base_checkpoint import merge_checkpoint
 
 SHORT = ("--task-set", "max_tokens=0", "--task-set", "max_turn_tokens=0")
 """A tiny Llama reads a character a token."""
@@ -168,9 +168,9 @@ def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(make: Callable[[], L
     lm, top, bottom = make(), tmp_path / "top", tmp_path / "bottom"
     first = tuned(lm, bottom, 3)
     ids = torch.tensor([[65, 66, 67, 68]])
-    stood_on(lm, bottom, str(bottom))
+    merge_checkpoint(lm, bottom, str(bottom))
     second = tuned(lm, top, 4)
-    other = stood_on(make(), top, str(top))
+    other = merge_checkpoint(make(), top, str(top))
     deltas = first.patch(first.begin(1), []) + second.patch(second.begin(1), [])
     with torch.no_grad():
         expected = forward(make(), deltas, ids)[0]
@@ -182,10 +182,10 @@ def test_a_chain_of_checkpoints_is_stood_on_from_the_bottom(make: Callable[[], L
     with (bottom / "adapter.json").open("a") as file:
         file.write("\n")
     with pytest.raises(UserError, match="has changed since"):
-        stood_on(make(), top, str(top))
+        merge_checkpoint(make(), top, str(top))
     bottom.rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="which is not there"):
-        stood_on(make(), top, str(top))
+        merge_checkpoint(make(), top, str(top))
 
 
 def test_a_run_on_a_chain_of_checkpoints(ttabench: Command, common: list[object], tmp_path: Path) -> None:

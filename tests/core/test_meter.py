@@ -19,8 +19,8 @@ from ttabench.core import meter
 from ttabench.core.types import Answer
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
-from ttabench.records.partial import seconds
 from ttabench.records.store import RunFolder
+from ttabench.records.typed_json import seconds
 from ttabench.run import runner
 from ttabench.run.recording import total_cost
 from ttabench.run.runner import RunContext

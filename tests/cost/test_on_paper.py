@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Command, one_line
 from ttabench.methods.registry import formulas
 from ttabench.profiling.analytic import AnalyticLoad, table
-from ttabench.profiling.typed import STREAM
+from ttabench.profiling.method_names import STREAM
 
 ANALYTIC = ("profile", "--analytic")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, random_prefix, text
 from tests.tiny import tiny_llama
-from ttabench.lm.capture import inputs_kept, inputs_shown
+from ttabench.lm.capture import inputs_kept, observe_inputs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.patching import encoded, forward, read, text_start
@@ -98,7 +98,7 @@ def test_gradients_flow_through_what_was_kept(lm: LM) -> None:
 def test_layers_that_are_recomputed_are_shown_too() -> None:
     lm, patch = tiny_llama(), full_patch(tiny_llama(), 1)
     seen: list[object] = []
-    with layers_recomputed(lm), inputs_shown(lm, lambda place, _: seen.append(place), 1, blocks=[0, 1, 2]):
+    with layers_recomputed(lm), observe_inputs(lm, lambda place, _: seen.append(place), 1, blocks=[0, 1, 2]):
         nll(lm, Patch(deltas=patch.deltas), [([65, 66], [67])])
     assert seen == [0, 1, 2]
 

@@ -36,7 +36,7 @@ from ttabench.methods.templora import method as templora
 from ttabench.methods.templora.method import TempLora
 from ttabench.methods.templora.settings import TempLoraSettings
 from ttabench.methods.trainable import answer_loss
-from ttabench.run.standing import stood_on
+from ttabench.run.base_checkpoint import merge_checkpoint
 
 TINY = TempLoraSettings(rank=2, alpha=4.0, prefix=8, lr=1e-2, schedule="constant", dropout=0.0)
 
@@ -179,7 +179,7 @@ def test_full_context_is_trained_on_as_a_base_that_stands_on_it_reads(make: Any,
     for b_OR in method.b:
         b_OR.data.copy_(torch.randn(b_OR.shape, generator=generator) * 0.2)
     checkpoints.save(method, tmp_path)
-    reader = InContext(stood_on(make(), tmp_path, "first"), InContextSettings())
+    reader = InContext(merge_checkpoint(make(), tmp_path, "first"), InContextSettings())
     with torch.no_grad():
         told = method.loss_parts(episodes())["answer"]
         torch.testing.assert_close(told, answer_loss(reader, episodes()), atol=1e-4, rtol=1e-5)

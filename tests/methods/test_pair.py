@@ -26,7 +26,7 @@ from ttabench.methods.session import Session
 from ttabench.methods.settings import describe_settings
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ASSETS, resolve_method
-from ttabench.run.swapping import replaced
+from ttabench.run.state_control import replaced
 
 QUESTION = asks("Where does Ada live?")
 

@@ -13,7 +13,7 @@ from ttabench.papers.declared import PAPERS, Paper
 from ttabench.papers.reported import by_model, figures
 from ttabench.papers.standing import named
 from ttabench.papers.wording import figures as of_line
-from ttabench.records.packed import runs
+from ttabench.records.suite_archive import runs
 from ttabench.sweep.file import read
 from ttabench.sweep.grid import cells
 from ttabench.sweep.planning import planned

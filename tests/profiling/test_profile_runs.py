@@ -22,7 +22,7 @@ from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
 from ttabench.profiling import driver, former, machine, method_rows, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
-from ttabench.profiling.extending import extended
+from ttabench.profiling.extrapolation import extended
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import Measuring

@@ -26,10 +26,10 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.registry import find, methods
 from ttabench.methods.settings import settings_of
-from ttabench.profiling import batches, extending, machine
+from ttabench.profiling import batches, extrapolation, machine
 from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
-from ttabench.profiling.extending import continued, shorter
+from ttabench.profiling.extrapolation import continued, shorter
 from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
 from ttabench.profiling.machine import machine_limits
@@ -216,7 +216,7 @@ def test_what_goes_on_keeps_to_its_power(low: float, high: float, power: int) ->
 
 
 def test_a_slow_row_is_extended_from_shorter_ones_and_marked(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extending, "FIRST", 16)
+    monkeypatch.setattr(extrapolation, "FIRST", 16)
     method = InContext(lm, InContextSettings())
     limited = Measuring(lm=lm, method=method, load=LOAD, limits=LIMITS)
     monkeypatch.setattr(limited, "expected", lambda tokens: 1e6 if tokens == 256 else 0.0)
@@ -235,7 +235,7 @@ def test_a_slow_row_is_extended_from_shorter_ones_and_marked(lm: LM, monkeypatch
 
 
 def test_a_quick_row_is_measured_though_shorter_ones_were_tried(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extending, "FIRST", 16)
+    monkeypatch.setattr(extrapolation, "FIRST", 16)
     found = Measuring(lm=lm, method=InContext(lm, InContextSettings()), load=LOAD).row_of_any(128)
     assert not found.extended
 

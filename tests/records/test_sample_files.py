@@ -14,12 +14,12 @@ import pytest
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
-from ttabench.records.packed import ALL_SAMPLES_FILE, SCORES_FILE
 from ttabench.records.packing import pack
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.records.score_digests import changed_column, column_digest, digests_of
 from ttabench.records.scores import digest_of
+from ttabench.records.suite_archive import ALL_SAMPLES_FILE, SCORES_FILE
 from ttabench.report.finding import runs_in
 
 COLUMNS = ("key", "f1", "logprobs", "answers")

@@ -19,11 +19,11 @@ from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer, Choose, Generate, Score
-from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE
 from ttabench.records.packing import pack, unpack
 from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record, save_record
 from ttabench.records.scores import MODES, digest_of, name_of, without_texts
+from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE
 from ttabench.report.compare import compare
 from ttabench.report.pairing import answered
 

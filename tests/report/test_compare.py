@@ -17,9 +17,9 @@ from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.render import as_markdown
 from ttabench.core.types import Answer, Generate, Score
-from ttabench.records.packed import read_table
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
+from ttabench.records.suite_archive import read_table
 from ttabench.report.compare import compare
 from ttabench.report.comparison_tables import comparison_data, comparison_tables, entries_table
 from ttabench.report.figures import shown

@@ -14,10 +14,10 @@ import pytest
 from tests.places import ROOT
 from tests.report.test_compare import stored
 from tests.report.test_verdict import right
-from ttabench.records.packed import SCORES_FILE
 from ttabench.records.packing import pack
 from ttabench.records.sample_files import has_samples
 from ttabench.records.schema import SAMPLES_FILE, load_record
+from ttabench.records.suite_archive import SCORES_FILE
 
 
 @pytest.fixture

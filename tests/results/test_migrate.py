@@ -18,7 +18,7 @@ from tests.places import ROOT
 from tests.records.test_records import record
 from ttabench.readers.cards import cards_folder, load_card
 from ttabench.readers.content import content_digest
-from ttabench.records import packed
+from ttabench.records import suite_archive
 from ttabench.records.packing import pack
 from ttabench.records.schema import load_record
 from ttabench.run.plan import make_plan
@@ -96,11 +96,11 @@ def test_runs_below_a_folder_and_their_index(
     told = list(script.brought(tmp_path / "english"))
     assert told == [f"{store}: 1 renamed", f"{store / 'index.json'}: rewritten"]
     assert (store / "runs.parquet").exists() is whole
-    assert list(packed.runs(store)) == ([now["id"]] if whole else [])
+    assert list(suite_archive.runs(store)) == ([now["id"]] if whole else [])
     if whole:
-        assert packed.sample_table(store / now["id"]).to_pydict() == samples
+        assert suite_archive.sample_table(store / now["id"]).to_pydict() == samples
         (store / "samples.parquet").rename(store / "aside")
-        assert packed.sample_table(store / now["id"]).to_pydict()["key"] == samples["key"]
+        assert suite_archive.sample_table(store / now["id"]).to_pydict()["key"] == samples["key"]
     found = load_record(store / now["id"])
     assert (found.id, found.formerly) == (now["id"], OLD)
     assert {row.run for row in found.rows} == {now["id"]}
@@ -166,7 +166,7 @@ def test_the_committed_runs_have_the_ids_of_their_configurations(script: ModuleT
     """So that the commands of their suites find them, where their cards are today's."""
     checked = 0
     for store in script.stores(ROOT / "results", script.RUNS):
-        for name, run in packed.runs(store).items():
+        for name, run in suite_archive.runs(store).items():
             config = json.loads(run.record)["config"]
             if "card" in config["inputs"]:
                 assert script.run_id(config) == name

@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import Command
 from tests.places import ROOT
-from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, runs
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE
+from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, runs
 from ttabench.report.finding import runs_in
 from ttabench.sweep.file import read
 from ttabench.sweep.grid import cells

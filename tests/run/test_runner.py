@@ -27,7 +27,7 @@ from ttabench.methods.spec import MethodSpec
 from ttabench.methods.states import load_state, save_state
 from ttabench.readers.tokens import Tokens
 from ttabench.records.store import RunFolder, Sample
-from ttabench.run.notes import answer_notes
+from ttabench.run.caveats import answer_caveats
 from ttabench.run.runner import RunContext, run_episodes
 
 METRICS = ("em", "f1")
@@ -278,12 +278,12 @@ def test_a_note_says_when_most_answers_are_empty_or_cut(lm: LM, tmp_path: Path) 
     folder = RunFolder(tmp_path, "r")
     run(RunContext(lm=lm, method=icl(lm), metrics=METRICS), FakeTask(stream()), folder)
     answered = [replace(sample, answer=Answer(prediction="x")) for sample in folder.samples]
-    assert answer_notes(answered) == []
+    assert answer_caveats(answered) == []
     empty = [replace(sample, answer=Answer(prediction="")) for sample in answered]
-    (note,) = answer_notes(empty)
+    (note,) = answer_caveats(empty)
     assert note == f"{len(empty)} of {len(empty)} answers are empty: the prompt may not suit the base model"
     cut = [replace(sample, answer=Answer(prediction="x", ended=False)) for sample in answered]
-    assert "were cut at max_new_tokens" in answer_notes(cut)[0]
+    assert "were cut at max_new_tokens" in answer_caveats(cut)[0]
 
 
 def test_the_likelihood_of_the_target_stands_beside_what_was_written(lm: LM, tmp_path: Path) -> None:

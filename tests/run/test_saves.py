@@ -24,7 +24,7 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.owned import LIST_FILE, owned
 from ttabench.core.types import Episode
-from ttabench.lm import tensors
+from ttabench.lm import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
@@ -61,7 +61,7 @@ class Killed(BaseException):
     """Nobody catches it, as nobody catches a kill."""
 
 
-WRITES = ((tensors, "save_file"), (files, "synced"), (files, "moved"), (files, "remove"), (files, "sweep"),
+WRITES = ((safetensors_io, "save_file"), (files, "synced"), (files, "moved"), (files, "remove"), (files, "sweep"),
           (Path, "write_bytes"), (Path, "replace"))  # fmt: skip
 
 
@@ -210,8 +210,9 @@ def test_a_checkpoint_alone_is_not_gone_on_with(lm: LM, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "failing", "good"), [(tensors, "save_file", 2), (tensors, "save_file", 3), (files, "synced", 8),
-                                   (files, "synced", 11), (files, "moved", 8), (files, "moved", 10)]
+    ("where", "failing", "good"),
+    [(safetensors_io, "save_file", 2), (safetensors_io, "save_file", 3), (files, "synced", 8),
+     (files, "synced", 11), (files, "moved", 8), (files, "moved", 10)],
 )  # fmt: skip
 def test_a_full_disk_is_one_line_and_the_last_save_stays(
     lm: LM, whole: tuple[dict[str, Tensor], list[float], int], tmp_path: Path, where: Any, failing: str, good: int

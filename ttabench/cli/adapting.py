@@ -15,8 +15,8 @@ from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
 from ttabench.methods.registry import is_file
 from ttabench.methods.state_header import READ, header
-from ttabench.run.asking import manner
 from ttabench.run.evaluation import ModelCache
+from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
 from ttabench.run.state_request import MADE, made_with
@@ -35,7 +35,7 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
         UserError: anything typed that is wrong, a file that cannot be read, a folder that holds something else, a text
             that does not fit the model.
     """
-    pieces, asked, resolved = pieces_of(reading), manner(request), resolve_method(request)
+    pieces, asked, resolved = pieces_of(reading), resolve_prompting(request), resolve_method(request)
     assert storing.out is not None, "adapt has a default folder"
     said = {MADE: made_with(request, chat=asked.chat), READ: told_after(request.state, reading, storing.out)}
     from ttabench.methods.state_folder import StateFolder
@@ -75,11 +75,11 @@ def _made(
     from ttabench.core.environment import seed_everything
     from ttabench.methods.session import Session
     from ttabench.methods.states import fitting
-    from ttabench.run.notes import state_notes
+    from ttabench.run.caveats import state_caveats
 
     resolved = resolve_method(request)
     seed_everything(0)
-    lm = ModelCache().get(request, chat_template=manner(request).chat)
+    lm = ModelCache().get(request, chat_template=resolve_prompting(request).chat)
     method = resolved.build(lm)
     before = None if request.state is None else resolved.stored_state(request.state, lm)
     for folder_added in added:
@@ -89,7 +89,7 @@ def _made(
     with fitting(request.state, method.name):
         state = read(Session(lm, method, before), pieces, tick)
         found = _write(folder, method, state, {**resolved.belongs(lm), **said})
-    return found, [*misleading(lm, resolved, pieces), *state_notes(method, state)]
+    return found, [*misleading(lm, resolved, pieces), *state_caveats(method, state)]
 
 
 def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> list[str]:

@@ -79,7 +79,7 @@ class Asker:
 
         from ttabench.core.meter import Meter
         from ttabench.methods.session import Session
-        from ttabench.run.notes import state_notes
+        from ttabench.run.caveats import state_caveats
 
         meter = Meter(self.lm.device.type)
         method = resolved.build(self.lm)
@@ -100,7 +100,7 @@ class Asker:
             ask_ms=meter.seconds["ask"] * 1000 / len(self.asks),
             state_bytes=max(state.nbytes, held),
             tokens=int(state.meta["tokens_read"][0]) if "tokens_read" in state.meta else None,
-            notes=state_notes(method, state),
+            notes=state_caveats(method, state),
             shares=session.piece_shares(self.asks) if looking else None,
         )
 

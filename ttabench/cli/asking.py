@@ -24,8 +24,8 @@ from ttabench.core.types import Ask, Choose, Json, Observe
 from ttabench.methods.state_header import HEADER_FILE, header
 from ttabench.readers.own_questions import OwnQuestion, own_questions, typed_questions
 from ttabench.report.pictures import check_path
-from ttabench.run.asking import Asked, manner
 from ttabench.run.evaluation import ModelCache
+from ttabench.run.prompting import Prompting, resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
 from ttabench.run.state_request import request_of
@@ -65,7 +65,7 @@ class _Source:
 
     request: RunRequest
     resolved: ResolvedMethod
-    asked: Asked
+    asked: Prompting
     state: Path | None
     pieces: list[Observe]
     """Read now."""
@@ -149,7 +149,7 @@ def _source(given: Given) -> _Source:
             raise UserError(f"There is no state in {folder}.", hint)
         said = header(folder)
         request = request_of(said, folder, given.typed)
-    resolved, asked = resolve_method(request), manner(request)
+    resolved, asked = resolve_method(request), resolve_prompting(request)
     before, lost = ([], "") if folder is None else read_again(said, folder)
     pieces = pieces_of(given.reading) if given.reading.files else []
     return _Source(
@@ -157,7 +157,7 @@ def _source(given: Given) -> _Source:
     )
 
 
-def _asks(questions: Sequence[OwnQuestion], asked: Asked, asking: Asking) -> list[Ask]:
+def _asks(questions: Sequence[OwnQuestion], asked: Prompting, asking: Asking) -> list[Ask]:
     if asking.max_new_tokens is not None and asking.options:
         raise UserError("An option is chosen, not written.", "Leave --max-new-tokens out, or --options.")
     options = _options(asking.options) if asking.options else ()

@@ -137,7 +137,7 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
 def expected(plans: Sequence[Plan], threads: int | None) -> tuple[cost.Cost | None, Estimate | None]:
     """What plans that differ in their seeds cost on paper, and how long they should take here; None: nobody knows."""
     from ttabench.cli import duration
-    from ttabench.profiling.rates import Setting
+    from ttabench.profiling.matmul_rates import Setting
 
     plan, request = plans[0], plans[0].request
     shape = cost.shape_of(request.model)

@@ -11,7 +11,7 @@ from ttabench.core import render
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.methods import registry
-from ttabench.methods.others import NAME
+from ttabench.methods.plugins import NAME
 from ttabench.methods.settings import preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
 

@@ -18,7 +18,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words
 from ttabench.core.types import Episode
 from ttabench.cost import Cost, Shape, Workload
-from ttabench.profiling.rates import Setting, rates_of
+from ttabench.profiling.matmul_rates import Setting, rates_of
 
 if TYPE_CHECKING:
     from ttabench.run.plan import Plan

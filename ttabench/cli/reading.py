@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ttabench.core.checked_file import Unreadable, read_text
 from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import identity
-from ttabench.core.opening import Unreadable, read_text
 from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
 from ttabench.core.version import __version__
 from ttabench.lm.hub import digest_of
 from ttabench.methods.state_header import READ, header
-from ttabench.run.asking import manner
+from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, named
 
@@ -88,7 +88,7 @@ def asked_of(
     model = "" if request.random_weights else digest_of(request.model)
     of_model = [request.model, model, under, request.random_weights, request.bos, request.dtype, request.device]
     of_method = [resolved.spec.name, resolved.spec.origin, dict(resolved.settings), resolved.checkpoint_digest]
-    turns = manner(request).chat
+    turns = resolve_prompting(request).chat
     before = None if request.state is None else digest(request.state)
     what = {"model": of_model, "method": of_method, "turns": turns, "state": before, "version": __version__}
     what |= {"added": [digest(state) for state in added]} if added else {}

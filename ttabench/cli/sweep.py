@@ -59,7 +59,7 @@ def sweep(
 
         render.print_json(of_suite())
         return
-    from ttabench.profiling.typed import method_names
+    from ttabench.profiling.method_names import method_names
     from ttabench.sweep.grid import cells
     from ttabench.sweep.options import SWAP, as_said
     from ttabench.sweep.planning import planned, share

@@ -22,9 +22,9 @@ from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.report.configuration import typed
-from ttabench.run.asking import trained_with
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
+from ttabench.run.prompting import trained_with
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 

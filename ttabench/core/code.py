@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from ttabench.core.opening import Unreadable, plain
+from ttabench.core.checked_file import Unreadable, plain
 
 OURS = Path(__file__).resolve().parents[1]
 STDLIB = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})

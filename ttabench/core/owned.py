@@ -14,9 +14,9 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
-from ttabench.core.opening import json_of
 
 LIST_FILE = ".ttabench.json"
 FILES = "files"

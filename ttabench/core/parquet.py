@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.opening import Unreadable, plain, refuse_expanding
+from ttabench.core.checked_file import Unreadable, plain, refuse_expanding
 
 
 def parquet_file(path: Path, most: int) -> Any:

@@ -19,10 +19,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.environment import cache_folder
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
-from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 
 SETTLED = 2.0

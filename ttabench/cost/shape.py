@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.core.architectures import ARCHITECTURES, NANO
-from ttabench.core.opening import json_of
+from ttabench.core.checked_file import json_of
 
 NANO_CONFIG = Path(__file__).parents[1] / "assets" / "nano" / "config.json"
 GATED = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma")

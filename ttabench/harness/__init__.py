@@ -13,7 +13,7 @@ Model arguments: method, model, checkpoint, preset, task (whose shipped checkpoi
 device, threads; `set.KEY=VALUE` for a setting of the method; `split` and `delimiter`, see `prompts.Prompts`.
 """
 
-from ttabench.core.startup import leave_current_folder, started_by_name
+from ttabench.core.search_path import leave_current_folder, started_by_name
 
 if started_by_name():  # this file is run before __main__.py, and imports torch
     leave_current_folder()

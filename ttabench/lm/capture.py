@@ -1,6 +1,6 @@
 """What enters chosen decoder layers and linear maps while the frozen LM reads, layer by layer as it happens.
 
-    with inputs_shown(lm, see, rows=2, blocks=[0, 5]):          see(5, hidden_BTC) at every forward of the block
+    with observe_inputs(lm, see, rows=2, blocks=[0, 5]):          see(5, hidden_BTC) at every forward of the block
         read(lm, patch, ids_BT)
 
     with inputs_kept(lm, rows=2, maps=["model.layers.0.self_attn.o_proj"]) as kept:
@@ -31,7 +31,7 @@ See: TypeAlias = Callable[[Place, Tensor], object]
 
 
 @contextmanager
-def inputs_shown(
+def observe_inputs(
     lm: LM, see: See, rows: int, *, blocks: Sequence[int] = (), maps: Sequence[str] = ()
 ) -> Iterator[None]:
     """Show what enters these places to `see` in all forwards of the block; undone when it ends, exceptions included.
@@ -62,10 +62,10 @@ def inputs_shown(
 def inputs_kept(
     lm: LM, rows: int, *, blocks: Sequence[int] = (), maps: Sequence[str] = ()
 ) -> Iterator[dict[Place, list[Tensor]]]:
-    """Keep what enters these places, see `inputs_shown`: by place one tensor for every forward of the block."""
+    """Keep what enters these places, see `observe_inputs`: by place one tensor for every forward of the block."""
     places: list[Place] = [*blocks, *maps]
     kept: dict[Place, list[Tensor]] = {place: [] for place in places}
-    with inputs_shown(lm, lambda place, x_BTI: kept[place].append(x_BTI), rows, blocks=blocks, maps=maps):
+    with observe_inputs(lm, lambda place, x_BTI: kept[place].append(x_BTI), rows, blocks=blocks, maps=maps):
         yield kept
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.architectures import ARCHITECTURES
+from ttabench.core.checked_file import ANY, json_of, plain
 from ttabench.core.errors import UserError
-from ttabench.core.opening import ANY, json_of, plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

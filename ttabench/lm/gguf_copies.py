@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core import environment
+from ttabench.core.checked_file import json_of
 from ttabench.core.digests import digest
 from ttabench.core.environment import quiet_loading, versions
 from ttabench.core.errors import UserError
 from ttabench.core.files import PART, remove, replacing_folder, write_atomically
-from ttabench.core.opening import json_of
 from ttabench.lm import loading
 from ttabench.lm.gguf_files import dequantised, readable_header, weights_of
 from ttabench.lm.gguf_header import Header

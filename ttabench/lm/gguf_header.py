@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from ttabench.core.checked_file import ANY, Unreadable, plain
 from ttabench.core.errors import UserError
-from ttabench.core.opening import ANY, Unreadable, plain
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

@@ -14,10 +14,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
-from ttabench.core.opening import json_of
 from ttabench.core.types import Json
-from ttabench.lm.tensors import formats
+from ttabench.lm.safetensors_io import formats
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -114,7 +114,7 @@ class BaseMethod(Generic[SettingsT]):
     def adapt_window(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         """Read what fills `own_tensors` and `meta` as `adapt` does; the other tensors may stay as they were.
 
-        For runs whose answers come from another state (`swapping`). Methods that can leave work out override this.
+        For runs whose answers come from another state (`state_control`). Methods that can leave work out override this.
         """
         return self.adapt(state, pieces)
 

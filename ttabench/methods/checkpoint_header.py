@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
-from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.methods.settings import restored
 from ttabench.methods.spec import MethodSpec

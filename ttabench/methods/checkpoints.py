@@ -20,7 +20,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
-from ttabench.lm import tensors as files_of_tensors
+from ttabench.lm import safetensors_io as files_of_tensors
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod

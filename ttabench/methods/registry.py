@@ -24,8 +24,8 @@ from ttabench.core.errors import LONGEST_NAME, UnknownName, UserError
 from ttabench.core.plugins import offered
 from ttabench.core.types import Json
 from ttabench.cost import ON_PAPER, Cost, Formula, Shape, Workload
-from ttabench.methods.others import GROUP, of_file, of_package
 from ttabench.methods.pair import SIGN, PairSpec, pair_of
+from ttabench.methods.plugins import GROUP, of_file, of_package
 from ttabench.methods.settings import defaults, restored
 from ttabench.methods.spec import MethodFamily, MethodSpec
 

@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.files import PART, moved, remove, replacing_folder, sweep, unwritable
 from ttabench.core.locks import LOCK_FILE, locked
-from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.lm.patch import State
 from ttabench.methods.state_header import HEADER_FILE, is_whole

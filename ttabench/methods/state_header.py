@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
-from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 
 SCHEMA = 2

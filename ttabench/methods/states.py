@@ -17,7 +17,7 @@ from ttabench.core.files import unwritable, write_atomically
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
-from ttabench.lm import tensors
+from ttabench.lm import safetensors_io
 from ttabench.lm.finite import first_not_finite
 from ttabench.lm.patch import State
 from ttabench.methods.state_header import HEADER_FILE, SCHEMA, header_digest
@@ -39,7 +39,7 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         raise UserError(what, "Check its settings and checkpoint, the weights, or try --dtype float32.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        tensors.write(folder / TENSORS_FILE, state.tensors)
+        safetensors_io.write(folder / TENSORS_FILE, state.tensors)
     except OSError as error:
         raise unwritable(folder, error) from None
     header = {
@@ -71,7 +71,7 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
                 "Make it anew with `ttabench adapt`, or evaluate with what it was made with.",
             )
     try:
-        found, _ = tensors.read(folder / TENSORS_FILE, device)
+        found, _ = safetensors_io.read(folder / TENSORS_FILE, device)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
     state = State(rows=int(header["rows"]), tensors=found, meta=header["meta"])

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from ttabench.core.opening import read_text
+from ttabench.core.checked_file import read_text
 
 FILE = Path(__file__).parent / "reported.csv"
 

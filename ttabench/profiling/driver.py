@@ -25,7 +25,7 @@ from ttabench.core import environment
 from ttabench.core.errors import UserError
 from ttabench.core.memory import says_so
 from ttabench.core.progress import Tick, no_tick, no_word
-from ttabench.core.startup import own_process
+from ttabench.core.search_path import own_process
 from ttabench.core.types import Json
 from ttabench.profiling.former import where_stored
 from ttabench.profiling.job import Job

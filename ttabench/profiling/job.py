@@ -25,7 +25,7 @@ from ttabench.methods import registry
 from ttabench.methods.settings import defaults, describe_settings
 from ttabench.methods.spec import MethodSpec
 from ttabench.profiling.load import Load
-from ttabench.profiling.typed import STREAM, method_names
+from ttabench.profiling.method_names import STREAM, method_names
 from ttabench.readers import cards
 from ttabench.run.config import DEVICES, DTYPES
 from ttabench.run.plan import setting_digests

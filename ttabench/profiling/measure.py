@@ -35,7 +35,7 @@ from ttabench.lm.tokens import prompt_ids
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
-from ttabench.profiling.extending import LEAST, extended, shorter
+from ttabench.profiling.extrapolation import LEAST, extended, shorter
 from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom

@@ -17,7 +17,7 @@ from ttabench.cost import Formula
 from ttabench.methods import registry
 from ttabench.profiling.analytic import AnalyticLoad, table
 from ttabench.profiling.break_even import break_even_words
-from ttabench.profiling.typed import STREAM, method_names
+from ttabench.profiling.method_names import STREAM, method_names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
 from ttabench.core.files import remove, write_atomically
-from ttabench.core.opening import json_of
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.profiling.rows import FINAL, Row

@@ -55,7 +55,7 @@ class Row(BaseModel):
 
     @property
     def extended(self) -> bool:
-        """Whether its figures follow from the rows of shorter lengths, see `extending`."""
+        """Whether its figures follow from the rows of shorter lengths, see `extrapolation`."""
         return any(found.n == 0 for found in self.figures.values())
 
 

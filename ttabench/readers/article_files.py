@@ -19,8 +19,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ttabench.core.bounds import LONGEST_TEXT
+from ttabench.core.checked_file import Unreadable, plain
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable, plain
 from ttabench.readers.raw import proper
 
 ENDINGS = (".xml", ".txt")

@@ -22,14 +22,14 @@ from functools import cached_property
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Episode, Json, Observe, Step
+from ttabench.readers.base import Bound, Training, shares
 from ttabench.readers.book_files import Book, Shelf, books_of_rows, shelf
 from ttabench.readers.book_pieces import CutText, Span, steps, up_to
 from ttabench.readers.book_protocol import Settings, check
-from ttabench.readers.bound import Bound, Training, shares
 from ttabench.readers.cards import Card
+from ttabench.readers.control_contexts import with_pieces
 from ttabench.readers.description import fingerprint
-from ttabench.readers.options import resolve
-from ttabench.readers.others import with_pieces
+from ttabench.readers.protocol_options import resolve
 from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import Tokens
 

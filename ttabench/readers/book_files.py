@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ttabench.core.checked_file import Unreadable, plain
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable, plain
 from ttabench.readers.cards import Card
 from ttabench.readers.description import fingerprint
 from ttabench.readers.faults import brief

@@ -9,7 +9,7 @@ from pydantic import Field
 from ttabench.core.errors import UserError
 from ttabench.readers.book_pieces import Span, spans
 from ttabench.readers.cards import Card
-from ttabench.readers.options import ProtocolSettings, TokenCount, TokenCounts
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts
 from ttabench.readers.scored import check_metrics
 
 

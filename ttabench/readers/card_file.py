@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
+from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
-from ttabench.core.opening import read_text
 
 MOST_BYTES, DEEPEST = 2**17, 32
 """Of such a file: its length, and how far values stand within each other."""

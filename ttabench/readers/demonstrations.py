@@ -24,14 +24,14 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step, wanted
-from ttabench.readers.bound import Bound, Training, shares, spread
+from ttabench.readers.base import Bound, Training, shares, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
 from ttabench.readers.choices import Item
+from ttabench.readers.control_contexts import with_pieces
+from ttabench.readers.control_demonstrations import next_items, notes_of
 from ttabench.readers.description import described
-from ttabench.readers.options import ProtocolSettings, resolve
-from ttabench.readers.other_demonstrations import next_items, notes_of
-from ttabench.readers.others import with_pieces
+from ttabench.readers.protocol_options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request
 from ttabench.readers.subtasks import Drawn, Part, Wanted, Words, chosen, parts, twin_part
 from ttabench.readers.tokens import Tokens

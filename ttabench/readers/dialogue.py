@@ -16,15 +16,15 @@ from pathlib import Path
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
-from ttabench.readers.bound import Bound, Training, shares, spread
+from ttabench.readers.base import Bound, Training, shares, spread
 from ttabench.readers.cards import Card
+from ttabench.readers.control_contexts import with_pieces
+from ttabench.readers.control_dialogues import other_dialogues
 from ttabench.readers.description import described
 from ttabench.readers.dialogue_files import Dialogues, dialogues, twin_dialogues
 from ttabench.readers.dialogue_protocol import JOINED, Settings, check
 from ttabench.readers.dialogue_text import Dialogue, Wording, repeated, said, speaker
-from ttabench.readers.options import resolve
-from ttabench.readers.other_dialogues import other_dialogues
-from ttabench.readers.others import with_pieces
+from ttabench.readers.protocol_options import resolve
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Count, Tokens, counted_by
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
 from ttabench.readers.dialogue_text import Speakers, Wording
-from ttabench.readers.options import ProtocolSettings, StepCounts, TokenLimit
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenLimit
 from ttabench.readers.scored import check_metrics
 from ttabench.readers.sources import Request
 

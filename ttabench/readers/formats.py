@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ttabench.core.bounds import LONGEST_TEXT
+from ttabench.core.checked_file import SMALL, Unreadable, refuse_expanding
 from ttabench.core.errors import UserError
-from ttabench.core.opening import SMALL, Unreadable, refuse_expanding
 from ttabench.core.parquet import longest_column, parquet_file
 from ttabench.readers.raw import LONGEST, opened, whole_lines
 from ttabench.readers.raw import RawRow as RawRow

@@ -15,15 +15,15 @@ from itertools import count
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step
-from ttabench.readers.bound import Bound, Training, spread
+from ttabench.readers.base import Bound, Training, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card, Profile
+from ttabench.readers.control_contexts import with_pieces
+from ttabench.readers.control_profiles import next_reads
 from ttabench.readers.description import described
 from ttabench.readers.lamp_files import Entry, User, twin_users, users
 from ttabench.readers.lamp_protocol import Read, Settings, Words, fitted, prompt_of, short
-from ttabench.readers.options import resolve
-from ttabench.readers.other_profiles import next_reads
-from ttabench.readers.others import with_pieces
+from ttabench.readers.protocol_options import resolve
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Tokens, counted_by, estimate
 from ttabench.stats.metrics import text_metric

@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ttabench.readers.lamp_files import Entry, User
-from ttabench.readers.options import ProtocolSettings, StepCounts, TokenCount, TokenLimit
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit
 from ttabench.readers.tokens import Count
 
 

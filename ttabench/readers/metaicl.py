@@ -19,16 +19,16 @@ from itertools import count
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Generate, Json, Observe, Step, Want
-from ttabench.readers.bound import Bound, Training, shares, spread
+from ttabench.readers.base import Bound, Training, shares, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
+from ttabench.readers.control_contexts import with_pieces
+from ttabench.readers.control_demonstrations import next_rows, notes_of
 from ttabench.readers.description import described
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks, wanted_tasks
 from ttabench.readers.metaicl_lengths import Fitted, fitted, short
 from ttabench.readers.metaicl_protocol import LAYOUTS, STOPS, Settings, names, with_metrics, with_protocol
-from ttabench.readers.options import resolve
-from ttabench.readers.other_demonstrations import next_rows, notes_of
-from ttabench.readers.others import with_pieces
+from ttabench.readers.protocol_options import resolve
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Tokens, counted_by, estimate
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.opening import json_of
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.choice_shapes import text_of
 from ttabench.readers.faults import brief

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ttabench.readers.cards import Card
-from ttabench.readers.options import ProtocolSettings, StepCounts, TokenCount, TokenLimit
+from ttabench.readers.protocol_options import ProtocolSettings, StepCounts, TokenCount, TokenLimit
 from ttabench.readers.sources import Request
 
 

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from ttabench.core.errors import UserError
 from ttabench.readers.description import fingerprint
-from ttabench.readers.options import ProtocolSettings, TokenCount
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount
 from ttabench.readers.qa_rows import QARow
 
 

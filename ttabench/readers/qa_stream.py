@@ -21,13 +21,13 @@ from itertools import count, pairwise
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Step
-from ttabench.readers.bound import Bound, Training, spread
+from ttabench.readers.base import Bound, Training, spread
 from ttabench.readers.breaks import blanks_in_front
 from ttabench.readers.cards import Card
+from ttabench.readers.control_contexts import with_pieces
+from ttabench.readers.control_documents import next_documents, titles_of, unread
 from ttabench.readers.description import described
-from ttabench.readers.options import resolve
-from ttabench.readers.other_documents import next_documents, titles_of, unread
-from ttabench.readers.others import with_pieces
+from ttabench.readers.protocol_options import resolve
 from ttabench.readers.qa_documents import Document, Settings, arrange, documents_of, of_articles
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import Request, table, twin_table

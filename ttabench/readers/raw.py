@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from ttabench.core.bounds import LONGEST_TEXT
+from ttabench.core.checked_file import Unreadable, plain, refuse_expanding
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable, plain, refuse_expanding
 
 LONGEST = 1 << 46
 """Bytes of a file of data: whatever a disk holds."""

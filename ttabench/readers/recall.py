@@ -20,12 +20,12 @@ from pydantic import Field
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Choose, Episode, Json, Observe, Step
+from ttabench.readers.base import Bound, Training, shares, spread
 from ttabench.readers.book_pieces import CutText
-from ttabench.readers.bound import Bound, Training, shares, spread
 from ttabench.readers.cards import Card
+from ttabench.readers.control_contexts import with_pieces
 from ttabench.readers.description import fingerprint
-from ttabench.readers.options import ProtocolSettings, TokenCount, TokenCounts, resolve
-from ttabench.readers.others import with_pieces
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount, TokenCounts, resolve
 from ttabench.readers.recall_rows import Fact, Story, of_rows, stories
 from ttabench.readers.sources import Request, twin_table
 from ttabench.readers.tokens import Tokens

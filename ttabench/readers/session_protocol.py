@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import Card
-from ttabench.readers.options import ProtocolSettings, TokenCount
+from ttabench.readers.protocol_options import ProtocolSettings, TokenCount
 from ttabench.stats.metrics import text_metric
 
 SCORED = ("ppl", "ppl_dialogue_mean", "ppl_word")

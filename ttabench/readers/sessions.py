@@ -23,11 +23,11 @@ from functools import cached_property
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, At, Episode, Json, Observe, Score, Step
 from ttabench.mini.world import names_in
-from ttabench.readers.bound import Bound, Training, spread
+from ttabench.readers.base import Bound, Training, spread
 from ttabench.readers.cards import Card
+from ttabench.readers.control_contexts import other_seeds, with_pieces
 from ttabench.readers.description import described
-from ttabench.readers.options import resolve
-from ttabench.readers.others import other_seeds, with_pieces
+from ttabench.readers.protocol_options import resolve
 from ttabench.readers.session_files import session_table
 from ttabench.readers.session_protocol import Settings, check
 from ttabench.readers.session_rows import Conversation, Session, conversations, transcript

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ttabench.core.checked_file import plain
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.opening import plain
 from ttabench.readers.cards import Card, Scalar, SubTask
 from ttabench.readers.choices import HIDDEN_LABEL, Item, parse
 from ttabench.readers.formats import stem

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ttabench.core import files
+from ttabench.core.checked_file import Unreadable, plain
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable, plain
 from ttabench.core.types import Json
 
 DIGITS = 18

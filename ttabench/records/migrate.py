@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import Unreadable, json_of, plain
 from ttabench.core.errors import UserError
 from ttabench.core.files import moved
 from ttabench.core.locks import locked
-from ttabench.core.opening import Unreadable, json_of, plain
 from ttabench.core.types import Json
 from ttabench.records.journal import Journal
 

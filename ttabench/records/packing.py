@@ -1,4 +1,4 @@
-"""Moves the finished runs of a folder into its two files (`packed`), and back into folders.
+"""Moves the finished runs of a folder into its two files (`suite_archive`), and back into folders.
 
 pack(Path("results/unseen"))                                     ->  162, and as many folders fewer
 pack(Path("results/english/piqa"), scores=True)                  ->  the same, and samples without texts beside them
@@ -14,15 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
 from ttabench.core.files import remove, replacing, unwritable, write_atomically
 from ttabench.core.locks import LOCK_FILE, locked
-from ttabench.core.opening import read_text
 from ttabench.core.types import Json
-from ttabench.records import packed
-from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE, read_table
+from ttabench.records import suite_archive
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, SCHEMA, RunRecord, load_record, text_of
 from ttabench.records.scores import without_texts
+from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE, read_table
 
 LARGEST_PAGE = 1 << 26
 """Bytes. Texts repeat from run to run: one dictionary of them and long pages make the files several times smaller."""
@@ -47,7 +47,7 @@ def pack(suite: Path, *, scores: bool = False) -> int:
         return 0
     with locked(suite, lambda: None):
         _refuse_foreign(suite)
-        rows = {name: _row(suite / name) for name in {**packed.runs(suite), **folders}}
+        rows = {name: _row(suite / name) for name in {**suite_archive.runs(suite), **folders}}
         order = sorted(rows, key=lambda name: (rows[name]["created"], name))
         samples = {name: table for name in order if (table := _content(suite / name)[1]) is not None}
         _write_samples(suite / ALL_SAMPLES_FILE, samples)
@@ -69,16 +69,16 @@ def unpack(suite: Path, out: Path) -> int:
     Raises:
         UserError: `out` cannot be written; an id that is no name of a folder.
     """
-    found = {name: run for name, run in packed.runs(suite).items() if not (out / name / RECORD_FILE).exists()}
+    found = {name: run for name, run in suite_archive.runs(suite).items() if not (out / name / RECORD_FILE).exists()}
     for name, run in found.items():
         if not name.isalnum():
-            raise UserError(f"{suite / packed.RUNS_FILE} has a run called {name!r}.", "Restore the file.")
+            raise UserError(f"{suite / suite_archive.RUNS_FILE} has a run called {name!r}.", "Restore the file.")
         folder = out / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unwritable(out, error) from None
-        if (samples := packed.sample_table(suite / name)) is not None:
+        if (samples := suite_archive.sample_table(suite / name)) is not None:
             store_table(folder / SAMPLES_FILE, samples)
         write_atomically(folder / RECORD_FILE, run.record)
     if out == suite:
@@ -153,7 +153,7 @@ def columns_of(record: RunRecord) -> dict[str, Json]:
 def _content(run: Path) -> tuple[str | None, Any]:
     """The text of a run's record and the table of its samples: of its folder where it has one, else as packed."""
     if not (run / RECORD_FILE).exists():
-        return packed.record(run), packed.sample_table(run)
+        return suite_archive.record(run), suite_archive.sample_table(run)
     samples = read_table(run / SAMPLES_FILE) if (run / SAMPLES_FILE).exists() else None
     samples = None if samples is None or not len(samples) else samples
     return read_text(run / RECORD_FILE), samples
@@ -202,9 +202,9 @@ def store_table(path: Path, table: Any) -> None:
 def _check(folder: Path) -> None:
     """Whether a run can be read back as it was; types of whole columns may be wider, values not others."""
     text, samples = _content(folder)
-    again = packed.sample_table(folder)
+    again = suite_archive.sample_table(folder)
     told, read = (None if table is None else repr(table.to_pydict()) for table in (samples, again))
-    if packed.record(folder) != text or told != read:
+    if suite_archive.record(folder) != text or told != read:
         raise UserError(f"{folder} was not packed as it is.", "Leave the folder alone while it is packed.")
 
 

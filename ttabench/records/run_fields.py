@@ -56,7 +56,7 @@ class RunFields:
     bos: Annotated[str, Declared("Whether texts begin with BOS: auto (as the tokenizer says), yes, no.", HOW)] = "auto"
     """What begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing."""
     state_of: str = "own"
-    """Whose state answers, one of `config.STATES_OF` (see `swapping`)."""
+    """Whose state answers, one of `config.STATES_OF` (see `state_control`)."""
 
 
 SWAPPED = "Answer under the own state, another context's and none, and compare: is a gain memory?"

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import Unreadable
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing, unwritable
-from ttabench.core.opening import Unreadable
 from ttabench.core.parquet import parquet_file
 from ttabench.core.types import Json
-from ttabench.records import packed
+from ttabench.records import suite_archive
 from ttabench.records.schema import FORMERLY, RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored
 from ttabench.records.score_digests import changed_column, digests_of
 
@@ -52,7 +52,7 @@ def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str
 
 def has_samples(folder: Path) -> bool:
     """Whether the answers of a run were kept: a packed suite may hold records alone."""
-    return (folder / SAMPLES_FILE).exists() or (is_stored(folder) and packed.sample_columns(folder) is not None)
+    return (folder / SAMPLES_FILE).exists() or (is_stored(folder) and suite_archive.sample_columns(folder) is not None)
 
 
 def read_samples(
@@ -75,7 +75,7 @@ def read_samples(
     try:
         content, count = _content(folder, wanted)
     except FileNotFoundError:
-        if packed.record(folder) is not None:
+        if suite_archive.record(folder) is not None:
             what = f"{folder.parent} holds the record of run {folder.name} and not its answers."
             raise UserError(what, "Run it again with another --out.") from None
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
@@ -91,7 +91,7 @@ def read_samples(
 
 def _content(folder: Path, columns: Iterable[str] | None) -> tuple[dict[str, list[Any]], int]:
     """Values by column as `Sample` calls it, and how many samples there are."""
-    kept = None if (folder / RECORD_FILE).exists() else packed.sample_columns(folder)
+    kept = None if (folder / RECORD_FILE).exists() else suite_archive.sample_columns(folder)
     own = parquet_file(folder / SAMPLES_FILE, LONGEST) if kept is None else None
     stored = kept if own is None else own.schema_arrow.names
     assert stored is not None, "samples lie in a folder or are packed"
@@ -99,7 +99,7 @@ def _content(folder: Path, columns: Iterable[str] | None) -> tuple[dict[str, lis
     names = {now.get(name, name): name for name in stored}
     wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
     columns = list(wanted.values())
-    table = packed.sample_table(folder, columns) if own is None else own.read(columns=columns)
+    table = suite_archive.sample_table(folder, columns) if own is None else own.read(columns=columns)
     return {name: table[old].to_pylist() for name, old in wanted.items()}, len(table)
 
 

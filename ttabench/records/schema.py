@@ -17,11 +17,11 @@ from pathlib import Path
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ttabench.core.checked_file import json_in, json_of
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
-from ttabench.core.opening import json_in, json_of
 from ttabench.core.types import Json
-from ttabench.records import packed
+from ttabench.records import suite_archive
 from ttabench.records.shapes import refuse_other_kinds
 from ttabench.stats.varying import Varying, unit_of
 
@@ -149,7 +149,7 @@ def save_record(record: RunRecord, folder: Path) -> Path:
 
 def is_stored(folder: Path) -> bool:
     """Whether the record of this run is there: in its folder, or packed with those of its suite."""
-    return (folder / RECORD_FILE).exists() or packed.record(folder) is not None
+    return (folder / RECORD_FILE).exists() or suite_archive.record(folder) is not None
 
 
 def load_record(path: Path) -> RunRecord:
@@ -159,12 +159,12 @@ def load_record(path: Path) -> RunRecord:
         UserError: missing, corrupted, or written by a newer ttabench.
     """
     file = path / RECORD_FILE if path.is_dir() else path
-    if file.name == packed.RUNS_FILE:
-        packed.runs(file.parent)  # says what is wrong with it
+    if file.name == suite_archive.RUNS_FILE:
+        suite_archive.runs(file.parent)  # says what is wrong with it
     if file.name != RECORD_FILE and file.exists():
         raise UserError(f"{path} is no record of a run.", f"Give the folder of a run, or its {RECORD_FILE}.")
     try:
-        text = None if file.is_file() else packed.record(path)
+        text = None if file.is_file() else suite_archive.record(path)
         content = json_of(file) if text is None else json_in(text)
     except FileNotFoundError:
         raise UserError(f"No run is recorded in {path}.", "See `ttabench list runs`.") from None

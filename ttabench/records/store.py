@@ -18,7 +18,6 @@ from ttabench.core.meter import Spent
 from ttabench.core.types import Episode, Json
 from ttabench.records.folder import ResultFolder
 from ttabench.records.migrate import Kind
-from ttabench.records.partial import seconds, typed
 from ttabench.records.sample_files import write_samples
 from ttabench.records.samples import AskCost, EpisodeCost, Sample
 from ttabench.records.schema import (
@@ -30,6 +29,7 @@ from ttabench.records.schema import (
     load_record,
     save_record,
 )
+from ttabench.records.typed_json import seconds, typed
 
 PARTIAL_FILE = "partial.jsonl"
 __all__ = ["AskCost", "EpisodeCost", "RunFolder", "Sample"]

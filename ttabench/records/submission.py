@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import Unreadable
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable
 from ttabench.core.parquet import parquet_file, refuse_doubles
 from ttabench.records.tables import version_of
 

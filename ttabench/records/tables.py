@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.checked_file import Unreadable
 from ttabench.core.errors import UserError
-from ttabench.core.opening import Unreadable
 from ttabench.core.parquet import parquet_file
 
 

@@ -20,8 +20,8 @@ from ttabench.core.types import Json
 from ttabench.records.run_fields import RunFields
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import typed, whole
-from ttabench.run.asking import manner
 from ttabench.run.config import RunConfig
+from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import STANDING, RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
 
@@ -100,13 +100,13 @@ def _options(config: RunConfig, notes: list[str]) -> list[str]:
     words: list[str] = []
     given: Mapping[str, Any] = config.task_options
     try:
-        card, asked = load_card(config.task), manner(_request(config))
+        card, asked = load_card(config.task), resolve_prompting(_request(config))
     except UserError:
         notes.append(f"there is no card of {config.task} here")
         return _assigned("--task-set", given)
     if asked.chat != config.chat_template:
         words.append("--chat-template" if config.chat_template else "--no-chat-template")
-        asked = manner(replace(_request(config), chat_template=config.chat_template))
+        asked = resolve_prompting(replace(_request(config), chat_template=config.chat_template))
     twin = card.twin if config.source == "mini" else None
     plain = {**config.defaults.get("task_options", {}), **card.protocol}
     plain |= {**twin.arguments, **twin.protocol} if twin else {}

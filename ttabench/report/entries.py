@@ -55,7 +55,7 @@ class Entry:
     steps: Mapping[int, tuple[float, float | None, int]] = field(default_factory=dict)
     """(mean, standard error, n) by the pieces observed before the query, where the runs asked at several points."""
     state_of: str = "own"
-    """Whose state answered, see `swapping`."""
+    """Whose state answered, see `state_control`."""
     theirs: str = ""
     """What the submission is called that it is from; empty where it is ours."""
     configured: str = ""

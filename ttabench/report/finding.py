@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.opening import json_of
-from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE, runs
 from ttabench.records.schema import RECORD_FILE, is_stored, load_record
+from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, runs
 
 PROFILE_FILE = "profile.json"
 """What `profiling` stores; it lies above this room."""

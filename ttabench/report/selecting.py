@@ -15,9 +15,9 @@ from pathlib import Path
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
-from ttabench.records.packed import RUNS_FILE
 from ttabench.records.schema import RECORD_FILE, RunRecord, load_record
 from ttabench.records.submission import is_submission
+from ttabench.records.suite_archive import RUNS_FILE
 from ttabench.report.finding import NoRuns, at_path, by_id, refuse_profiles, runs_in
 from ttabench.report.loading import loaded, refuse_all_damaged
 from ttabench.report.pairing import Run

@@ -30,7 +30,7 @@ STATES_OF = {
     "other": "the state of another context answered; what reading cost stands in the run of the own state",
     "none": "an empty state answered; what reading cost stands in the run of the own state",
 }
-"""Whose state answers (see `swapping`), and what a record says of it."""
+"""Whose state answers (see `state_control`), and what a record says of it."""
 SEEDS = 2**32
 """What numpy takes for a seed."""
 UNHASHED = (
@@ -66,7 +66,7 @@ class RunConfig(RunFields):
         inputs: digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and
             of code that others wrote ("method", "reader").
         ask_only: read none of the task's context, ask from the given state.
-        base_checkpoint: the checkpoint that the base model stands on, see `standing`.
+        base_checkpoint: the checkpoint that the base model stands on, see `base_checkpoint`.
         chat_template: whether context and question stand in the tokenizer's chat template.
         defaults: of `settings` and `task_options`, by these names; a setting without one always counts. No part of the
             record.

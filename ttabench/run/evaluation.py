@@ -64,9 +64,9 @@ class ModelCache:
                 bos=request.bos,
             )
             if request.base_checkpoint:
-                from ttabench.run.standing import stood_on
+                from ttabench.run.base_checkpoint import merge_checkpoint
 
-                lm = stood_on(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
+                lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
             if chat_template:
                 lm.use_chat_template()
             self._loaded[key] = lm
@@ -128,7 +128,7 @@ class _Notes:
 def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) -> RunRecord:
     from ttabench.core.environment import seed_everything
     from ttabench.methods.states import fitting
-    from ttabench.run.notes import notes_after, notes_before
+    from ttabench.run.caveats import caveats_after, caveats_before
     from ttabench.run.recording import make_record
     from ttabench.run.runner import RunContext, run_episodes
 
@@ -145,7 +145,7 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
         ask_only=plan.config.ask_only,
         state_of=plan.config.state_of,
     )
-    pending = _Notes(notes_before(plan, lm), watching)
+    pending = _Notes(caveats_before(plan, lm), watching)
     with fitting(state, method.name):
         run_episodes(context, plan.task, folder, pending.tick)
     pending.give()
@@ -153,7 +153,7 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
         what = f"Nothing of {plan.config.task} is left to ask by the tokens of {lm.name}: {left}."
         raise UserError(what, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
-    for note in notes_after(plan, method, folder.costs, folder.samples):
+    for note in caveats_after(plan, method, folder.costs, folder.samples):
         watching.notify(f"Note: {note}.")
     if note := folder.drop_leftovers():
         watching.notify(f"Note: {note}.")

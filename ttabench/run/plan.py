@@ -23,8 +23,8 @@ from ttabench.readers.cards import Card, load_card
 from ttabench.readers.content import content_digest
 from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.records.run_fields import RUN_FIELDS
-from ttabench.run.asking import manner
 from ttabench.run.config import STATES_OF, RunConfig
+from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, named, resolve_method
 
@@ -87,7 +87,7 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
     source = request.source or ("mini" if request.model == NANO else "hub")
     known = shared or Shared()
     known.once("check", request.model, request.random_weights, source, make=lambda: _check_model(request, source))
-    asked = manner(request, known.once("card", request.task, make=lambda: load_card(request.task)))
+    asked = resolve_prompting(request, known.once("card", request.task, make=lambda: load_card(request.task)))
     resolved = resolve_method(request)
     of_task = (request.task, source, request.split, seed, request.limit, tuple(asked.options.items()))
     task = known.once(

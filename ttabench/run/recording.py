@@ -14,7 +14,7 @@ from ttabench.core.types import Json
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
-from ttabench.run.notes import labels, lengths_of, notes_after, notes_before, truncated
+from ttabench.run.caveats import caveats_after, caveats_before, labels, lengths_of, truncated
 from ttabench.stats.aggregation import estimated
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Estimate, interval_of_mean
@@ -45,7 +45,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
         paths=_paths(folder.costs),
         dropped=dict(plan.task.dropped),
-        notes=(*notes_before(plan, lm), *notes_after(plan, method, folder.costs, folder.samples)),
+        notes=(*caveats_before(plan, lm), *caveats_after(plan, method, folder.costs, folder.samples)),
         versions=environment.versions(),
         hardware=environment.hardware(),
         determinism=environment.determinism(),

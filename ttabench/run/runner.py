@@ -28,7 +28,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task
 from ttabench.records.samples import AskCost, EpisodeCost, Sample, kept
-from ttabench.run.swapping import SwappedSession, paired
+from ttabench.run.state_control import SwappedSession, paired
 from ttabench.stats.metrics import metric
 
 
@@ -67,7 +67,7 @@ class RunContext:
     ask_only: bool = False
     """Leave all observations out."""
     state_of: str = "own"
-    """Whose state answers, see `swapping`; only with "own" is all of the text read and its cost measured."""
+    """Whose state answers, see `state_control`; only with "own" is all of the text read and its cost measured."""
 
     def of_one_query(self) -> list[str]:
         """The metrics that have a value for one query."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from ttabench.core.types import Observe
 from ttabench.methods import session
 from ttabench.methods.states import save_state
-from ttabench.run.asking import manner
 from ttabench.run.evaluation import ModelCache
+from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method
 from ttabench.run.state_request import MADE, made_with
@@ -59,7 +59,7 @@ class Session(session.Session):
             settings=tuple(f"{key}={value}" for key, value in (settings or {}).items()),
             device=device,
         )
-        self._asked, self._resolved, self._questions = manner(request), resolve_method(request), 0
+        self._asked, self._resolved, self._questions = resolve_prompting(request), resolve_method(request), 0
         lm = ModelCache().get(request, chat_template=self._asked.chat)
         self._belongs = self._resolved.belongs(lm)
         self._recipe = made_with(request, chat=self._asked.chat)

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from ttabench.core.types import Json
 from ttabench.lm.finite import first_not_finite
-from ttabench.lm.tensors import unfit
+from ttabench.lm.safetensors_io import unfit
 from ttabench.methods import checkpoints
 from ttabench.methods.trainable import Trainable
-from ttabench.records.partial import typed
+from ttabench.records.typed_json import typed
 from ttabench.run import saves
 from ttabench.run.muon import matrices
 from ttabench.run.training_config import TrainConfig, TrainRecord

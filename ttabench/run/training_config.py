@@ -10,8 +10,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
+from ttabench.core.checked_file import read_text
 from ttabench.core.files import add, write_atomically
-from ttabench.core.opening import read_text
 from ttabench.core.types import Episode, Json
 from ttabench.methods import checkpoints
 from ttabench.run import saves

@@ -15,7 +15,7 @@ from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import IO
 
-from ttabench.core.startup import own_process
+from ttabench.core.search_path import own_process
 from ttabench.sweep.engines import OPEN, Job, Report
 
 

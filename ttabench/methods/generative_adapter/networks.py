@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
-from ttabench.lm.capture import Place, inputs_shown
+from ttabench.lm.capture import Place, observe_inputs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter.generator import Generator
@@ -72,7 +72,7 @@ class GenerativeAdapterNetworks(nn.Module):
             assert isinstance(layer, int)
             sums.extend(generator.summed(hidden_BTC, real_BT) for _, generator in self.generators_of(layer))
 
-        with inputs_shown(self.lm, see, rows, blocks=range(self.lm.layers)):
+        with observe_inputs(self.lm, see, rows, blocks=range(self.lm.layers)):
             yield sums
 
     def checked(self, sum_NBRK: Tensor) -> Tensor:

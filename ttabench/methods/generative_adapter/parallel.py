@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor
 
-from ttabench.lm.capture import Place, inputs_shown
+from ttabench.lm.capture import Place, observe_inputs
 from ttabench.lm.deltas import deltas_applied
 from ttabench.lm.head import logprobs_of
 from ttabench.lm.model import LM
@@ -110,7 +110,7 @@ def _adapting(
                 deltas[name] = generator.delta(sum_URK, learning=torch.is_grad_enabled())
                 undo.enter_context(deltas_applied(lm, {name: _spread(deltas[name], which_B)}, count))
 
-        undo.enter_context(inputs_shown(lm, see, count, blocks=range(lm.layers)))
+        undo.enter_context(observe_inputs(lm, see, count, blocks=range(lm.layers)))
         yield
 
 

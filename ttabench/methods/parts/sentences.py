@@ -26,8 +26,8 @@ from torch.nn.functional import normalize
 from transformers import AutoModel, DPRContextEncoder, DPRQuestionEncoder
 
 from ttabench.core.bounds import refuse_long
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 from ttabench.lm.model_files import small_file
 from ttabench.lm.texts import backend

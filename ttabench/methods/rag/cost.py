@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.opening import json_of
+from ttabench.core.checked_file import json_of
 from ttabench.core.sizes import CHARACTERS_A_TOKEN
 from ttabench.cost.load import INTEGER, SINGLE, Cost, Workload, answer, closed_book
 from ttabench.cost.shape import Shape

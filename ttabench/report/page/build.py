@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ttabench.core.checked_file import read_text
 from ttabench.core.files import write_atomically
-from ttabench.core.opening import read_text
 from ttabench.core.printable import printable
 from ttabench.core.version import __version__
 from ttabench.report.compare import Comparison

@@ -11,8 +11,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from ttabench.core.checked_file import read_text
 from ttabench.core.errors import UserError
-from ttabench.core.opening import read_text
 
 NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python", "itables": "itables", "jinja2": "jinja2"}
 """Packages by the module that they bring."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ttabench.core.types import Ask, Episode, Generate, Json, Observe, Step
-from ttabench.readers.bound import Bound, Training
+from ttabench.readers.base import Bound, Training
 from ttabench.readers.cards import Card
-from ttabench.readers.options import ProtocolSettings, resolve
+from ttabench.readers.protocol_options import ProtocolSettings, resolve
 from ttabench.readers.sources import Request, table
 from ttabench.readers.tokens import Tokens
 

@@ -17,9 +17,9 @@ from ttabench.lm.patching import forward
 from ttabench.methods import checkpoints
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.lora.settings import LoraSettings
+from ttabench.run.base_checkpoint import merge_checkpoint
 from ttabench.run.config import RunConfig
 from ttabench.run.request import RunRequest
-from ttabench.run.standing import stood_on
 
 MAKES = {"llama": tiny_llama, "gpt2": tiny_gpt2}
 
@@ -44,7 +44,7 @@ def test_a_base_on_a_checkpoint_is_the_base_under_its_patch(make: str, tmp_path:
         expected = forward(lm, method.patch(method.begin(1), []), ids)[0]
         plain = forward(other, Patch(), ids)[0]
         before = other.fingerprint
-        found = forward(stood_on(other, tmp_path / "tuned", "tuned"), Patch(), ids)[0]
+        found = forward(merge_checkpoint(other, tmp_path / "tuned", "tuned"), Patch(), ids)[0]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     assert (found - plain).abs().max() > 0.1
     assert other.fingerprint not in (before, lm.fingerprint)
@@ -58,7 +58,7 @@ def test_a_method_that_reads_first_is_no_base(tmp_path: Path) -> None:
     lm = tiny_llama()
     checkpoints.save(tiny_method("mac", lm), tmp_path / "mac")
     with pytest.raises(UserError, match="Give a checkpoint of lora"):
-        stood_on(lm, tmp_path / "mac", "mac")
+        merge_checkpoint(lm, tmp_path / "mac", "mac")
 
 
 def test_a_run_names_what_its_base_stands_on(ttabench: Command, common: list[object], tmp_path: Path) -> None:

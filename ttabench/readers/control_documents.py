@@ -10,8 +10,8 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.mini.world import names_in
-from ttabench.readers.bound import Bound
-from ttabench.readers.others import other_seeds
+from ttabench.readers.base import Bound
+from ttabench.readers.control_contexts import other_seeds
 from ttabench.readers.qa_documents import Document, arrange
 from ttabench.readers.qa_rows import QARow, parse
 from ttabench.readers.sources import twin_table

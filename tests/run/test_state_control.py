@@ -29,7 +29,7 @@ from ttabench.methods.states import save_state
 from ttabench.readers.tokens import Tokens
 from ttabench.records.store import EpisodeCost, RunFolder
 from ttabench.run.runner import RunContext
-from ttabench.run.swapping import replaced
+from ttabench.run.state_control import replaced
 
 PRESS = "kvpress:LastPress"
 OTHERS = (

@@ -9,7 +9,7 @@ import yaml
 
 from ttabench.core.errors import UserError
 from ttabench.readers.cards import load_card
-from ttabench.run.asking import TRAINED_WITH, manner, trained_with
+from ttabench.run.prompting import TRAINED_WITH, resolve_prompting, trained_with
 from ttabench.run.request import RunRequest
 
 CARD = {"prompt": "qa", "examples": "1"}
@@ -17,7 +17,7 @@ CARD = {"prompt": "qa", "examples": "1"}
 
 def asked(model: Path, *options: str, chat: bool | None = None, base_checkpoint: str = "", **more: Any) -> Any:
     said = {"method": "icl", "task": "squad_seq", **more}
-    found = manner(
+    found = resolve_prompting(
         RunRequest(model=str(model), task_options=options, chat_template=chat, base_checkpoint=base_checkpoint, **said)
     )
     return found.chat, dict(found.options)

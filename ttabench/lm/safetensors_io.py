@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ttabench.core.checked_file import ANY, plain
 from ttabench.core.files import replacing
-from ttabench.core.opening import ANY, plain
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:

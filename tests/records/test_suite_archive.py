@@ -16,10 +16,10 @@ from tests.conftest import Command, one_line
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UserError
 from ttabench.core.types import Answer
-from ttabench.records.packed import ALL_SAMPLES_FILE, RUNS_FILE
 from ttabench.records.packing import pack, unpack
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, is_stored, load_record, save_record
+from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE
 from ttabench.report.finding import find_runs, runs_in
 from ttabench.report.tables import run_table
 

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from ttabench.core.errors import UserError
 from ttabench.mini.world import categories_in
-from ttabench.readers.bound import Bound
+from ttabench.readers.base import Bound
 from ttabench.readers.choices import Item
+from ttabench.readers.control_contexts import other_seeds
 from ttabench.readers.metaicl_files import MetaRow, MetaTask, twin_tasks
 from ttabench.readers.metaicl_lengths import Fitted, short
-from ttabench.readers.others import other_seeds
 from ttabench.readers.subtasks import Drawn, Words, twin_part
 from ttabench.readers.tokens import estimate
 

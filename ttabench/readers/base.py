@@ -18,7 +18,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Episode, Json, Step
 from ttabench.readers.cards import Card, Scalar
 from ttabench.readers.description import described, fingerprint
-from ttabench.readers.options import ProtocolSettings
+from ttabench.readers.protocol_options import ProtocolSettings
 from ttabench.readers.sources import Request
 from ttabench.readers.tokens import Tokens
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.mini.world import names_in
-from ttabench.readers.bound import Bound
+from ttabench.readers.base import Bound
+from ttabench.readers.control_contexts import other_seeds
 from ttabench.readers.dialogue_files import twin_dialogues
 from ttabench.readers.dialogue_text import Dialogue
-from ttabench.readers.others import other_seeds
 
 
 def other_dialogues(

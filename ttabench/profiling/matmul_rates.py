@@ -22,11 +22,11 @@ from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.environment import cache_folder, cores, cpu_name, use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.meter import load_average
-from ttabench.core.opening import json_of
 from ttabench.core.types import Json
 
 SCHEMA = 1

@@ -28,7 +28,7 @@ FEW = 10
 """Queries below which a figure says next to nothing."""
 
 
-def notes_before(plan: Plan, lm: LM) -> list[str]:
+def caveats_before(plan: Plan, lm: LM) -> list[str]:
     """What is known once the base model is loaded."""
     found = plan.notes()
     if lm.random_weights:
@@ -38,25 +38,25 @@ def notes_before(plan: Plan, lm: LM) -> list[str]:
     return [*found, *unfamiliar(lm, _texts(plan.task))]
 
 
-def notes_after(
+def caveats_after(
     plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost], samples: Sequence[Sample]
 ) -> list[str]:
     """What is known once all queries are answered."""
     return [
         *_truncations(truncated(costs)),
-        *label_notes(method.name, costs),
-        *(eviction_notes(method, [cost.tokens_read for cost in costs]) if plan.config.state_of == "own" else []),
+        *label_caveats(method.name, costs),
+        *(eviction_caveats(method, [cost.tokens_read for cost in costs]) if plan.config.state_of == "own" else []),
         *_shorter(plan, samples),
-        *count_notes(samples),
-        *answer_notes(samples),
+        *count_caveats(samples),
+        *answer_caveats(samples),
     ]
 
 
-def state_notes(method: BaseMethod[Any], state: State) -> list[str]:
+def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
     """What is known of a state that was made outside a run."""
     lost = {key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")}
     smaller = [f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncations(lost)]
-    return [*smaller, *eviction_notes(method, state.meta.get("tokens_read", []))]
+    return [*smaller, *eviction_caveats(method, state.meta.get("tokens_read", []))]
 
 
 def _told_too_late(plan: Plan, lm: LM) -> bool:
@@ -84,7 +84,7 @@ def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
     return found
 
 
-def label_notes(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
+def label_caveats(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
     """What a method says about how it did its work, in one note."""
     told = ", ".join(
         f"{label} {'yes' if value is True else 'no' if value is False else value}"
@@ -93,7 +93,7 @@ def label_notes(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
     return [f"{name}: {told.replace('_', ' ')}"] if told else []
 
 
-def eviction_notes(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
+def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
     """Whether a method that evicts had no need to, by the tokens of every context that it has read."""
     counts = [count for count in read if count]
     whole = [count for count in counts if method.evicts_nothing(count)]
@@ -102,7 +102,7 @@ def eviction_notes(method: BaseMethod[Any], read: Sequence[int | None]) -> list[
     return [evicted_nothing(method.name, len(whole), len(counts), max(whole))]
 
 
-def count_notes(samples: Sequence[Sample]) -> list[str]:
+def count_caveats(samples: Sequence[Sample]) -> list[str]:
     """How many queries stand behind the figures, where that is fewer than it seems, or few."""
     # a row that is asked at several places of the stream says so in its key: ROW@PLACE
     rows = {(sample.episode, sample.key.removesuffix(f"@{sample.step}")) for sample in samples}
@@ -115,7 +115,7 @@ def count_notes(samples: Sequence[Sample]) -> list[str]:
     return found
 
 
-def answer_notes(samples: Sequence[Sample]) -> list[str]:
+def answer_caveats(samples: Sequence[Sample]) -> list[str]:
     """Whether most generated answers say nothing, or were cut by the number of tokens they may have."""
     written = [sample for sample in samples if sample.ask.mode == "generate"]
     counts = {

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _RUN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from ttabench.core import startup; del sys.path[0];"
-    " startup.end_with(int(sys.argv[2])); from {} import main; main()"
+    "import sys; sys.path.insert(0, sys.argv[1]); from ttabench.core import search_path; del sys.path[0];"
+    " search_path.end_with(int(sys.argv[2])); from {} import main; main()"
 )
 """This very ttabench, wherever it lies, then only what the search path has."""
 PR_SET_PDEATHSIG = 1

@@ -1,6 +1,6 @@
 """A base model that stands on a checkpoint: the deltas of a trained LoRA, added to the weights before anything is read.
 
-    lm = stood_on(load("smollm2-135m"), Path("my-lora"), "my-lora")        every method then runs on the tuned weights
+    lm = merge_checkpoint(load("smollm2-135m"), Path("my-lora"), "my-lora")     methods then run on the tuned weights
 
 A checkpoint of a method that reads nothing (`lora`) is a change of weights like any other; added to the base, it is a
 base that every method may stand on. Records name it, and the base's fingerprint is that of the changed weights. Where
@@ -24,7 +24,7 @@ from ttabench.methods.checkpoint_header import header as header_of
 from ttabench.run.resolve import named
 
 
-def stood_on(lm: LM, folder: Path, name: str) -> LM:
+def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
     """The base model with a checkpoint's deltas added to its weights, in place.
 
     Args:
@@ -63,4 +63,4 @@ def _stand_below(lm: LM, folder: Path, under: Mapping[str, Json]) -> None:
     if digest(below) != under["digest"]:
         what = f"{folder} was trained on top of {name}, which has changed since."
         raise UserError(what, f"Train {folder} again, or put the old {name} back.")
-    stood_on(lm, below, name)
+    merge_checkpoint(lm, below, name)

@@ -14,8 +14,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.mini.world import categories_in, names_in
 from ttabench.readers import Task, load
-from ttabench.readers.other_demonstrations import OTHER_ROWS
-from ttabench.readers.others import with_pieces
+from ttabench.readers.control_contexts import with_pieces
+from ttabench.readers.control_demonstrations import OTHER_ROWS
 
 LM = tiny_llama()
 QA = {"documents": 6, "questions": 2}

@@ -13,10 +13,10 @@ from typing import Any
 
 from ttabench.core.errors import UserError
 from ttabench.mini.world import categories_in
-from ttabench.readers.bound import Bound
+from ttabench.readers.base import Bound
+from ttabench.readers.control_contexts import other_seeds
 from ttabench.readers.lamp_files import User, twin_users
 from ttabench.readers.lamp_protocol import Read
-from ttabench.readers.others import other_seeds
 
 WORLDS = 4
 """Other seeds whose users are tried."""

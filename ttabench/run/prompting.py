@@ -1,7 +1,7 @@
 """How a task is asked of a model where the user leaves it open: in turns of a chat template or not, in which words.
 
-    found = manner(RunRequest(method="icl", task="squad_seq", model="smollm2-135m"))
-    found.chat, found.options                   False, {"prompt": "qa", "examples": "1"}
+    prompting = resolve_prompting(RunRequest(method="icl", task="squad_seq", model="smollm2-135m"))
+    prompting.chat, prompting.options                   False, {"prompt": "qa", "examples": "1"}
 
 What was typed comes first. Then weights that were tuned are asked as they were trained: the checkpoint under the model,
 or that of `lora`. Then the task's card says how models with a chat template are asked. All others are asked as the
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
-from ttabench.core.opening import json_of
 from ttabench.core.typed import assignments
 from ttabench.core.types import Ask, Json, Want
 from ttabench.lm.chat import has_template
@@ -34,7 +34,7 @@ TRAINED_WITH = "asked"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Prompting:
     """How a task is asked."""
 
     card: Card
@@ -70,7 +70,7 @@ class Asked:
         return int(str(self.options.get("max_new_tokens", self.card.protocol.get("max_new_tokens", 16))))
 
 
-def manner(request: RunRequest, card: Card | None = None) -> Asked:
+def resolve_prompting(request: RunRequest, card: Card | None = None) -> Prompting:
     """How the task of a request is asked of its model; `card`: the task's, where it was read already.
 
     Raises:
@@ -85,7 +85,7 @@ def manner(request: RunRequest, card: Card | None = None) -> Asked:
     usual = _trained(request, card) or _of_card(request, card)
     chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
     words = {} if usual is None or "prompt" in typed else usual.options()
-    return Asked(card=card, chat=chat, options={**words, **typed})
+    return Prompting(card=card, chat=chat, options={**words, **typed})
 
 
 def trained_with(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:

@@ -18,7 +18,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.methods.registry import find
 from ttabench.methods.settings import settings_of
 from ttabench.records.samples import Sample
-from ttabench.run.notes import count_notes, eviction_notes
+from ttabench.run.caveats import count_caveats, eviction_caveats
 
 WORDS = "Ada Voss lives in Port Ansel."
 TOKENS = len(WORDS)
@@ -70,10 +70,10 @@ def test_shares_and_prompts_that_evict_are_never_whole(lm: LM) -> None:
 
 def test_contexts_that_fit_are_counted(lm: LM) -> None:
     method = made(lm, "snapkv", {"budget": 100, "window": 4})
-    assert eviction_notes(method, [100, None, 0]) == []
-    (note,) = eviction_notes(method, [100, 99, 40])
+    assert eviction_caveats(method, [100, None, 0]) == []
+    (note,) = eviction_caveats(method, [100, 99, 40])
     assert note.startswith("snapkv evicted nothing from 2 of 3 contexts: 99 tokens of context fit what it may keep")
-    assert "evicted nothing: 40 tokens" in eviction_notes(method, [40, None, 0])[0]
+    assert "evicted nothing: 40 tokens" in eviction_caveats(method, [40, None, 0])[0]
 
 
 def sample(key: str, step: int, episode: str = "e") -> Sample:
@@ -83,12 +83,12 @@ def sample(key: str, step: int, episode: str = "e") -> Sample:
 
 def test_a_row_asked_at_several_places_counts_once() -> None:
     answers = [sample(f"{row}@{step}", step) for row in "abcdefghijkl" for step in (1, 2, 4)]
-    (note,) = count_notes(answers)
+    (note,) = count_caveats(answers)
     assert note.endswith("n counts them all: 36 answers to 12 rows")
-    repeated, few = count_notes(answers[:6])
+    repeated, few = count_caveats(answers[:6])
     assert repeated.endswith("6 answers to 2 rows")
     assert few == "n = 2: figures of so few queries say little"
-    assert count_notes([sample("q@1", 0, str(number)) for number in range(10)]) == [], "an address is no place"
+    assert count_caveats([sample("q@1", 0, str(number)) for number in range(10)]) == [], "an address is no place"
 
 
 def notes_of(ttabench: Command, *words: object) -> list[str]:
