@@ -184,7 +184,7 @@ def test_a_cache_that_cannot_be_written_costs_a_measurement_each_time(cache: Pat
 
 
 def test_where_rates_are_kept(tmp_path: Path) -> None:
-    code = "from ttabench.profiling import rates; print(rates.folder())"
+    code = "from ttabench.profiling import matmul_rates; print(matmul_rates.folder())"
 
     def printed(**named: str) -> str:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
