@@ -65,7 +65,7 @@ def test_a_process_of_ours_runs_this_very_package(downloads: Path) -> None:
     here = "sys.modules['ttabench.core.search_path'].__file__"
     code = command[3].replace("import main; main()", f"import leave_current_folder; print({here})")
     done = run(downloads, "-P", "-c", code, *command[4:], path="")
-    assert done.stdout.strip() == str(ROOT / "ttabench" / "core" / "startup.py"), done.stderr
+    assert done.stdout.strip() == str(ROOT / "ttabench" / "core" / "search_path.py"), done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="refused: no other system kills what a process started")
