@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.conftest import Command
-from ttabench.core.opening import json_of
+from ttabench.core.checked_file import json_of
 from ttabench.methods.checkpoint_header import header
 from ttabench.report.adapters import ADAPTERS, CHOSEN, adapters_table, shipped
 

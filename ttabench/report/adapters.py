@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ttabench.core.opening import json_of
+from ttabench.core.checked_file import json_of
 from ttabench.core.render import Cell, Table, count
 from ttabench.methods.checkpoint_header import HEADER, Header, header
 from ttabench.run.resolve import ASSETS
