@@ -21,10 +21,10 @@ from torch import Tensor
 
 from ttabench.core.types import Episode
 from ttabench.cost import Workload, shape_from
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.patching import forward
-from ttabench.lm.scoring import nll
+from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.ccm import CCM
 from ttabench.methods.ccm.method import Ccm
 from ttabench.methods.ccm.settings import CcmSettings

@@ -222,7 +222,7 @@ def main() -> int:
         from lm_eval.models.huggingface import HFLM
 
         from ttabench.harness import AdaptedLM
-        from ttabench.lm.hub import NANO_FOLDER
+        from ttabench.lm.loading.hub import NANO_FOLDER
 
         torch.set_num_threads(options.threads)
         ours = AdaptedLM.create_from_arg_obj(

@@ -25,11 +25,11 @@ from typing import Any
 import torch
 
 from ttabench.core.types import Observe
-from ttabench.lm.generation import generate, greedy_tokens
-from ttabench.lm.hub import NANO_FOLDER
+from ttabench.lm.forward.patching import read
+from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import read
+from ttabench.lm.verbs.generation import generate, greedy_tokens
 from ttabench.methods.icl.method import InContext, InContextSettings
 
 HERE = Path(__file__).parent

@@ -29,10 +29,10 @@ KINDS = ("plain", "bias", "hidden", "both")
 ROWS = (1, 16)
 PASS = """
 import json, sys, time, torch
-from ttabench.lm.generation import greedy_tokens
+from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.lm.model import load
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.patching import forward
+from ttabench.lm.forward.patching import forward
 model, slots, tokens = sys.argv[1], *map(int, sys.argv[2:4])
 torch.set_num_threads(1)
 lm, drawn, found = load(model, device="cpu", dtype="float32"), torch.Generator().manual_seed(0), {}

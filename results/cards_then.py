@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.digests import LARGE, digest
 from ttabench.core.types import Json
-from ttabench.lm.hub import find_source
+from ttabench.lm.loading.hub import find_source
 from ttabench.readers.cards import Card, load_card
 from ttabench.readers.content import RESOLVED, content, content_digest, without
 from ttabench.stats.varying import unit_of

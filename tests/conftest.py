@@ -14,7 +14,7 @@ import torch
 
 from tests import places
 from ttabench.cli import app as cli
-from ttabench.lm.hub import find_source
+from ttabench.lm.loading.hub import find_source
 from ttabench.lm.model import LM, load
 from ttabench.profiling import matmul_rates
 

@@ -17,12 +17,12 @@ from tests.harness.test_lm_eval_scores import TEMPLATES, check, files, real_file
 from ttabench.core.digests import digest
 from ttabench.cost.formula import NoSettings
 from ttabench.harness import AdaptedLM
-from ttabench.lm import gguf_copies
-from ttabench.lm.chat import chat_of
-from ttabench.lm.generation import generate
-from ttabench.lm.hub import digest_of, find_source
+from ttabench.lm.loading import gguf_copies
+from ttabench.lm.loading.hub import digest_of, find_source
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
+from ttabench.lm.text.chat import chat_of
+from ttabench.lm.verbs.generation import generate
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.h2o import H2O
 from ttabench.methods.eviction.settings import H2OSettings

@@ -20,6 +20,8 @@ ROOMS = tuple(
     "cli papers sweep profiling harness report run contract methods readers mini records lm stats cost core".split()
 )
 """From the top floor down: a room imports from itself and from those behind it."""
+FOLDERS = ("verbs", "forward", "", "loading", "text", "attention")
+"""Those of `lm`, likewise; the model and the patch stand in none of them."""
 RECIPES = ("mini.nano", "mini.far", "mini.trainer", "mini.figures", "mini.card", "mini.lessons", "mini.teaching")
 """Modules of the miniature world that make and measure the nano model; they stand above what they use."""
 HEAVY = ("torch", "transformers", "pandas", "datasets", "numpy", "pyarrow")
@@ -59,6 +61,19 @@ def test_every_room_is_named() -> None:
 def test_imports_point_down(name: str) -> None:
     for other in imported(MODULES[name]):
         assert ROOMS.index(room(other)) >= ROOMS.index(room(name)), f"{name} imports {other}, which stands above it"
+
+
+def folder(module: str) -> str:
+    """The folder of a module of `lm`; "" for one that stands in none."""
+    inside = module.split(".")[1:]
+    return inside[0] if inside and (len(inside) > 1 or inside[0] in FOLDERS) else ""
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if room(name) == "lm"])
+def test_folders_of_lm_import_down(name: str) -> None:
+    for other in imported(MODULES[name]):
+        if room(other) == "lm":
+            assert FOLDERS.index(folder(other)) >= FOLDERS.index(folder(name)), f"{name} imports {other}"
 
 
 def test_every_dependency_serves() -> None:

@@ -20,7 +20,7 @@ from tests.readers.test_bad_sources import put, refusal
 from ttabench.core import memory
 from ttabench.core.checked_file import Unreadable, json_of, plain
 from ttabench.core.files import PART
-from ttabench.lm import safetensors_io
+from ttabench.lm.loading import safetensors_io
 from ttabench.methods.state_header import header_digest as _digest
 
 fifos = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="refused: no pipes with names here")

@@ -15,7 +15,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from tests.conftest import Command, one_line
 from ttabench.cli import app as cli
 from ttabench.core import environment
-from ttabench.lm import hub
+from ttabench.lm.loading import hub
 from ttabench.records.schema import load_record
 
 
@@ -222,7 +222,7 @@ def test_random_weights_are_said(
     ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.tiny import tiny_gpt2
-    from ttabench.lm import hub
+    from ttabench.lm.loading import hub
 
     tiny = tiny_gpt2()
     monkeypatch.setattr(hub, "random", lambda *_given: (tiny.model, tiny.tokenizer, "nano (stand-in)"))

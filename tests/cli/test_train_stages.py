@@ -15,9 +15,9 @@ from tests.conftest import MAC, Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import forward
 from ttabench.methods import checkpoints
 from ttabench.methods.ccm import CCM
 from ttabench.methods.checkpoint_header import header

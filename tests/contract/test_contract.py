@@ -20,8 +20,8 @@ from ttabench.contract.keeping import Broken, equal
 from ttabench.contract.promises import PROMISES
 from ttabench.core.types import Ask, Observe
 from ttabench.cost.formula import NoSettings
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.patch import LowRank, Patch, Prefix, State
-from ttabench.lm.tokens import new_ids
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.piece_shares import PieceShares

@@ -18,7 +18,7 @@ ALLOWED = {
     "sweep.process": "TemporaryFile",  # likewise
     "profiling.worker": "fdopen",  # standard output
     "sweep.worker": "fdopen",  # likewise
-    "lm.safetensors_io": "save_file",
+    "lm.loading.safetensors_io": "save_file",
     "core.streams": "open",  # on nothing, where standard output is closed
 }
 """Calls that no other module may make, and why these may."""
@@ -29,7 +29,7 @@ WRITES = set(
 INTO_SCRATCH = {"save_pretrained", "savefig", "write_table", "to_parquet", "to_csv", "to_json", "save"}
 """Calls of libraries that write; they are given a file or folder of `replacing`, `replacing_folder` or
 `replacing_files`."""
-READERS = {"safe_open": "lm.safetensors_io", "load_file": None}
+READERS = {"safe_open": "lm.loading.safetensors_io", "load_file": None}
 """Calls that read tensors, and the module that may make them."""
 FORBIDDEN = {("torch", "load"), ("os", "system"), ("os", "popen"), ("yaml", "load"), ("yaml", "unsafe_load")}
 CODE = {"eval", "exec", "compile"}

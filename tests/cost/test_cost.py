@@ -23,11 +23,11 @@ from tests.tiny_methods import TEXTS, TINY_MAC, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Generate
 from ttabench.cost import Cost, Shape, Workload, shape_from, shape_of
-from ttabench.lm.answering import answer
+from ttabench.lm.forward.patching import encoded, follows_text
+from ttabench.lm.forward.tokens import piece_ids, prompt_ids
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
-from ttabench.lm.patching import encoded, follows_text
-from ttabench.lm.tokens import piece_ids, prompt_ids
+from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.ccm.settings import CcmSettings, CompressiveSettings, GistingSettings
 from ttabench.methods.distill.settings import DistillSettings

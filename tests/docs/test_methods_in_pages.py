@@ -19,11 +19,11 @@ from ttabench.contract.case import Case
 from ttabench.core.types import Generate
 from ttabench.cost import Shape, Workload, shape_from
 from ttabench.cost.load import closed_book
-from ttabench.lm.answering import answer
+from ttabench.lm.forward.patching import encoded
+from ttabench.lm.forward.tokens import piece_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.patching import encoded
-from ttabench.lm.tokens import piece_ids, prompt_ids
+from ttabench.lm.verbs.answering import answer
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.registry import find
 from ttabench.methods.spec import MethodSpec

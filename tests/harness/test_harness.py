@@ -31,9 +31,9 @@ from ttabench.harness import AdaptedLM, command, evaluate
 from ttabench.harness import model as model_module
 from ttabench.harness.prompts import Prompts
 from ttabench.harness.splitting import Encode, common_cut, observes, parts, seam
-from ttabench.lm.batching import AUTO, START, BatchSize
-from ttabench.lm.hub import NANO_FOLDER
+from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
+from ttabench.lm.verbs.batching import AUTO, START, BatchSize
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lm-eval, datasets and transformers warn about each other
 MODELS: dict[str, Callable[[], LM]] = {"llama-gqa": tiny_llama, "gpt2": tiny_gpt2}

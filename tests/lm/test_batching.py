@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ttabench.core.errors import UserError
-from ttabench.lm.batching import AUTO, START, BatchSize, in_batches, out_of_memory
+from ttabench.lm.verbs.batching import AUTO, START, BatchSize, in_batches, out_of_memory
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, random_prefix, text
 from tests.tiny import tiny_llama
-from ttabench.lm.capture import inputs_kept, observe_inputs
+from ttabench.lm.forward.capture import inputs_kept, observe_inputs
+from ttabench.lm.forward.patching import encoded, forward, read, text_start
+from ttabench.lm.forward.recompute import layers_recomputed
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import encoded, forward, read, text_start
-from ttabench.lm.recompute import layers_recomputed
-from ttabench.lm.scoring import nll
+from ttabench.lm.verbs.scoring import nll
 
 
 def hooks(lm: LM) -> int:

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tests.lm.test_patching import close, full_patch, low_rank, plain, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama
-from ttabench.lm.deltas import deltas_applied, merged, weights_as
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.deltas import deltas_applied, merged, weights_as
+from ttabench.lm.forward.patching import encoded, forward, patch_rows, select_rows
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
-from ttabench.lm.patching import encoded, forward, patch_rows, select_rows
-from ttabench.lm.scoring import choose, token_logprobs
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import choose, token_logprobs
 
 
 def all_maps(lm: LM, rows: int = 1) -> dict[str, Delta]:

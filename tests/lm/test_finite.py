@@ -13,12 +13,12 @@ from tests.lm.test_patching import low_rank, random_prefix
 from tests.tiny import tiny_llama
 from tests.tiny_methods import PROMPTS
 from ttabench.core.types import Ask, Choose, Generate, Score
-from ttabench.lm.answering import answer, gold_likelihoods
-from ttabench.lm.finite import NotFinite
-from ttabench.lm.generation import generate
+from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
-from ttabench.lm.scoring import choose, rolling, score_options
+from ttabench.lm.verbs.answering import answer, gold_likelihoods
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import choose, rolling, score_options
 
 WANTS = {
     "generate": Generate(answers=("a",), max_new_tokens=4),

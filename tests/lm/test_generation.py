@@ -8,10 +8,10 @@ import torch
 from tests.lm.test_patching import full_patch
 from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import encoded, forward, select_rows, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch
-from ttabench.lm.patching import encoded, forward, select_rows, text_start
+from ttabench.lm.verbs.generation import generate
 
 PROMPTS = [[65, 66, 67], [70], [72, 73, 74, 75, 76, 77], [81, 82]]
 

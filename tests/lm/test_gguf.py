@@ -16,9 +16,9 @@ from tests import gguf_file
 from tests.conftest import Command, one_line
 from tests.places import ROOT
 from ttabench.core.errors import UserError
-from ttabench.lm import gguf_copies, hub
-from ttabench.lm.gguf_header import read_header
-from ttabench.lm.hub import digest_of
+from ttabench.lm.loading import gguf_copies, hub
+from ttabench.lm.loading.gguf_header import read_header
+from ttabench.lm.loading.hub import digest_of
 from ttabench.lm.model import load
 from ttabench.run.config import RunConfig
 
@@ -137,7 +137,7 @@ def test_one_file_has_one_identity_wherever_it_lies(file: Path, tmp_path: Path) 
 
 KILLED = """
 import os, signal, sys
-from ttabench.lm import gguf_copies
+from ttabench.lm.loading import gguf_copies
 from ttabench.lm.model import load
 
 def half_written(*_):
@@ -261,7 +261,7 @@ def test_a_missing_tensor_is_named(file: Path) -> None:
 
 
 def test_without_the_package_gguf_the_command_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ttabench.lm import gguf_files
+    from ttabench.lm.loading import gguf_files
 
     monkeypatch.setattr(gguf_files, "find_spec", lambda _: None)
     with pytest.raises(UserError, match="Install it: pip install gguf"):

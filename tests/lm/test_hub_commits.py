@@ -11,8 +11,8 @@ from huggingface_hub import constants
 
 from tests.tiny import tiny_llama
 from ttabench.core.environment import offline_if_unreachable
-from ttabench.lm import hub, loading
-from ttabench.lm.loading import Source
+from ttabench.lm.loading import hub, model_reader
+from ttabench.lm.loading.model_reader import Source
 from ttabench.run.plan import make_plan
 from ttabench.run.request import RunRequest
 
@@ -59,7 +59,9 @@ def test_a_model_that_is_not_there_has_none(repository: Path) -> None:
 def test_the_commit_is_what_is_read(repository: Path) -> None:
     """Whatever the main branch is by then."""
     weights = {
-        commit: loading.read(Source("me/mine", "me/mine", revision=commit), None, torch.device("cpu"))[0].lm_head.weight
+        commit: model_reader.read(Source("me/mine", "me/mine", revision=commit), None, torch.device("cpu"))[
+            0
+        ].lm_head.weight
         for commit in (OLD, NEW)
     }
     assert torch.allclose(weights[OLD] + 1.0, weights[NEW])

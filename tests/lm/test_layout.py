@@ -12,10 +12,10 @@ from torch import Tensor
 from tests.lm.test_patching import close, full_patch, low_rank, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.lm.attention import Call, watched
+from ttabench.lm.attention.interface import Call, watched
+from ttabench.lm.forward.patching import Layout, encoded, forward, hidden_states
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch, Prefix
-from ttabench.lm.patching import Layout, encoded, forward, hidden_states
 
 
 def causal(length: int) -> Tensor:

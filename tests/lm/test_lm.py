@@ -12,8 +12,8 @@ from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.core import architectures
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.cost import shape_of
-from ttabench.lm import hub
-from ttabench.lm.hub import NANO_FOLDER
+from ttabench.lm.loading import hub
+from ttabench.lm.loading.hub import NANO_FOLDER
 from ttabench.lm.model import LM, load
 
 TEXTS = ["", "Ada Voss lives in Port Ansel.", "naïve 中文 \n\n\t🙂", "a <|eos|> b"]

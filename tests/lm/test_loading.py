@@ -21,7 +21,7 @@ from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
-from ttabench.lm.finite import first_not_finite
+from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
 from ttabench.methods import checkpoints, states

@@ -20,7 +20,7 @@ from transformers import T5Config, T5Model
 
 from tests.tiny import tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.lm.hub import digest_of
+from ttabench.lm.loading.hub import digest_of
 from ttabench.lm.model import load
 from ttabench.methods.mac.t5 import config_of, pretrained_weights
 

@@ -12,10 +12,8 @@ from transformers import MistralConfig, MistralForCausalLM
 
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.lm import attention, fused
-from ttabench.lm.model import LM
-from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
-from ttabench.lm.patching import (
+from ttabench.lm.attention import fused, interface
+from ttabench.lm.forward.patching import (
     check_fits,
     deltas_applied,
     encode,
@@ -26,7 +24,9 @@ from ttabench.lm.patching import (
     select_rows,
     text_start,
 )
-from ttabench.lm.window import Window
+from ttabench.lm.forward.window import Window
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
 
 
 def text(rows: int, length: int, seed: int = 1) -> Tensor:
@@ -259,7 +259,7 @@ def test_shared_prefix_equals_its_copies(
 ) -> None:
     if at_once:
         monkeypatch.setattr(fused, "_fused", None)
-        monkeypatch.setattr(attention, "SCORES_AT_ONCE", {"cpu": at_once})
+        monkeypatch.setattr(interface, "SCORES_AT_ONCE", {"cpu": at_once})
     prefix = random_prefix(lm, 1, slots=6)
     if padded_prefix:
         seen_BP = torch.tensor([[True, False, True, True, False, True]])
@@ -338,7 +338,7 @@ def test_reading_on_in_two_parts_equals_a_mask(
             return torch.cat([window.feed(ids[:, part]) for part in (slice(7), slice(7, 8), slice(8, 40))], dim=1)
 
     in_parts = hidden()
-    monkeypatch.setattr("ttabench.lm.window.in_two_parts", lambda _: False)
+    monkeypatch.setattr("ttabench.lm.forward.window.in_two_parts", lambda _: False)
     torch.testing.assert_close(in_parts, hidden(), atol=2e-5, rtol=1e-4)
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from tests.lm.test_patching import close, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.core.meter import paths_taken
-from ttabench.lm.attention import Call, watched
-from ttabench.lm.lean import Lean
+from ttabench.lm.attention.interface import Call, watched
+from ttabench.lm.forward.cpu_decoder import CpuDecoder
+from ttabench.lm.forward.plan import plan_for
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
-from ttabench.lm.plan import plan_for
-from ttabench.lm.window import Window
 
 BASES: dict[str, Callable[[], LM]] = {
     "llama-gqa": tiny_llama,
@@ -113,7 +113,7 @@ def test_every_prefix_gives_the_numbers_of_attention_written_out(
             theirs = steps(lm, bare, rows, padded and rows > 1)
     for found, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert paths == {"sdpa" if Lean.of(lm) is None else "lean"}
+    assert paths == {"sdpa" if CpuDecoder.of(lm) is None else "lean"}
     if kind != "plain":
         with torch.no_grad():
             plain = steps(lm, bare, rows, padded and rows > 1)
@@ -138,7 +138,7 @@ def test_a_shared_prefix_with_padding_and_gradients(lm: LM, kind: str, monkeypat
     for found in (quick, ours):
         for hidden, expected in zip(found, theirs, strict=True):
             torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=0)
-    assert (paths, slowly) == ({"sdpa" if Lean.of(lm) is None else "lean"}, {"sdpa"})
+    assert (paths, slowly) == ({"sdpa" if CpuDecoder.of(lm) is None else "lean"}, {"sdpa"})
     if leaves:
         sums = [sum(lm.logits(each).logsumexp(-1).sum() for each in found) for found in (ours, theirs)]
         slopes = [torch.autograd.grad(each, leaves) for each in sums]

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
-from ttabench.lm.attention import Call, watched
-from ttabench.lm.generation import generate
+from ttabench.lm.attention.interface import Call, watched
+from ttabench.lm.forward.patching import forward, read, select_rows
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.patching import forward, read, select_rows
-from ttabench.lm.scoring import choose
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import choose
 
 SLOTS = 5
 

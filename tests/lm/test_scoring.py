@@ -15,12 +15,12 @@ from tests.lm.test_patching import full_patch
 from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe, Score
+from ttabench.lm.forward.patching import encoded, forward, read, select_rows, text_start
+from ttabench.lm.forward.tokens import choice_ids, gold_ids, pad, piece_ids, prompt_ids, windows
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch
-from ttabench.lm.patching import encoded, forward, read, select_rows, text_start
-from ttabench.lm.scoring import _batches, choose, nll, rolling, score_options, target_logprobs, token_logprobs
-from ttabench.lm.tokens import choice_ids, gold_ids, pad, piece_ids, prompt_ids, windows
-from ttabench.lm.window import Window
+from ttabench.lm.verbs.scoring import _batches, choose, nll, rolling, score_options, target_logprobs, token_logprobs
 
 ITEMS = [([65, 66, 67], [68, 69]), ([70], [71]), ([72, 73, 74, 75, 76, 77], [78, 79, 80]), ([81, 82], [83])]
 

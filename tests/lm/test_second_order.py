@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy
 
 from tests.lm.test_patching import close, low_rank, random_prefix, text
 from tests.tiny import IDS, MODELS, tiny_gpt2, tiny_llama
+from ttabench.lm.forward.patching import forward
+from ttabench.lm.forward.second_order import second_order, wants_second_order
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, Prefix
-from ttabench.lm.patching import forward
-from ttabench.lm.scoring import target_logprobs
-from ttabench.lm.second_order import second_order, wants_second_order
+from ttabench.lm.verbs.scoring import target_logprobs
 
 
 def double_gpt2() -> LM:

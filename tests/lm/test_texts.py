@@ -17,11 +17,11 @@ from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.core import bounds
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Generate, Observe
-from ttabench.lm.answering import answer
-from ttabench.lm.chat import has_template
+from ttabench.lm.forward.tokens import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.lm.tokens import choice_ids, gold_ids, new_ids, prompt_ids, window_ids
+from ttabench.lm.text.chat import has_template
+from ttabench.lm.verbs.answering import answer
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.mac.t5 import T5Text
@@ -176,7 +176,7 @@ class _Writing:
 
 
 def _answers(lm: LM, monkeypatch: pytest.MonkeyPatch, texts: list[list[int]], **more: Any) -> list[Any]:
-    monkeypatch.setattr("ttabench.lm.generation.greedy_tokens", _Writing(texts))
+    monkeypatch.setattr("ttabench.lm.verbs.generation.greedy_tokens", _Writing(texts))
     want = Generate(answers=("x",), max_new_tokens=16, **more)
     asks = [Ask(prompt="Q", key=str(i), want=want) for i in range(len(texts))]
     return answer(lm, Patch(), asks)

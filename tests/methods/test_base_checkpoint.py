@@ -11,9 +11,9 @@ from tests.conftest import Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
 from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import forward
 from ttabench.methods import checkpoints
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.lora.settings import LoraSettings

@@ -16,11 +16,11 @@ from tests.tiny import MODELS, tiny_gpt2, tiny_llama, tinyllama_shaped
 from tests.tiny_methods import asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe, Score, Step
-from ttabench.lm.attention import watched
-from ttabench.lm.layout import Layout
+from ttabench.lm.attention.interface import watched
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.patching import forward, hidden_states
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import State
-from ttabench.lm.patching import forward, hidden_states
 from ttabench.methods import checkpoints
 from ttabench.methods.ccm.comp_tokens import first_embeddings
 from ttabench.methods.ccm.gisting import Gisting

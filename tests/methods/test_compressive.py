@@ -13,9 +13,9 @@ from torch import Tensor
 from tests.methods.test_ccm import FOUR, episodes
 from tests.tiny import MODELS, tiny_llama, tinyllama_shaped
 from tests.tiny_methods import observes
+from ttabench.lm.forward.patching import read
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import read
 from ttabench.methods.ccm.compressive import Compressive
 from ttabench.methods.ccm.pooling import groups, pooled, taps_of
 from ttabench.methods.ccm.settings import CompressiveSettings

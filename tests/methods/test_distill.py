@@ -15,10 +15,10 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import encoded, forward, text_start
+from ttabench.lm.verbs.generation import generate
 from ttabench.methods.base import Stopped
 from ttabench.methods.distill.lessons import BREAK, Lesson, grouped, joined, self_asked, taught, text_again
 from ttabench.methods.distill.method import Distill

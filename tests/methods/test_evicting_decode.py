@@ -15,13 +15,13 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.types import Observe
 from ttabench.cost import Workload, shape_from
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import encoded, select_rows
+from ttabench.lm.forward.tokens import piece_ids
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.patching import encoded, select_rows
-from ttabench.lm.scoring import choose, nll, score_options, token_logprobs
-from ttabench.lm.tokens import piece_ids
-from ttabench.lm.window import Window
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters
 from ttabench.methods.eviction.rotary import rotates
 from ttabench.methods.eviction.scores import ColumnSums, grouped

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
-from ttabench.lm.attention import Call
+from ttabench.lm.attention.interface import Call
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.rotary import Rotary
 from ttabench.methods.eviction.scores import column_sums, kept_slots, pooled, tokens_of

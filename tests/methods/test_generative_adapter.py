@@ -18,10 +18,10 @@ from tests.tiny_methods import PROMPTS, TEXTS, episode, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode, Observe
 from ttabench.cost import Workload, shape_from
-from ttabench.lm.deltas import merged
+from ttabench.lm.forward.deltas import merged
+from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, LowRank, Patch, State
-from ttabench.lm.patching import encoded, forward, text_start
 from ttabench.methods import checkpoints
 from ttabench.methods.generative_adapter import released
 from ttabench.methods.generative_adapter.directions import directions, learned_directions

@@ -10,11 +10,11 @@ import torch
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import encoded
+from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import encoded
-from ttabench.lm.scoring import token_logprobs
-from ttabench.lm.tokens import piece_ids
+from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
 

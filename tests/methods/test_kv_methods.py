@@ -14,9 +14,9 @@ from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.errors import UserError
 from ttabench.core.typed import parse_value
 from ttabench.cost import Workload, shape_from
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.patching import forward
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.h2o import H2O

@@ -17,10 +17,10 @@ from tests.places import ROOT
 from tests.tiny import POSITIONS, tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes
 from ttabench.core.errors import UserError
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import encoded, forward, select_rows
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import encoded, forward, select_rows
+from ttabench.lm.verbs.generation import generate
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow
 from ttabench.methods.icl.method import InContext

@@ -18,11 +18,11 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, episode, observes
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
-from ttabench.lm import head, recompute
+from ttabench.lm.forward import head, recompute
+from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.scoring import nll, token_logprobs
-from ttabench.lm.tokens import piece_ids
+from ttabench.lm.verbs.scoring import nll, token_logprobs
 from ttabench.methods import checkpoints
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings

@@ -17,10 +17,10 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, TINY_MAC, asks, episode, observes, tiny_mac
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Observe
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import forward
-from ttabench.lm.scoring import nll
+from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac import bank, tree
 from ttabench.methods.mac.expansion import PrefixExpansion, PrefixShape
 from ttabench.methods.mac.losses import telling

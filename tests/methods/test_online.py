@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import forward
 from ttabench.methods.base import Stopped
 from ttabench.methods.online.cpt import Cpt
 from ttabench.methods.online.losses import weighted_loss

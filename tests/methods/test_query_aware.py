@@ -14,7 +14,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.cost import Workload, shape_from
 from ttabench.lm.model import LM
-from ttabench.lm.scoring import choose
+from ttabench.lm.verbs.scoring import choose
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.settings import SnapKVSettings
 from ttabench.methods.eviction.snapkv import SnapKV

@@ -16,10 +16,10 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import PROMPTS, TEXTS, asks, observes, teach
 from ttabench.core.architectures import ARCHITECTURES
 from ttabench.core.types import Episode
+from ttabench.lm.forward.patching import encoded, forward, text_start
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.patching import encoded, forward, text_start
-from ttabench.lm.scoring import token_logprobs
+from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.streamadapter.chunk_state import ChunkMapper, absorbed
 from ttabench.methods.streamadapter.method import StreamAdapter
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings

@@ -13,9 +13,9 @@ from torch import Tensor
 from tests.parity.fixtures import base_lm, load
 from tests.places import fixture_file
 from ttabench.core.types import Ask, Episode, Observe, Score
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import forward
 from ttabench.methods.ccm.method import Ccm
 from ttabench.methods.ccm.settings import CcmSettings
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from tests.parity.fixtures import base_lm, load
 from tests.places import fixture_file
 from ttabench.core.types import Observe
+from ttabench.lm.forward.patching import forward
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.patching import forward
 from ttabench.methods.generative_adapter import released
 from ttabench.methods.generative_adapter.directions import directions
 from ttabench.methods.generative_adapter.generator import Generator

@@ -13,9 +13,9 @@ from transformers import T5Config
 
 from tests.parity.fixtures import base_lm, load
 from ttabench.core.types import Ask, Episode, Observe, Score
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import forward, select_rows
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.patching import forward, select_rows
+from ttabench.lm.verbs.generation import generate
 from ttabench.methods.mac import tree
 from ttabench.methods.mac.losses import Objective
 from ttabench.methods.mac.networks import MacNetworks

@@ -17,11 +17,11 @@ from ttabench.core.errors import UserError
 from ttabench.core.render import size
 from ttabench.core.sizes import lengths, memory, short, tokens
 from ttabench.cost import shape_from
-from ttabench.lm.generation import generate, greedy_tokens
+from ttabench.lm.forward.patching import forward, text_start
+from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import forward, text_start
-from ttabench.lm.tokens import piece_ids
+from ttabench.lm.verbs.generation import generate, greedy_tokens
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.registry import find, methods

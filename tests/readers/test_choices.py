@@ -12,9 +12,9 @@ from tests.conftest import Command, one_line
 from tests.qa_files import write_jsonl
 from tests.tiny import tiny_llama
 from ttabench.core.types import Ask, Choose
-from ttabench.lm.answering import answer
+from ttabench.lm.forward.patching import encoded
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import encoded
+from ttabench.lm.verbs.answering import answer
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.readers import load

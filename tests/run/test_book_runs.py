@@ -15,11 +15,11 @@ from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import TEXTS, asks, observes, tiny_method
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe, Score, wanted
+from ttabench.lm.forward.patching import encoded, forward
+from ttabench.lm.forward.tokens import gold_ids, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import encoded, forward
-from ttabench.lm.scoring import rolling, token_logprobs
-from ttabench.lm.tokens import gold_ids, piece_ids
+from ttabench.lm.verbs.scoring import rolling, token_logprobs
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.settings import WindowSettings
 from ttabench.methods.eviction.window import SlidingWindow

@@ -14,7 +14,7 @@ from ttabench.core.types import Episode
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.scoring import token_logprobs
+from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings

@@ -16,10 +16,10 @@ from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter
 from ttabench.core.types import Answer, Ask, At, Choose, Episode, Generate, Observe, Score
 from ttabench.cost.formula import NoSettings
+from ttabench.lm.forward.tokens import gold_ids, prompt_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.scoring import token_logprobs
-from ttabench.lm.tokens import gold_ids, prompt_ids
+from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings

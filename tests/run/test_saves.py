@@ -24,7 +24,7 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.owned import LIST_FILE, owned
 from ttabench.core.types import Episode
-from ttabench.lm import safetensors_io
+from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod

@@ -20,7 +20,7 @@ from tests.tiny_methods import asks, episode, observes, tiny_mac, tiny_method
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Episode
 from ttabench.lm.model import LM
-from ttabench.lm.scoring import token_logprobs
+from ttabench.lm.verbs.scoring import token_logprobs
 from ttabench.methods import checkpoints
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.mac.method import Mac

@@ -94,9 +94,9 @@ def _made(
 
 def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> list[str]:
     """Why answers about these pieces would say less of the method than they seem to."""
-    from ttabench.lm.familiar import unfamiliar
+    from ttabench.lm.forward.tokenizer_fertility import fertility_caveats
 
-    return [*resolved.notes(), *unfamiliar(lm, (piece.text for piece in pieces))]
+    return [*resolved.notes(), *fertility_caveats(lm, (piece.text for piece in pieces))]
 
 
 def _write(folder: StateFolder, method: BaseMethod[object], state: State, said: Mapping[str, Json]) -> dict[str, Json]:

@@ -105,7 +105,7 @@ class Asker:
         )
 
     def _answers(self, session: Session, meter: Meter) -> list[Answer]:
-        from ttabench.lm.batching import BatchSize, alike, in_batches
+        from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
 
         def answered(batch: list[Ask]) -> list[tuple[str, Answer]]:
             with meter.phase("ask"):

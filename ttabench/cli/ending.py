@@ -149,8 +149,8 @@ def limit_memory(typed: str, device: str) -> None:
         return
     most = memory_in(typed)
     from ttabench.core.environment import quiet_libraries
-    from ttabench.lm import memory as of_device
-    from ttabench.lm.devices import find_device
+    from ttabench.lm.loading import memory_limit as of_device
+    from ttabench.lm.loading.devices import find_device
 
     quiet_libraries()
     found = find_device(device)

@@ -131,7 +131,7 @@ def _on_paper(paper: Mapping[str, Any], load: Mapping[str, Any], more: Mapping[s
 def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, Any], sizes: Sizes) -> Job:
     """What was typed as a job; everything that can be refused without measuring is refused here."""
     from ttabench.core.sizes import lengths, memory
-    from ttabench.lm.hub import find_source
+    from ttabench.lm.loading.hub import find_source
     from ttabench.profiling.job import Job, Typed, choose
     from ttabench.profiling.load import Load
 
@@ -143,7 +143,7 @@ def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, A
     if not job.random_weights:
         find_source(job.model)
     if job.mode == "throughput" and limit is None:
-        from ttabench.lm.devices import find_device  # torch comes once nothing typed is refused
+        from ttabench.lm.loading.devices import find_device  # torch comes once nothing typed is refused
 
         if find_device(job.device).type == "cpu":
             what = "On a CPU --throughput would take all memory of the machine."

@@ -15,7 +15,7 @@ from ttabench.core.identity import identity
 from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
 from ttabench.core.version import __version__
-from ttabench.lm.hub import digest_of
+from ttabench.lm.loading.hub import digest_of
 from ttabench.methods.state_header import READ, header
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest

@@ -7,8 +7,8 @@ import torch
 from ttabench.contract.case import PROMPTS, TEXTS, Case, answers, asks, logits, observes, read, tensors_of
 from ttabench.contract.keeping import Broken, equal, near
 from ttabench.cost.formula import NoSettings
+from ttabench.lm.forward.patching import select_rows
 from ttabench.lm.patch import State
-from ttabench.lm.patching import select_rows
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.session import Session
 

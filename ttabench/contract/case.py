@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Generate, Observe
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import encoded, forward, text_start
+from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.patching import encoded, forward, text_start
-from ttabench.lm.tokens import pad
+from ttabench.lm.verbs.generation import generate
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.spec import MethodSpec
 

@@ -17,7 +17,7 @@ from itertools import chain
 from ttabench.core.bounds import at_least
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.tokens import new_ids
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.parts.newest import appended, window_of
 from ttabench.methods.spec import MethodSpec

@@ -3,7 +3,7 @@
 json_of(Path("mine/state.json"))      the value; a ValueError says in a few words why there is none
 
 A pipe would be waited for, a device read without end, and brackets nested without end would break the parser. Tensors
-are opened in `lm/safetensors_io.py`.
+are opened in `lm/loading/safetensors_io.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ttabench.core.digests import digest
 from ttabench.core.environment import use_threads
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.harness.prompts import Prompts
-from ttabench.lm.batching import AUTO
+from ttabench.lm.verbs.batching import AUTO
 from ttabench.methods.states import load_state
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.request import RunRequest

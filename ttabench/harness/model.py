@@ -23,11 +23,11 @@ from ttabench.core.types import Ask
 from ttabench.harness import arguments
 from ttabench.harness.prompts import Prompts
 from ttabench.harness.reading import Reader
-from ttabench.lm.answering import naming_query
-from ttabench.lm.batching import AUTO, BatchSize, in_batches
-from ttabench.lm.generation import generate
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.scoring import Question, Scored, score_options
+from ttabench.lm.verbs.answering import naming_query
+from ttabench.lm.verbs.batching import AUTO, BatchSize, in_batches
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import Question, Scored, score_options
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 

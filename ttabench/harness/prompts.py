@@ -18,7 +18,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Observe
 from ttabench.harness.splitting import common_cut, observes, parts
 from ttabench.harness.turns import Body, Templated
-from ttabench.lm.chat import Chat
+from ttabench.lm.text.chat import Chat
 
 SPLITS = ("auto", "delimiter", "none")
 

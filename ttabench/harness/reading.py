@@ -18,9 +18,9 @@ from ttabench.core.types import Ask, Observe, Score
 from ttabench.harness.prompts import Prompts, Split
 from ttabench.harness.splitting import seam
 from ttabench.harness.turns import Dialogues, Templated
-from ttabench.lm.chat import Chat
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
+from ttabench.lm.text.chat import Chat
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 

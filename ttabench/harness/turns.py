@@ -17,8 +17,8 @@ from itertools import accumulate, chain
 import jinja2
 
 from ttabench.core.errors import UserError
-from ttabench.lm.chat import Chat, chat_of
 from ttabench.lm.model import LM
+from ttabench.lm.text.chat import Chat, chat_of
 
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 

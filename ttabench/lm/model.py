@@ -19,9 +19,10 @@ from transformers.pytorch_utils import Conv1D
 
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UserError
-from ttabench.lm import attention, hub
-from ttabench.lm.devices import find_device, find_dtype
-from ttabench.lm.texts import Texts
+from ttabench.lm.attention import interface
+from ttabench.lm.loading import hub
+from ttabench.lm.loading.devices import find_device, find_dtype
+from ttabench.lm.text.texts import Texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -61,7 +62,7 @@ class LM(Texts):
     ) -> None:
         super().__init__(tokenizer, tokenizer_name or name, bos)
         self.model = model.eval().requires_grad_(False)
-        model.set_attn_implementation(attention.NAME)
+        model.set_attn_implementation(interface.NAME)
         self.name = name
         self.random_weights = random_weights
         self.weights = ""
@@ -201,7 +202,7 @@ def load(
 
     Raises:
         UserError: unknown name (closest named), folder without a model, hub not reachable, broken weights (see
-            `loading.read`), device or dtype not there.
+            `model_reader.read`), device or dtype not there.
     """
     where = find_device(device)
     kind = find_dtype(dtype, where)

@@ -20,8 +20,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
-from ttabench.lm import safetensors_io as files_of_tensors
-from ttabench.lm.finite import first_not_finite
+from ttabench.lm.loading import safetensors_io as files_of_tensors
+from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.checkpoint_header import HEADER, Header, header, settings_in

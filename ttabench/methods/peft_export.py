@@ -20,7 +20,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ttabench.core.errors import UserError
 from ttabench.core.files import replacing_folder
-from ttabench.lm import safetensors_io as files_of_tensors
+from ttabench.lm.loading import safetensors_io as files_of_tensors
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 

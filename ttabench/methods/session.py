@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from ttabench.core.types import Answer, Ask, Observe
-from ttabench.lm.answering import answer, gold_likelihoods
+from ttabench.lm.forward.patching import encoded, follows_text
+from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import encoded, follows_text
-from ttabench.lm.tokens import window_ids
+from ttabench.lm.verbs.answering import answer, gold_likelihoods
 from ttabench.methods.base import BaseMethod, Stopped
 from ttabench.methods.piece_shares import PieceShares
 

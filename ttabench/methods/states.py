@@ -17,8 +17,8 @@ from ttabench.core.files import unwritable, write_atomically
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Json
 from ttabench.core.version import __version__
-from ttabench.lm import safetensors_io
-from ttabench.lm.finite import first_not_finite
+from ttabench.lm.loading import safetensors_io
+from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.patch import State
 from ttabench.methods.state_header import HEADER_FILE, SCHEMA, header_digest
 from ttabench.methods.state_header import header as header_of

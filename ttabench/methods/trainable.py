@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Choose, Episode, Observe, Score
+from ttabench.lm.forward.patching import follows_text
+from ttabench.lm.forward.tokens import choice_ids, gold_ids, prompt_ids
 from ttabench.lm.model import LM
-from ttabench.lm.patching import follows_text
-from ttabench.lm.scoring import nll
-from ttabench.lm.tokens import choice_ids, gold_ids, prompt_ids
+from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.base import BaseMethod, SettingsT
 from ttabench.methods.session import Session
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import read
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import read
-from ttabench.lm.scoring import choose, token_logprobs
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import choose, token_logprobs
 from ttabench.mini import books, corpus, demonstrations, dialogue, profiles, qa
 from ttabench.mini.world import SPLITS, rng
 

@@ -119,7 +119,7 @@ class Trainer:
 
     def _start(self, folder: Path) -> None:
         """The weights and the record of a model; what it had of the last stage begins anew."""
-        from ttabench.lm import safetensors_io as files_of_tensors
+        from ttabench.lm.loading import safetensors_io as files_of_tensors
 
         weights, _ = files_of_tensors.read(folder / "model.safetensors", self.device)
         self.model.load_state_dict(weights, strict=False)
@@ -129,7 +129,7 @@ class Trainer:
 
     def _resume(self) -> None:
         """Weights, moments and counts as `save` left them."""
-        from ttabench.lm import safetensors_io as files_of_tensors
+        from ttabench.lm.loading import safetensors_io as files_of_tensors
 
         self._take(json_of(self.out / "training.json"))
         if FAR.name in self.steps:
@@ -189,7 +189,7 @@ class Trainer:
 
         Weights that are read are float32 to float16's precision: a file of which a third packs away.
         """
-        from ttabench.lm import safetensors_io as files_of_tensors
+        from ttabench.lm.loading import safetensors_io as files_of_tensors
 
         with replacing_files(self.out) as scratch:
             self.model.save_pretrained(scratch)

@@ -20,7 +20,7 @@ from ttabench.core.identity import changed
 from ttabench.core.identity import identity as identity_of
 from ttabench.core.typed import assignments
 from ttabench.core.types import Json
-from ttabench.lm.hub import digest_of
+from ttabench.lm.loading.hub import digest_of
 from ttabench.methods import registry
 from ttabench.methods.settings import defaults, describe_settings
 from ttabench.methods.spec import MethodSpec

@@ -138,7 +138,7 @@ def measured(setting: Setting) -> Rates:
     """
     import torch
 
-    from ttabench.lm.devices import find_device, find_dtype
+    from ttabench.lm.loading.devices import find_device, find_dtype
     from ttabench.profiling.machine import fastest
 
     device = find_device(setting.device)

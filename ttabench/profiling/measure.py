@@ -27,11 +27,11 @@ from ttabench.core.meter import Meter, named, paths_taken
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.generation import greedy_tokens
+from ttabench.lm.forward.patching import follows_text, text_start
+from ttabench.lm.forward.tokens import prompt_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.patching import follows_text, text_start
-from ttabench.lm.tokens import prompt_ids
+from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter

@@ -9,8 +9,8 @@ from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import Lap, load_average
 from ttabench.core.types import Json
-from ttabench.lm import memory
 from ttabench.lm import model as base
+from ttabench.lm.loading import memory_limit
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.rotary import rotates
@@ -32,7 +32,7 @@ def rows(request: Mapping[str, Json], job: Job, emit: Emit) -> None:
     lifted = lift_positions(lm, max(lengths) + job.load.prompt_tokens + job.load.generate + SPARE)
     try:
         if job.memory_limit is not None:
-            memory.hold(job.memory_limit, lm.device)
+            memory_limit.hold(job.memory_limit, lm.device)
         method = job.adapters()[name].build(lm)
     except UserError as error:
         for length in lengths:

@@ -21,7 +21,7 @@ import torch
 from ttabench.core.environment import quiet_libraries, seed_everything, use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.lm.devices import find_device, find_dtype
+from ttabench.lm.loading.devices import find_device, find_dtype
 from ttabench.profiling.job import Emit, Job
 from ttabench.profiling.limits import Limits
 from ttabench.profiling.machine import machine_limits

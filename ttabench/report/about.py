@@ -52,7 +52,7 @@ def _about(record: RunRecord, *, everything: bool) -> Table:
 
 def _changed(record: RunRecord) -> list[str]:
     """Whether the command would read another model than the run did."""
-    from ttabench.lm.hub import digest_of
+    from ttabench.lm.loading.hub import digest_of
 
     before = record.config.get("inputs", {}).get("model")
     if record.config.get("model") == NANO and before and before != digest_of(NANO):

@@ -17,7 +17,7 @@ import torch
 from ttabench.core.digests import digest
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.lm.deltas import weight_changes
+from ttabench.lm.forward.deltas import weight_changes
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints, registry
 from ttabench.methods.checkpoint_header import header as header_of

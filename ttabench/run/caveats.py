@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core.types import Json, Observe, Score
-from ttabench.lm.chat import has_template
-from ttabench.lm.familiar import unfamiliar
+from ttabench.lm.forward.tokenizer_fertility import fertility_caveats
+from ttabench.lm.text.chat import has_template
 from ttabench.records.remarks import evicted_nothing
 from ttabench.records.samples import EpisodeCost, Sample
 
@@ -35,7 +35,7 @@ def caveats_before(plan: Plan, lm: LM) -> list[str]:
         found.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
     elif _told_too_late(plan, lm):
         found.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
-    return [*found, *unfamiliar(lm, _texts(plan.task))]
+    return [*found, *fertility_caveats(lm, _texts(plan.task))]
 
 
 def caveats_after(

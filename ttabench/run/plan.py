@@ -170,7 +170,7 @@ def _named_digest(value: str) -> str:
             return digest(place)
     if value.count("/") != 1:
         return ""
-    from ttabench.lm.hub import cached_commit
+    from ttabench.lm.loading.hub import cached_commit
 
     return cached_commit(value)
 
@@ -180,7 +180,7 @@ def _check_model(request: RunRequest, source: str) -> None:
 
     The hub is asked for it only where it is asked for the data, too: plans are made without a network.
     """
-    from ttabench.lm.hub import check_hub, find_source
+    from ttabench.lm.loading.hub import check_hub, find_source
 
     if not request.random_weights:
         find_source(request.model)
@@ -191,6 +191,6 @@ def _check_model(request: RunRequest, source: str) -> None:
 
 
 def _model_digest(request: RunRequest) -> str:
-    from ttabench.lm.hub import digest_of
+    from ttabench.lm.loading.hub import digest_of
 
     return "" if request.random_weights else digest_of(request.model)

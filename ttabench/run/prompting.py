@@ -19,7 +19,7 @@ from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
 from ttabench.core.typed import assignments
 from ttabench.core.types import Ask, Json, Want
-from ttabench.lm.chat import has_template
+from ttabench.lm.text.chat import has_template
 from ttabench.readers.card_prompt import Manner
 from ttabench.readers.cards import Card, load_card
 from ttabench.run.request import RunRequest

@@ -20,10 +20,10 @@ from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter
 from ttabench.core.progress import Counts, Tick
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.batching import BatchSize, alike, in_batches
-from ttabench.lm.finite import NotFinite
+from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
+from ttabench.lm.verbs.batching import BatchSize, alike, in_batches
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task

@@ -29,7 +29,7 @@ from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
 from ttabench.core.owned import LIST_FILE, claim, refuse_foreign
 from ttabench.core.types import Json
-from ttabench.lm import safetensors_io as files_of_tensors
+from ttabench.lm.loading import safetensors_io as files_of_tensors
 from ttabench.methods.checkpoint_header import HEADER, header
 from ttabench.methods.checkpoints import WEIGHTS
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Json
-from ttabench.lm.finite import first_not_finite
-from ttabench.lm.safetensors_io import unfit
+from ttabench.lm.loading.finite import first_not_finite
+from ttabench.lm.loading.safetensors_io import unfit
 from ttabench.methods import checkpoints
 from ttabench.methods.trainable import Trainable
 from ttabench.records.typed_json import typed

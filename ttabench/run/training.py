@@ -24,8 +24,8 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode
+from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.lm.model import LM
-from ttabench.lm.tokens import gold_ids, piece_ids, prompt_ids
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.trainable import Trainable

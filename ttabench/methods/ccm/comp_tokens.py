@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask
-from ttabench.lm.layout import Layout
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.patching import hidden_states, read
+from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, Prefix, State
-from ttabench.lm.patching import hidden_states, read
-from ttabench.lm.tokens import pad
 from ttabench.methods.ccm.settings import AttentionLora, GistingSettings
 from ttabench.methods.parts import lora
 from ttabench.methods.parts.one_forward import Batch, Row, answer_nll

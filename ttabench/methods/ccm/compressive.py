@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.attention import Call, watched
-from ttabench.lm.layout import Layout
+from ttabench.lm.attention.interface import Call, watched
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.patching import hidden_states
+from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import hidden_states
-from ttabench.lm.tokens import new_ids, pad, piece_ids
 from ttabench.methods.ccm import COMPRESSIVE
 from ttabench.methods.ccm.comp_tokens import Memory, OwnLora, joined, prefix_of
 from ttabench.methods.ccm.parallel import with_more

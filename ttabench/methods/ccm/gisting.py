@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Episode, Observe
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.patch import State
-from ttabench.lm.tokens import new_ids
 from ttabench.methods.base import Reads
 from ttabench.methods.ccm import GISTING, GISTING_ONLINE
 from ttabench.methods.ccm.comp_tokens import CompTokens, joined

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.attention import watched
+from ttabench.lm.attention.interface import watched
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.tokens import new_ids
 from ttabench.methods.ccm import CCM
 from ttabench.methods.ccm.comp_tokens import CompTokens, Memory, joined
 from ttabench.methods.ccm.parallel import laid, merged, merging, sees_all

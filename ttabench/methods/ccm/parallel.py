@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from ttabench.core.types import Episode, Observe
-from ttabench.lm.attention import Call
+from ttabench.lm.attention.interface import Call
+from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
-from ttabench.lm.tokens import piece_ids
 from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.parts.one_forward import BEGINS, Batch, Row
 

@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ttabench.core.errors import UserError
-from ttabench.lm.deltas import deltas_applied
-from ttabench.lm.layout import Layout
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.patching import hidden_states
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
-from ttabench.lm.patching import hidden_states
 from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
 from ttabench.methods.eviction.rotary import Rotary, rotates

@@ -15,11 +15,11 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import encoded
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import encoded
-from ttabench.lm.scoring import Item, target_hidden
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import Item, target_hidden
 from ttabench.methods.distill.settings import QUESTION, DistillSettings
 
 BREAK = "\n\n"

@@ -22,11 +22,11 @@ from torch.nn.functional import kl_div
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.patching import encoded
+from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import encoded
-from ttabench.lm.scoring import target_hidden
-from ttabench.lm.tokens import piece_ids
+from ttabench.lm.verbs.scoring import target_hidden
 from ttabench.methods.base import BaseMethod, Stopped, labelled
 from ttabench.methods.distill import DISTILL
 from ttabench.methods.distill.lessons import BREAK, Lesson, grouped, joined, self_asked, taught, text_again

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ttabench.lm.forward.patching import encode
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
-from ttabench.lm.patching import encode
 from ttabench.methods.distill.settings import DistillSettings
 from ttabench.methods.parts.trained import Factors
 

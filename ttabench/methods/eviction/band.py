@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ttabench.lm.attention import Call
-from ttabench.lm.fused import in_two_parts, merge_partials, summed
+from ttabench.lm.attention.fused import in_two_parts, merge_partials, summed
+from ttabench.lm.attention.interface import Call
 from ttabench.methods.eviction.rotary import Rotary
 
 

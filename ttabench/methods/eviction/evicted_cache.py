@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.lm.attention import Watcher, watched
+from ttabench.lm.attention.interface import Watcher, watched
+from ttabench.lm.forward.patching import BLOCK
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, State
-from ttabench.lm.patching import BLOCK
-from ttabench.lm.window import Window
 from ttabench.methods.eviction.rotary import Rotary, rotates
 
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.tokens import new_ids, pad
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.evicted_cache import EvictedCache, extended, padding_first
 from ttabench.methods.eviction.rotary import Rotary, rotates

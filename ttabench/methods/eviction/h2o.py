@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ttabench.core.types import Ask
-from ttabench.lm.attention import Call
+from ttabench.lm.attention.interface import Call
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction

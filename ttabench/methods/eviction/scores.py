@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from ttabench.lm.attention import Call
+from ttabench.lm.attention.interface import Call
 from ttabench.methods.eviction.settings import Group, Pool
 from ttabench.methods.parts.amount import Amount
 

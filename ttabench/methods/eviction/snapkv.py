@@ -19,11 +19,11 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask
-from ttabench.lm.attention import watched
+from ttabench.lm.attention.interface import watched
+from ttabench.lm.forward.tokens import pad, prompt_ids, window_ids
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.tokens import pad, prompt_ids, window_ids
-from ttabench.lm.window import Window
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, padding_first
 from ttabench.methods.eviction.evicting import EvictingMethod, compacted, observed

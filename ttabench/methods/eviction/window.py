@@ -27,11 +27,11 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
-from ttabench.lm.attention import watched
+from ttabench.lm.attention.interface import watched
+from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.tokens import new_ids
-from ttabench.lm.window import Window
 from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
 from ttabench.methods.eviction.band import Band

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.forward.patching import check_fits, deltas_applied
+from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, State
-from ttabench.lm.patching import check_fits, deltas_applied
-from ttabench.lm.tokens import new_ids, pad
-from ttabench.lm.window import Window
 from ttabench.methods.base import tokens_read
 from ttabench.methods.generative_adapter import GENERATIVE_ADAPTER, start
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.errors import UserError
-from ttabench.lm.capture import Place, observe_inputs
+from ttabench.lm.forward.capture import Place, observe_inputs
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
 from ttabench.methods.generative_adapter.generator import Generator

@@ -18,14 +18,14 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor
 
-from ttabench.lm.capture import Place, observe_inputs
-from ttabench.lm.deltas import deltas_applied
-from ttabench.lm.head import logprobs_of
+from ttabench.lm.forward.capture import Place, observe_inputs
+from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.head import logprobs_of
+from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.tokens import pad
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank
-from ttabench.lm.patching import check_fits
-from ttabench.lm.tokens import pad
-from ttabench.lm.window import Window
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
 from ttabench.methods.generative_adapter.rows import Row, Rows
 from ttabench.methods.parts.one_forward import ALIKE

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.lm.safetensors_io import unfit
+from ttabench.lm.loading.safetensors_io import unfit
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks
 
 PARTS = {

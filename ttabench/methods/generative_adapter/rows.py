@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.forward.tokens import new_ids, window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
-from ttabench.lm.tokens import new_ids, window_ids
 from ttabench.methods.trainable import training_item
 
 Cut = Callable[[Sequence[list[int]], bool], list[list[int]]]

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ttabench.lm.capture import inputs_kept
+from ttabench.lm.forward.capture import inputs_kept
+from ttabench.lm.forward.tokens import pad
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.tokens import pad
-from ttabench.lm.window import Window
 from ttabench.methods.generative_adapter.generator import Generator
 from ttabench.methods.generative_adapter.networks import GenerativeAdapterNetworks, output_maps
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.patching import read
+from ttabench.lm.forward.tokens import new_ids, pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import read
-from ttabench.lm.tokens import new_ids, pad
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.icl import ICL
 from ttabench.methods.icl.settings import InContextSettings

@@ -28,9 +28,9 @@ from transformers.cache_utils import DynamicCache
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.cost.formula import NoSettings
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
-from ttabench.lm.tokens import new_ids
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.scores import tokens_of
 from ttabench.methods.kvpress import KVPRESS

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.layout import Layout
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.tokens import window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.scoring import nll
-from ttabench.lm.tokens import window_ids
+from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.lora import LORA
 from ttabench.methods.lora.settings import LoraSettings
 from ttabench.methods.parts import lora

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy, normalize
 from torch.nn.utils.rnn import pad_sequence
 
 from ttabench.core.types import Ask, Episode
-from ttabench.lm.scoring import nll
+from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac import tree
 from ttabench.methods.mac.networks import MacNetworks
 from ttabench.methods.trainable import training_item

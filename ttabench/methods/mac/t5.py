@@ -20,8 +20,8 @@ from transformers import T5Config, T5Model
 
 from ttabench.core.bounds import refuse_long
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.lm.texts import backend
-from ttabench.lm.tokens import pad
+from ttabench.lm.forward.tokens import pad
+from ttabench.lm.text.texts import backend
 from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
 
 if TYPE_CHECKING:

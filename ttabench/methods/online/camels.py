@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Episode, Observe
+from ttabench.lm.forward.tokens import pad, piece_ids
 from ttabench.lm.model import LM
-from ttabench.lm.tokens import pad, piece_ids
 from ttabench.methods.online import CAMELS
 from ttabench.methods.online.method import Online
 from ttabench.methods.online.settings import CamelsSettings

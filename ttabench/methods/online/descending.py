@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import check_fits
-from ttabench.lm.scoring import target_logprobs
-from ttabench.lm.tokens import piece_ids
+from ttabench.lm.verbs.scoring import target_logprobs
 from ttabench.methods.base import BaseMethod, Stopped
 from ttabench.methods.parts.descent import MOMENTS, Descent
 from ttabench.methods.parts.descent_settings import DescentSettings

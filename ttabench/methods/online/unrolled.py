@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
+from ttabench.lm.forward.patching import forward
+from ttabench.lm.forward.second_order import second_order
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import forward
-from ttabench.lm.scoring import Item, nll, target_logprobs
-from ttabench.lm.second_order import second_order
+from ttabench.lm.verbs.scoring import Item, nll, target_logprobs
 from ttabench.methods.online.losses import weighted_loss
 from ttabench.methods.online.settings import OnlineSettings
 from ttabench.methods.parts.trained import Factors, Weights

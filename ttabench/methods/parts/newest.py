@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ttabench.lm.forward.tokens import pad
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.tokens import pad
 
 
 def appended(lm: LM, tensors: Mapping[str, Tensor], rows_new: Sequence[Sequence[int]], limit: int) -> dict[str, Tensor]:

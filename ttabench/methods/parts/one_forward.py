@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ttabench.core.types import Ask, Episode, Observe
-from ttabench.lm.layout import Layout
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.patching import hidden_states
+from ttabench.lm.forward.tokens import piece_ids, window_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Patch
-from ttabench.lm.patching import hidden_states
-from ttabench.lm.tokens import piece_ids, window_ids
 from ttabench.methods.trainable import training_item
 
 NOWHERE = -1

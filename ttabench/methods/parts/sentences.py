@@ -29,9 +29,9 @@ from ttabench.core.bounds import refuse_long
 from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
-from ttabench.lm.model_files import small_file
-from ttabench.lm.texts import backend
-from ttabench.lm.tokens import pad
+from ttabench.lm.forward.tokens import pad
+from ttabench.lm.loading.model_files import small_file
+from ttabench.lm.text.texts import backend
 from ttabench.methods.parts.stored import stored_config, stored_model, stored_tokenizer
 
 DENSE = "dense"

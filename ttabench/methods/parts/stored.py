@@ -17,8 +17,8 @@ from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from ttabench.core.environment import offline_if_unreachable, quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.lm.finite import first_not_finite
-from ttabench.lm.model_files import check
+from ttabench.lm.loading.finite import first_not_finite
+from ttabench.lm.loading.model_files import check
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

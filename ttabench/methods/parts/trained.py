@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ttabench.lm.deltas import weights_as
+from ttabench.lm.forward.deltas import weights_as
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, Patch
 from ttabench.methods.parts import lora

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import check_fits
-from ttabench.lm.tokens import new_ids, pad, piece_ids
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.parts.ragged import appended, items
 from ttabench.methods.piece_shares import PieceShares

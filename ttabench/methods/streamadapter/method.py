@@ -29,12 +29,12 @@ import torch
 from torch import Tensor, nn
 
 from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.forward.patching import BLOCK, check_fits, deltas_applied, select_rows
+from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix, State
-from ttabench.lm.patching import BLOCK, check_fits, deltas_applied, select_rows
-from ttabench.lm.scoring import nll
-from ttabench.lm.tokens import new_ids, pad
-from ttabench.lm.window import Window
+from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.base import labelled
 from ttabench.methods.parts.cached import cached, prefix_of
 from ttabench.methods.parts.newest import ids_of, window_of

@@ -22,10 +22,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ttabench.core.types import Ask, Episode, Observe
+from ttabench.lm.forward.patching import deltas_applied
+from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
-from ttabench.lm.patching import deltas_applied
-from ttabench.lm.tokens import gold_ids, piece_ids, prompt_ids
-from ttabench.lm.window import Window
 from ttabench.methods.streamadapter.chunk_state import ChunkMapper
 from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
 

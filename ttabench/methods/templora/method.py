@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Json, Observe
-from ttabench.lm.deltas import deltas_applied
+from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.patching import check_fits
+from ttabench.lm.forward.recompute import layers_recomputed, step_bytes
+from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
-from ttabench.lm.patching import check_fits
-from ttabench.lm.recompute import layers_recomputed, step_bytes
-from ttabench.lm.scoring import Item, target_logprobs
-from ttabench.lm.tokens import new_ids, pad, piece_ids
+from ttabench.lm.verbs.scoring import Item, target_logprobs
 from ttabench.methods.base import BaseMethod, labelled
 from ttabench.methods.parts import lora
 from ttabench.methods.parts.newest import appended, ids_of, window_of

@@ -11,9 +11,9 @@ from torch import nn
 
 from notebook import NOTEBOOK, NotebookSettings
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.tokens import new_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch, State
-from ttabench.lm.tokens import new_ids
 from ttabench.methods.parts.newest import appended, window_of
 from ttabench.methods.trainable import Trainable
 

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from ttabench.core.bounds import refuse_long
 from ttabench.core.errors import UserError
-from ttabench.lm.chat import Chat, chat_of
+from ttabench.lm.text.chat import Chat, chat_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.core.errors import UserError
-from ttabench.lm import loading
-from ttabench.lm.gguf_header import Header, read_header
-from ttabench.lm.loading import Source
+from ttabench.lm.loading import model_reader
+from ttabench.lm.loading.gguf_header import Header, read_header
+from ttabench.lm.loading.model_reader import Source
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -71,12 +71,12 @@ def dequantised(source: Source, header: Header) -> tuple[PreTrainedModel, PreTra
     """Model in float32 on the CPU and tokenizer, from the file itself, as if they had never been of a GGUF file.
 
     Raises:
-        UserError: see `loading.read`.
+        UserError: see `model_reader.read`.
     """
     import torch
 
     with contextlib.redirect_stderr(io.StringIO()):  # a progress bar that transformers has no switch for
-        model, tokenizer = loading.read(source, torch.float32, torch.device("cpu"))
+        model, tokenizer = model_reader.read(source, torch.float32, torch.device("cpu"))
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.hf_quantizer = None

@@ -30,7 +30,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ttabench.lm.fused import attend_continuation, attend_shared, bias_of, in_two_parts
+from ttabench.lm.attention.fused import attend_continuation, attend_shared, bias_of, in_two_parts
 
 NAME = "ttabench_shared_prefix"
 

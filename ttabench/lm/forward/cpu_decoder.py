@@ -1,6 +1,6 @@
 """The decoder of Llama-likes written out, for reading without gradients on a CPU in float32.
 
-    lean = Lean.of(lm)                                    None where the architecture is another one
+    lean = CpuDecoder.of(lm)                                    None where the architecture is another one
     text = lean.text(ids_BT, positions_BT, filled_BT)
     hidden_BTC = lean.run(text, slots, Attending(text, lean.scaling))
 
@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn.functional import embedding, linear
 
-from ttabench.lm.fused import in_two_parts
+from ttabench.lm.attention.cache_layer import CacheLayer
+from ttabench.lm.attention.fused import in_two_parts
+from ttabench.lm.attention.unpadded import Text
 from ttabench.lm.model import LM
-from ttabench.lm.packed import Text
 from ttabench.lm.patch import LowRank, Patch
-from ttabench.lm.slots import Slots
 
 DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model"}
 """Classes of transformers whose forward is the one below: pre-norm blocks, rotated queries and keys, gated MLP."""
@@ -72,7 +72,7 @@ class _Block:
         return self.query, self.key, self.value, self.out, self.gate, self.up, self.down
 
 
-class Lean:
+class CpuDecoder:
     """A decoder of one of `DECODERS`, run without transformers' forward.
 
     Args:
@@ -97,7 +97,7 @@ class Lean:
         self._whole: list[nn.Module] = [*around, *chain.from_iterable(parts), *chain.from_iterable(inside)]
 
     @classmethod
-    def of(cls, lm: LM) -> Lean | None:
+    def of(cls, lm: LM) -> CpuDecoder | None:
         """The lean form of the model's decoder; None where it has none."""
         decoder: Any = lm.decoder
         kind = type(decoder)
@@ -128,7 +128,7 @@ class Lean:
             for each in hooked
         )
 
-    def run(self, text: Text, slots: Sequence[Slots], attend: Attend) -> Tensor:
+    def run(self, text: Text, slots: Sequence[CacheLayer], attend: Attend) -> Tensor:
         """Last hidden states [B, T, C] of a text; keys and values go into the slots, one entry a layer."""
         turns = self._turns(text.packed(text.positions_BT.expand(text.ids_BT.shape)))
         x_XC = self._entering(text)
@@ -164,7 +164,7 @@ def packs(lm: LM, patch: Patch) -> bool:
     """Whether rows under this patch are read without their padding: no weight delta differs from row to row."""
     parts = [(each.a_BRI, each.b_BOR) if isinstance(each, LowRank) else (each.delta,) for each in patch.deltas.values()]
     alike = all(len(tensor) == 1 for part in parts for tensor in part)
-    return alike and in_two_parts(lm.device) and Lean.of(lm) is not None
+    return alike and in_two_parts(lm.device) and CpuDecoder.of(lm) is not None
 
 
 def _turned(x_XND: Tensor, cos_X1D: Tensor, signed_sin_X1D: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Whether a tokenizer was made for texts like these: how long the pieces are that it cuts their words into.
 
-    unfamiliar(lm, ["The library opens at nine."])     ["nano hardly knows this kind of text (2.2 bytes of a ..."]
+    fertility_caveats(lm, ["The library opens at nine."])    ["nano hardly knows this kind of text (2.2 bytes of a ..."]
 
 A tokenizer joins what was frequent in the texts it was made from. SmolLM2's has 5 bytes of an English word in a token,
 and 2.7 of a German one; nano's has 4 to 5 in its miniature world and 2 to 3 in English. Words are letters only, so that
@@ -39,7 +39,7 @@ def bytes_a_token(lm: LM, texts: Iterable[str]) -> float | None:
     return sum(len(word.encode()) for word in words) / sum(map(len, lm.encode_many(words)))
 
 
-def unfamiliar(lm: LM, texts: Iterable[str]) -> list[str]:
+def fertility_caveats(lm: LM, texts: Iterable[str]) -> list[str]:
     """One sentence where the texts are not what the model was made for, else none."""
     share = None if lm.random_weights else bytes_a_token(lm, texts)
     if share is None or share >= LEAST_BYTES:

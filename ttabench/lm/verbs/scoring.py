@@ -15,7 +15,7 @@ only at the positions that predict targets. A prompt is read once for all its op
 
     prompt  option 1  option 2        an option's tokens see the prompt and what stands before them in the option
 
-Under a prefix that evicts as text is read, options have rows of their own, token by token (`forcing`).
+Under a prefix that evicts as text is read, options have rows of their own, token by token (`teacher_forcing`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ttabench.lm.forcing import Read, teacher_forced
-from ttabench.lm.head import logprobs_and_best, logprobs_of
-from ttabench.lm.lean import packs
+from ttabench.lm.forward.cpu_decoder import packs
+from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
+from ttabench.lm.forward.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
+from ttabench.lm.forward.tokens import pad, windows
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
-from ttabench.lm.tokens import pad, windows
-from ttabench.lm.window import Window
+from ttabench.lm.verbs.teacher_forcing import Read, teacher_forced
 
 Item = tuple[list[int], list[int]]
 """Prompt ids and target ids, without BOS."""
@@ -44,7 +44,7 @@ LIKE, FEWEST = 0.8, 4
 """A row shorter than this share of the longest one of its batch goes to the next batch, once so many rows are in it:
 padding costs as text does, and a forward of few rows costs too."""
 LIKE_PACKED = 0.25
-"""The same where padding is left out of all maps (`lean`) and costs in attention alone."""
+"""The same where padding is left out of all maps (`cpu_decoder`) and costs in attention alone."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
-from ttabench.lm.safetensors_io import formats
+from ttabench.lm.loading.safetensors_io import formats
 
 CONFIG = "config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

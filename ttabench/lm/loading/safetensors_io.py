@@ -5,7 +5,7 @@
     unfit({"a": tensor}, {"a": wanted})                                   None, or what differs first
 
 What is read is a plain file of the length its header says; names, shapes and finite values are checked by `unfit` and
-`lm/finite.py`. No pickle is ever read.
+`lm/loading/finite.py`. No pickle is ever read.
 """
 
 from __future__ import annotations

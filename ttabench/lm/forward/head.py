@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
-from ttabench.lm.finite import refuse_not_finite
+from ttabench.lm.forward.second_order import wants_second_order
+from ttabench.lm.loading.finite import refuse_not_finite
 from ttabench.lm.model import LM
-from ttabench.lm.second_order import wants_second_order
 
 LOGITS_AT_ONCE = 2**26
 """Float32 logits alive at a time without gradients (256 MiB), however large vocabulary and batch are."""

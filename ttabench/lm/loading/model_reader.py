@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ttabench.core import memory
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.lm.model_files import AGAIN, TABLES, check, check_formats
+from ttabench.lm.loading.model_files import AGAIN, TABLES, check, check_formats
 
 if TYPE_CHECKING:
     import torch
@@ -133,7 +133,7 @@ def _bytes_of(source: Source) -> int:
 
 def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
     """Refuse weights that are not those of the model: the libraries would fill in random ones."""
-    from ttabench.lm.finite import first_not_finite
+    from ttabench.lm.loading.finite import first_not_finite
 
     misshapen = {str(name): (tuple(found), tuple(wanted)) for name, found, wanted in report["mismatched_keys"]}
     wrong = {

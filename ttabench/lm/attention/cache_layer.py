@@ -1,7 +1,7 @@
 """Where the keys and values of one layer are held while a batch is being read: a cache layer of transformers.
 
-slots = Slots(None, shared=0, room=16, retain=True)
-keys_BHSD, values_BHSD = slots.update(keys_BHTD, values_BHTD)        sixteen tokens fill one buffer in place
+layer = CacheLayer(None, shared=0, room=16, retain=True)
+keys_BHSD, values_BHSD = layer.update(keys_BHTD, values_BHTD)        sixteen tokens fill one buffer in place
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
 
-class Slots(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
+class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typed
     """Keys and values of one layer: each row's own prefix, then what is read. A shared prefix is counted, not held.
 
     Without `retain`, what attention needs is handed out and forgotten: one layer's copy lives at a time.

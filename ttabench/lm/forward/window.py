@@ -18,14 +18,14 @@ from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
 from ttabench.core.meter import take_path
-from ttabench.lm.attention import given, watched
-from ttabench.lm.fused import bias_of, in_two_parts
-from ttabench.lm.layout import Layout
+from ttabench.lm.attention.cache_layer import CacheLayer, joined
+from ttabench.lm.attention.fused import bias_of, in_two_parts
+from ttabench.lm.attention.interface import given, watched
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.attention.unpadded import Attending
+from ttabench.lm.forward.plan import LEAN, pairs_of, plan_for
 from ttabench.lm.model import LM
-from ttabench.lm.packed import Attending
 from ttabench.lm.patch import Eviction, Prefix
-from ttabench.lm.plan import LEAN, pairs_of, plan_for
-from ttabench.lm.slots import Slots, joined
 
 
 class Window:
@@ -54,7 +54,7 @@ class Window:
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
         room = room if retain and self._eviction is None else 0
         slots = self._plan.shared[0].keys.shape[2] if self._plan.shared else 0
-        self._layers = [Slots(pair, shared=slots, room=room, retain=retain) for pair in own]
+        self._layers = [CacheLayer(pair, shared=slots, room=room, retain=retain) for pair in own]
         self._cache = Cache(layers=list(self._layers))
         start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
         self._next_B = start.to(lm.device)

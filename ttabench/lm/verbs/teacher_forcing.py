@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ttabench.lm.forward.patching import check_fits, deltas_applied, select_rows
+from ttabench.lm.forward.tokens import pad
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import check_fits, deltas_applied, select_rows
-from ttabench.lm.tokens import pad
-from ttabench.lm.window import Window
 
 Read = Callable[[LM, Tensor, Tensor], Tensor]
 """(lm, hidden_ND of the places that predict, targets_N) to one row of values a target."""

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from ttabench.core.errors import UserError
-from ttabench.lm.deltas import deltas_applied
-from ttabench.lm.layout import Layout
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.deltas import deltas_applied
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch, Prefix
-from ttabench.lm.window import Window
 
 __all__ = [
     "Layout",

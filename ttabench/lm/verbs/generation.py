@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import log_softmax
 
-from ttabench.lm.finite import refuse_not_finite
+from ttabench.lm.forward.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
+from ttabench.lm.forward.tokens import pad
+from ttabench.lm.forward.window import Window
+from ttabench.lm.loading.finite import refuse_not_finite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
-from ttabench.lm.tokens import pad
-from ttabench.lm.window import Window
 
 Stopped: TypeAlias = Callable[[int, list[int]], bool]
 Pick: TypeAlias = Callable[[Tensor], Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tiny import tiny_llama
-from ttabench.lm.familiar import LEAST_BYTES, bytes_a_token, unfamiliar
+from ttabench.lm.forward.tokenizer_fertility import LEAST_BYTES, bytes_a_token, fertility_caveats
 from ttabench.lm.model import LM, load
 from ttabench.readers import load as load_task
 from ttabench.readers.cards import names
@@ -24,19 +24,19 @@ def nano() -> LM:
 def test_nano_was_made_for_its_world(nano: LM, task: str) -> None:
     episode = next(iter(load_task(task).episodes()))
     texts = [piece.text for piece in episode.observes()] + [ask.question_text for ask in episode.asks()]
-    assert unfamiliar(nano, texts) == []
+    assert fertility_caveats(nano, texts) == []
 
 
 @pytest.mark.parametrize("text", [ENGLISH, *OTHERS])
 def test_and_for_no_other_language(nano: LM, text: str) -> None:
-    (note,) = unfamiliar(nano, [text])
+    (note,) = fertility_caveats(nano, [text])
     assert note.startswith("nano hardly knows this kind of text (")
     assert note.endswith("; use --model smollm2-135m-qa for English")
 
 
 def test_another_model_is_not_sent_to_itself(nano: LM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nano, "name", "smollm2-135m-qa")
-    (note,) = unfamiliar(nano, [OTHERS[0]])
+    (note,) = fertility_caveats(nano, [OTHERS[0]])
     assert note.endswith("its answers say little about the method")
 
 
@@ -44,7 +44,7 @@ def test_little_and_random_and_bytes_tell_nothing(nano: LM, monkeypatch: pytest.
     assert bytes_a_token(nano, ["Who wrote it?", "1 2 3 4 5 6 7 8 9 x1"]) is None
     assert bytes_a_token(tiny_llama(), [ENGLISH]) is None, "a token a byte, in any language"
     monkeypatch.setattr(nano, "random_weights", True)
-    assert unfamiliar(nano, [ENGLISH]) == []
+    assert fertility_caveats(nano, [ENGLISH]) == []
 
 
 def test_only_the_first_words_are_looked_at(nano: LM) -> None:
@@ -56,5 +56,5 @@ def test_only_the_first_words_are_looked_at(nano: LM) -> None:
 
 @pytest.mark.english
 def test_smollm2_was_made_for_english_alone(smollm2: LM) -> None:
-    assert unfamiliar(smollm2, [ENGLISH]) == []
-    assert all(unfamiliar(smollm2, [text]) for text in OTHERS)
+    assert fertility_caveats(smollm2, [ENGLISH]) == []
+    assert all(fertility_caveats(smollm2, [text]) for text in OTHERS)

@@ -4,8 +4,8 @@
     plan.path(device)       "lean", "sdpa", or by its name another attention that was chosen for the model: "eager"
 
 What a prefix needs (one for several rows, slots that single heads miss or weigh otherwise) is met on every path of our
-own: the decoder written out (`lean`), and `attention`, which transformers calls. Windows say which they take
-(`core.meter.take_path`).
+own: the decoder written out (`cpu_decoder`), and `attention.interface`, which transformers calls. Windows say which
+they take (`core.meter.take_path`).
 
 Shape letters: B rows · H key/value heads · N query heads · P slots · D head size.
 """
@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ttabench.lm.attention import NAME, Shared, is_watched
-from ttabench.lm.lean import Lean
+from ttabench.lm.attention.interface import NAME, Shared, is_watched
+from ttabench.lm.forward.cpu_decoder import CpuDecoder
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 
@@ -32,9 +32,9 @@ class AttentionPlan:
     """How the layers of a window attend."""
 
     implementation: str
-    """The attention of transformers that the model is set to; ours is `attention.NAME`."""
-    lean: Lean | None = None
-    """The decoder written out, where the model has one: it runs whenever it may (`Lean.serves`)."""
+    """The attention of transformers that the model is set to; ours is `interface.NAME`."""
+    lean: CpuDecoder | None = None
+    """The decoder written out, where the model has one: it runs whenever it may (`CpuDecoder.serves`)."""
     shared: tuple[Shared, ...] | None = None
     """Keys and values that all rows see and none holds, one entry a layer, with what is added to their scores."""
     bias: tuple[Tensor, ...] | None = None
@@ -85,7 +85,7 @@ def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
         shared = tuple(Shared(keys, values, all_seen, more) for (keys, values), more in layers)
     return AttentionPlan(
         implementation=implementation,
-        lean=Lean.of(lm) if ours else None,
+        lean=CpuDecoder.of(lm) if ours else None,
         shared=shared,
         bias=None if shared else bias,
         parts=ours and not sliding and shared is None,

@@ -9,13 +9,13 @@ from typing import TypeVar
 import torch
 
 from ttabench.core.types import Answer, Ask, Choose, Generate, Score, wanted
-from ttabench.lm.finite import NotFinite
-from ttabench.lm.generation import generate
+from ttabench.lm.forward.patching import follows_text, select_rows
+from ttabench.lm.forward.tokens import Pair, choice_ids, gold_ids, prompt_ids
+from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
-from ttabench.lm.patching import follows_text, select_rows
-from ttabench.lm.scoring import choose, token_logprobs
-from ttabench.lm.tokens import Pair, choice_ids, gold_ids, prompt_ids
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import choose, token_logprobs
 
 T = TypeVar("T")
 

@@ -13,15 +13,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from tests.lm.test_patching import close, full_patch, low_rank, random_prefix, text
 from tests.tiny import POSITIONS, byte_tokenizer, tiny_gpt2, tiny_llama, tiny_opt
-from ttabench.lm import lean
-from ttabench.lm.attention import Call, watched
-from ttabench.lm.generation import generate
-from ttabench.lm.lean import Lean
+from ttabench.lm.attention.interface import Call, watched
+from ttabench.lm.forward import cpu_decoder
+from ttabench.lm.forward.cpu_decoder import CpuDecoder
+from ttabench.lm.forward.patching import deltas_applied, encoded
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch, Prefix
-from ttabench.lm.patching import deltas_applied, encoded
-from ttabench.lm.scoring import choose
-from ttabench.lm.window import Window
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import choose
 
 
 def made(model: type[Any], config: type[Any], **more: Any) -> LM:
@@ -71,18 +71,18 @@ def lm(request: pytest.FixtureRequest) -> LM:
 def both_ways(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> tuple[Any, Any]:
     """What the work gives by the lean decoder, which must have been used, and by transformers'."""
     runs: list[int] = []
-    plain = Lean.run
+    plain = CpuDecoder.run
 
-    def counted(self: Lean, *arguments: Any) -> Tensor:
+    def counted(self: CpuDecoder, *arguments: Any) -> Tensor:
         runs.append(1)
         return plain(self, *arguments)
 
     with monkeypatch.context() as patched, torch.no_grad():
-        patched.setattr(Lean, "run", counted)
+        patched.setattr(CpuDecoder, "run", counted)
         ours = work()
     assert runs, "the lean decoder was never used"
     with monkeypatch.context() as patched, torch.no_grad():
-        patched.setattr(Lean, "of", classmethod(lambda _cls, _lm: None))
+        patched.setattr(CpuDecoder, "of", classmethod(lambda _cls, _lm: None))
         return ours, work()
 
 
@@ -195,12 +195,12 @@ def test_a_module_in_place_of_a_linear_map_is_called(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("make", UNKNOWN.values(), ids=UNKNOWN)
 def test_what_it_does_not_know_is_left_alone(make: Callable[[], LM]) -> None:
-    assert Lean.of(make()) is None
+    assert CpuDecoder.of(make()) is None
 
 
 def test_where_anything_looks_on_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     lm = tiny_llama()
-    monkeypatch.setattr(lean.Lean, "run", lambda *_: pytest.fail("the lean decoder ran"))
+    monkeypatch.setattr(cpu_decoder.CpuDecoder, "run", lambda *_: pytest.fail("the lean decoder ran"))
     Window(lm, None, 2).feed(text(2, 5))  # under gradients
     with torch.no_grad():
         seen: list[int] = []
@@ -215,7 +215,7 @@ def test_where_anything_looks_on_transformers_runs(monkeypatch: pytest.MonkeyPat
         Window(lm, None, 2).feed(text(2, 5))
         assert seen[-1] == 7
         hooked.remove()
-        assert Lean.of(LM(lm.model.to(torch.bfloat16), lm.tokenizer, "half")) is None
+        assert CpuDecoder.of(LM(lm.model.to(torch.bfloat16), lm.tokenizer, "half")) is None
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
@@ -225,8 +225,8 @@ def test_padding_takes_part_in_no_product(monkeypatch: pytest.MonkeyPatch, rows:
     deltas = {name: low_rank(lm, name, rows) for name in lm.linear_names()[:1]} if rows else {}
     items = [([65] * 9, [[70], [71, 72]]), ([66, 67, 68, 69], [[70], [71, 72]])]
     tokens: list[int] = []
-    plain = lean.linear
-    monkeypatch.setattr(lean, "linear", lambda x, *more: tokens.append(len(x)) or plain(x, *more))
+    plain = cpu_decoder.linear
+    monkeypatch.setattr(cpu_decoder, "linear", lambda x, *more: tokens.append(len(x)) or plain(x, *more))
     choose(lm, Patch(deltas=deltas), items)
     real, padded = (1 + 9 + 1) + (1 + 4 + 1), 2 * (1 + 9 + 1)
     assert set(tokens) == {padded if rows == 2 else real}

@@ -26,10 +26,10 @@ from ttabench.core.digests import digest
 from ttabench.core.environment import quiet_loading, versions
 from ttabench.core.errors import UserError
 from ttabench.core.files import PART, remove, replacing_folder, write_atomically
-from ttabench.lm import loading
-from ttabench.lm.gguf_files import dequantised, readable_header, weights_of
-from ttabench.lm.gguf_header import Header
-from ttabench.lm.loading import Source
+from ttabench.lm.loading import model_reader
+from ttabench.lm.loading.gguf_files import dequantised, readable_header, weights_of
+from ttabench.lm.loading.gguf_header import Header
+from ttabench.lm.loading.model_reader import Source
 
 if TYPE_CHECKING:
     import torch
@@ -77,8 +77,8 @@ def read(
         device: where the weights go.
 
     Raises:
-        UserError: see `loading.read`; a file that is truncated, damaged or of an architecture that transformers does
-            not know; no package gguf; no room in the cache.
+        UserError: see `model_reader.read`; a file that is truncated, damaged or of an architecture that transformers
+            does not know; no package gguf; no room in the cache.
     """
     file = source.gguf
     assert file is not None, f"{source.name} is no GGUF file"
@@ -94,7 +94,7 @@ def read(
             log.warning("Note: %s; dequantising %s for this run alone.", error, file.name)
             model, tokenizer = dequantised(source, header)
             return model.to(device, dtype), tokenizer, weights_of(header)
-    found = loading.read(Source(source.name, str(folder), hint=f"Delete {folder}."), dtype, device)
+    found = model_reader.read(Source(source.name, str(folder), hint=f"Delete {folder}."), dtype, device)
     return *found, copy.weights
 
 
@@ -117,7 +117,7 @@ def _made(source: Source, header: Header, folder: Path, source_digest: str) -> C
 
     Raises:
         _CannotWrite: the cache cannot be written.
-        UserError: no room in it; whatever `loading.read` raises.
+        UserError: no room in it; whatever `model_reader.read` raises.
     """
     with _locked(folder, source):
         if (copy := _stored(folder, source_digest)) is not None:

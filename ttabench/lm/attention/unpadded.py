@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ttabench.lm.attention import Shared, attend_in_parts, widened
-from ttabench.lm.fused import across, attend_continuation, bias_of, merge_partials, of_queries, summed
+from ttabench.lm.attention.fused import across, attend_continuation, bias_of, merge_partials, of_queries, summed
+from ttabench.lm.attention.interface import Shared, attend_in_parts, widened
 
 
 @dataclass(frozen=True)

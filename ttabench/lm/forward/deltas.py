@@ -114,7 +114,7 @@ def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
             return _plus(out_BTO, low, b.transpose(1, 2).expand(rows, -1, -1)).view(output.shape)
         return _plus(output.flatten(0, -2), low.flatten(0, -2), b.flatten(0, 1).T).view(output.shape)
 
-    add.rows_alike = shared and marked_BT is None  # type: ignore[attr-defined]  # `lean` then leaves padding out
+    add.rows_alike = shared and marked_BT is None  # type: ignore[attr-defined]  # `cpu_decoder` then leaves padding out
     return add
 
 

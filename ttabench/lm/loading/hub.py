@@ -16,13 +16,13 @@ from ttabench.core.architectures import ARCHITECTURES, NANO, Package, names
 from ttabench.core.digests import digest
 from ttabench.core.environment import offline_if_unreachable
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.lm.gguf_header import is_gguf
+from ttabench.lm.loading.gguf_header import is_gguf
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from ttabench.lm.loading import Source
+    from ttabench.lm.loading.model_reader import Source
 
 NANO_FOLDER = Path(__file__).parents[1] / "assets" / "nano"
 NOTHING_THERE = NANO_FOLDER.parent
@@ -50,9 +50,9 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pr
 
     Raises:
         UserError: unknown name (closest named), folder without a model, hub not reachable; whatever is wrong with the
-            files, see `loading.read` and `gguf_copies.read`.
+            files, see `model_reader.read` and `gguf_copies.read`.
     """
-    from ttabench.lm import gguf_copies, loading
+    from ttabench.lm.loading import gguf_copies, model_reader
 
     source = _source(name)
     if source.gguf is not None:
@@ -60,12 +60,12 @@ def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pr
     if not source.local:
         offline_if_unreachable()
         source = replace(source, revision=commit_of(source.place))
-    return Pretrained(*loading.read(source, dtype, device))
+    return Pretrained(*model_reader.read(source, dtype, device))
 
 
 def _source(name: str) -> Source:
-    from ttabench.lm.gguf_files import INSTALL
-    from ttabench.lm.loading import Source
+    from ttabench.lm.loading.gguf_files import INSTALL
+    from ttabench.lm.loading.model_reader import Source
 
     place = find_source(name)
     if Path(place).is_file():
@@ -198,7 +198,7 @@ def random(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from ttabench.lm.loading import Source, refusal
+    from ttabench.lm.loading.model_reader import Source, refusal
 
     if name not in ARCHITECTURES:
         raise UnknownName("architecture for --random-weights", name, list(ARCHITECTURES))

@@ -1,0 +1,1 @@
+"""Texts as a tokenizer and a chat template mean them."""
