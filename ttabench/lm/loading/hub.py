@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ttabench.lm.loading.model_reader import Source
 
-NANO_FOLDER = Path(__file__).parents[1] / "assets" / "nano"
+NANO_FOLDER = Path(__file__).parents[2] / "assets" / "nano"
 NOTHING_THERE = NANO_FOLDER.parent
 """A folder without a file. transformers reads what lies in the folder of a GGUF file, which is no part of the model."""
 GGUF = ".gguf"
