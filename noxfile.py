@@ -67,8 +67,8 @@ def english(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, written to build/site/; a warning is an error, and nothing is fetched."""
-    session.install(*CONSTRAINTS, "-e", ".[docs]")
-    session.run("python", "docs/assemble.py", env=OFFLINE)
+    session.install(*CONSTRAINTS, "-e", ".[docs,report]")
+    session.run("python", "docs/assemble.py", "--runs", env=OFFLINE)
     session.run("zensical", "build", "--config-file", "build/zensical.toml", "--strict", "--clean")
 
 

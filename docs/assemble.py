@@ -1,9 +1,10 @@
 """Puts the documentation together in build/: the pages of docs/ and those kept elsewhere; `nox -s docs` builds it.
 
-    python docs/assemble.py && zensical build -f build/zensical.toml --strict
+    python docs/assemble.py --runs && zensical build -f build/zensical.toml --strict
 
-Pages read as they are on any forge. Two things change on the way to the site: links lead from page to page, and names
-of the code to the page of the API, where each is shown with its docstring. What the package knows of itself (settings,
+Pages read as they are on any forge. Three things change on the way to the site: links lead from page to page, names of
+the code to the page of the API, where each is shown with its docstring, and a link to a folder of records to the page
+that `ttabench report` writes of it (`--runs` writes them, a minute's work). What the package knows of itself (settings,
 presets, costs) stands in the pages between markers, `<!-- part methods/mac -->`, and is renewed in place first.
 """
 
@@ -12,9 +13,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from ttabench.cli.app import run
 from ttabench.report import reference
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,6 +32,10 @@ NAMED = re.compile(r"\[`([\w.]+)`\]\(([^)#\s:]+\.py)\)")
 SHOWN = re.compile(r"^- \[`(ttabench[\w.]+)`\]\([^)\s]+\.py\)$", re.M)
 """A line of the API's page; zensical puts the docstring in its place."""
 ELSEWHERE = {"reading.md": ROOT / "results/english/reading.md", "claims.md": ROOT / "results/claims.md"}
+RUNS = {"runs/english.html": ROOT / "results/english", "runs/miniature.html": ROOT / "results/nine"}
+"""Pages of runs by their place in the site, and the folders of records that they are of."""
+TEXTS = ("runs/miniature.html",)
+"""Those that show samples: the miniature world's texts are ours, others' are not passed on."""
 
 
 def pages() -> dict[str, Path]:
@@ -85,19 +92,32 @@ def renew() -> None:
 
 
 def assemble() -> None:
-    """Write everything below build/."""
+    """Write everything below build/, but the pages of runs."""
     found = pages()
     site = BUILD / "docs"
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(DOCS, site, ignore=shutil.ignore_patterns("*.md", "*.py", "__pycache__"))
-    places = {path: place for place, path in found.items()}
-    for page, place in places.items():
+    places = {path: place for place, path in (found | RUNS).items()}
+    for place, page in found.items():
         (site / place).parent.mkdir(parents=True, exist_ok=True)
         (site / place).write_text(placed(page, places), encoding="utf-8")
     (BUILD / CONFIG).write_text(config(found), encoding="utf-8")
     print(f"{len(found)} pages in {BUILD}")
 
 
+def write_runs() -> None:
+    """Write the pages of runs into the site."""
+    for place, folder in RUNS.items():
+        page = BUILD / "docs" / place
+        page.parent.mkdir(parents=True, exist_ok=True)
+        samples = [] if place in TEXTS else ["--samples", "0"]
+        code = run(["report", str(folder), "-o", str(page), *samples])
+        if code:
+            sys.exit(code)
+
+
 if __name__ == "__main__":
     renew()
     assemble()
+    if "--runs" in sys.argv[1:]:
+        write_runs()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from tests.places import ROOT
@@ -52,3 +54,14 @@ def commands() -> dict[str, list[str]]:
 def beside(page: str, target: str) -> Path:
     """The file that a link of a page points to."""
     return (ROOT / page).parent / target
+
+
+def assemble(build: Path) -> ModuleType:
+    """The module docs/assemble.py, which is to write below this folder."""
+    place = importlib.util.spec_from_file_location("assemble", DOCS / "assemble.py")
+    assert place is not None
+    assert place.loader is not None
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    module.BUILD = build  # type: ignore[attr-defined]
+    return module

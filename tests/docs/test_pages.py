@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs.pages import DOCS, METHODS, beside, pages
+from tests.docs.pages import DOCS, METHODS, assemble, beside, pages
 from tests.places import ROOT
 from ttabench.report.reference import page_of, parts, specs
 
@@ -49,14 +48,9 @@ def links(text: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def assembled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `docs/assemble.py` puts together."""
-    place = importlib.util.spec_from_file_location("assemble", DOCS / "assemble.py")
-    assert place is not None
-    assert place.loader is not None
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    module.BUILD = tmp_path_factory.mktemp("build")
-    module.assemble()
-    return Path(module.BUILD)
+    build = tmp_path_factory.mktemp("build")
+    assemble(build).assemble()
+    return build
 
 
 def test_navigation_names_every_page_and_no_other(assembled: Path) -> None:
@@ -71,9 +65,12 @@ def test_links_between_pages_lead_somewhere_in_the_site(assembled: Path) -> None
     site = assembled / "docs"
     assert not list(site.rglob("*.py"))
     assert "](../results.md)" in (site / "methods/mac.md").read_text(encoding="utf-8")
+    written, linked = {site / place for place in assemble(assembled).RUNS}, set()
     for page in site.rglob("*.md"):
         for target in links(page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), (page, target)
+            linked.add(there := (page.parent / target).resolve())
+            assert there.exists() or there in written, (page, target)
+    assert written <= linked, "test_runs_opened.py looks at what they are"
 
 
 def test_every_method_has_a_page_in_its_room_and_no_page_lacks_its_method() -> None:

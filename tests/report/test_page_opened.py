@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.report.browser import NARROW, WIDE, Opened, browsed
 from tests.report.test_page import HOSTILE, answering
 from tests.report.test_plots import stepped
 from ttabench.report.compare import compare
 from ttabench.report.page.build import write_page
-
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-WIDE, NARROW = 1280, 400
-WAIT = 30_000
-"""Milliseconds until something that has to appear is missed: machines of tests are busy."""
-
-
-@dataclass
-class Opened:
-    """A page in a browser, and what went on in it."""
-
-    page: Any
-    requests: list[str] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
-
-    def column(self, table: str, place: int) -> list[str]:
-        """The texts of a column, by its place from 1."""
-        texts = self.page.locator(f"#{table} > tbody > tr > :nth-child({place})").all_inner_texts()
-        return [text.strip() for text in texts]
 
 
 @pytest.fixture
@@ -56,31 +35,13 @@ def written(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(written: Path, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-    if program is None:
-        pytest.skip("there is no Chromium here")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        width, scheme = getattr(request, "param", (WIDE, "light"))
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        context.set_default_timeout(WAIT)
-        page = context.new_page()
-        found = Opened(page)
-        page.on("request", lambda each: found.requests.append(each.url))
-        page.on("console", lambda each: found.complaints.append(each.text))
-        page.on("pageerror", lambda each: found.complaints.append(str(each)))
-        page.on("dialog", lambda each: (found.complaints.append(each.message), each.dismiss()))
-        page.route("**/*", lambda route: route.continue_() if route.request.url == written.as_uri() else route.abort())
-        page.goto(written.as_uri())
-        page.wait_for_selector("html[data-ready=yes]")
+    width, scheme = getattr(request, "param", (WIDE, "light"))
+    with browsed(written, width, scheme) as found:
         yield found
-        browser.close()
 
 
 @pytest.mark.parametrize("opened", [(WIDE, "light"), (NARROW, "dark")], indirect=True, ids=["wide", "narrow and dark"])
-def test_it_can_be_used_and_nothing_leaves_it(opened: Opened, written: Path) -> None:
+def test_it_can_be_used_and_nothing_leaves_it(opened: Opened) -> None:
     page = opened.page
     page.locator("#lines").scroll_into_view_if_needed()
     page.wait_for_selector("#lines.dataTable")
@@ -119,10 +80,7 @@ def test_it_can_be_used_and_nothing_leaves_it(opened: Opened, written: Path) -> 
     assert page.evaluate("document.documentElement.classList.contains('dark')") != dark
     assert page.locator("#theme").get_attribute("aria-pressed") == str(not dark).lower()
 
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it has to be moved sideways"
-    page.wait_for_timeout(200)
-    assert opened.complaints == []
-    assert [url for url in opened.requests if not url.startswith(("data:", "blob:"))] == [written.as_uri()]
+    opened.see_that_it_is_calm()
 
 
 def test_it_fetches_nothing_even_where_it_is_told_to(opened: Opened) -> None:

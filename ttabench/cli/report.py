@@ -35,9 +35,8 @@ def report(asked: Asked, save: Path, *, samples: int, quiet: bool) -> None:
     if quiet:
         render.print_line(str(save))
     else:
-        blocks = len(found.blocks)
-        size = render.size(save.stat().st_size)
-        what = f"{_counted(len(chosen.runs), 'run')} in {_counted(blocks, 'block')}"
+        runs, size = sum(len(entry.runs) for entry in found.entries), render.size(save.stat().st_size)
+        what = f"{_counted(runs, 'run')} in {_counted(len(found.blocks), 'block')}"
         render.print_line(f"{save}: {what}, {size}. Open it in a browser.")
 
 
