@@ -17,7 +17,8 @@ from tests.places import ROOT
 PACKAGE = ROOT / "ttabench"
 
 ROOMS = tuple(
-    "cli papers sweep profiling harness report run contract methods readers mini records lm stats cost core".split()
+    "cli papers sweep profiling harness report training run contract methods readers mini records lm stats cost"
+    " core".split()
 )
 """From the top floor down: a room imports from itself and from those behind it."""
 FOLDERS = ("verbs", "forward", "", "loading", "text", "attention")

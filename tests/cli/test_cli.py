@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MAC, Command, one_line
-from ttabench.cli.train import recipe_of
 from ttabench.core.errors import UserError
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.recipe import Recipe
@@ -20,6 +19,7 @@ from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record
 from ttabench.records.store import RunFolder, Sample
 from ttabench.run import evaluation
+from ttabench.training.stages import recipe_of
 
 
 def test_eval_shows_a_table_and_stores_a_record(ttabench: Command, common: list[object], tmp_path: Path) -> None:

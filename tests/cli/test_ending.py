@@ -17,7 +17,7 @@ from tests.conftest import MAC, Command, one_line
 from tests.places import ROOT
 from ttabench.cli import adapting
 from ttabench.records.store import RunFolder
-from ttabench.run.training_config import Curve
+from ttabench.training.config import Curve
 
 FULL = Path("/dev/full")
 Signal = signal.Signals

@@ -29,7 +29,7 @@ from ttabench.methods.ccm.parallel import laid
 from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.parts.one_forward import Row, alike
 from ttabench.methods.trainable import answer_loss
-from ttabench.run.training import TrainConfig, train
+from ttabench.training.loop import TrainConfig, train
 
 WAYS: list[dict[str, Any]] = [
     {**first, **second}

@@ -21,7 +21,7 @@ from ttabench.methods.streamadapter import segments
 from ttabench.methods.streamadapter.judged import compared, judged
 from ttabench.methods.streamadapter.method import StreamAdapter
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
-from ttabench.run.training import TrainConfig, train
+from ttabench.training.loop import TrainConfig, train
 
 SEGMENT = 16
 TINY = StreamAdapterSettings(

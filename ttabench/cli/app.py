@@ -27,7 +27,7 @@ from ttabench.cli.paper import paper
 from ttabench.cli.profile import profile
 from ttabench.cli.reporting import report
 from ttabench.cli.sweep import sweep
-from ttabench.cli.training import train
+from ttabench.cli.train import train
 from ttabench.core.errors import UnknownName
 from ttabench.core.progress import say_loading
 from ttabench.core.version import __version__

@@ -13,6 +13,7 @@ from ttabench.core import render
 from ttabench.core.environment import other_versions
 from ttabench.core.errors import UserError
 from ttabench.core.progress import no_word
+from ttabench.core.typed import whole_numbers
 from ttabench.methods.registry import cost_of
 from ttabench.run.config import STATES_OF
 from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
@@ -23,9 +24,6 @@ from ttabench.run.room import refuse_on_paper
 if TYPE_CHECKING:
     from ttabench.cli.duration import Estimate
     from ttabench.records.schema import RunRecord
-
-DIGITS = 18
-"""Longest whole number that is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +47,6 @@ class Storing:
     force: bool = False
 
 
-def number_list(flag: str, text: str) -> tuple[int, ...]:
-    """`"0,1,2"` as numbers.
-
-    Raises:
-        UserError: something that is no number from 0 up.
-    """
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
-        raise UserError(f"{flag} {text[:40]!r} is not a list of whole numbers.", f"Write {flag} 1,2,3.")
-    return tuple(int(part) for part in parts)
-
-
 def seed_list(seeds: str, seed: int) -> tuple[int, ...]:
     """`--seeds` as numbers, without repeats, or else the one `--seed`.
 
@@ -69,7 +55,7 @@ def seed_list(seeds: str, seed: int) -> tuple[int, ...]:
     """
     if seeds and seed:
         raise UserError(f"Both --seed {seed} and --seeds {seeds} are given.", "Give one of them.")
-    return tuple(dict.fromkeys(number_list("--seeds", seeds))) or (seed,)
+    return tuple(dict.fromkeys(whole_numbers("--seeds", seeds))) or (seed,)
 
 
 def _plans(request: RunRequest, seeds: Sequence[int], swap: bool) -> list[Plan]:

@@ -50,9 +50,9 @@ def sweep(
     of what it says of all runs. A run that fails is a row with its reason, and the others go on; the command then
     leaves with 1.
     """
-    from ttabench.cli.commands import Showing, number_list
+    from ttabench.cli.commands import Showing
     from ttabench.core import render
-    from ttabench.core.typed import assignments
+    from ttabench.core.typed import assignments, whole_numbers
 
     if schema:
         from ttabench.sweep.suite import schema as of_suite
@@ -66,7 +66,7 @@ def sweep(
 
     lists = {"methods": methods, "tasks": tasks, "models": models}
     typed = {**as_said(said), **{name: method_names(text, ()) for name, text in lists.items() if text}}
-    typed |= {"seeds": list(dict.fromkeys(number_list("--seeds", seeds)))} if seeds else {}
+    typed |= {"seeds": list(dict.fromkeys(whole_numbers("--seeds", seeds)))} if seeds else {}
     typed |= {SWAP: True} if swap_state else {}
     read = _suite(suite, typed)
     runs = planned(cells(read), read)

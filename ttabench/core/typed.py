@@ -1,4 +1,4 @@
-"""Values from `key=value` texts, by the annotations of a settings class.
+"""Values from `key=value` texts, by the annotations of a settings class, and back.
 
 assignments(["a=1", "b=x"])                    {"a": "1", "b": "x"}
 parse_value("0.2", int | float, "--set a")     0.2
@@ -12,6 +12,9 @@ from typing import Any
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import tokens_in
 from ttabench.core.types import Json
+
+DIGITS = 18
+"""Longest whole number that is read."""
 
 
 def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
@@ -27,6 +30,25 @@ def assignments(texts: Sequence[str], flag: str = "--set") -> dict[str, str]:
             raise UserError(f"{flag} {text!r} is not an assignment.", f"Write {flag} key=value.")
         pairs[key.strip()] = value.strip()
     return pairs
+
+
+def whole_numbers(flag: str, text: str) -> tuple[int, ...]:
+    """`"0,1,2"` as numbers.
+
+    Raises:
+        UserError: something that is no number from 0 up.
+    """
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and len(part) <= DIGITS for part in parts):
+        raise UserError(f"{flag} {text[:40]!r} is not a list of whole numbers.", f"Write {flag} 1,2,3.")
+    return tuple(int(part) for part in parts)
+
+
+def as_typed(value: Json) -> str:
+    """A value as it is typed: `1,2`, `true`, `none`."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(as_typed, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
 def parse_value(text: str, hint: Any, where: str) -> Json:

@@ -23,7 +23,7 @@ from ttabench.methods.session import Session
 
 
 class Trainable(BaseMethod[SettingsT]):
-    """Defaults of a method with parameters; see `run.training`."""
+    """Defaults of a method with parameters; see `training.loop`."""
 
     def prepare_training(self, first: Sequence[Episode] = ()) -> None:
         """Load pretrained parts, or begin where the data are. Called once, before training that does not start from a

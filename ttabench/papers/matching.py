@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ttabench.core.architectures import NANO
+from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.papers.declared import OWN, Scale
 from ttabench.records.schema import RunRecord
-from ttabench.report.configuration import typed, with_defaults
+from ttabench.report.configuration import with_defaults
 from ttabench.report.finding import runs_below, runs_in
 from ttabench.report.loading import loaded
 from ttabench.report.pairing import Run
@@ -82,4 +83,4 @@ def fits(pattern: Mapping[str, Json], told: Mapping[str, Json]) -> bool:
 
 
 def _text(value: Json) -> Json:
-    return typed(value) if isinstance(value, list | tuple) else value
+    return as_typed(value) if isinstance(value, list | tuple) else value

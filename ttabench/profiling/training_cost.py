@@ -25,7 +25,7 @@ from ttabench.methods.session import Session
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Figure, Row, exactly, figure, oom
 from ttabench.profiling.text import pieces, question
-from ttabench.run.training import TrainConfig, train
+from ttabench.training.loop import TrainConfig, train
 
 BATCH = 8
 """Samples in a step."""

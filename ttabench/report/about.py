@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ttabench.core.architectures import NANO
 from ttabench.core.render import Cell, Table, count, figure, number, size
+from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.command import command_of
-from ttabench.report.configuration import NAMED, changes, flat, typed, whole
+from ttabench.report.configuration import NAMED, changes, flat, whole
 from ttabench.report.figures import shown
 from ttabench.report.tables import answering, main_rows, named, told_already
 
@@ -63,7 +64,7 @@ def _changed(record: RunRecord) -> list[str]:
 def _differing(record: RunRecord) -> str:
     """What is no default, presets included."""
     preset = record.config.get("preset")
-    told = [f"{key}={typed(value)}" for key, value in changes(record.config).items()]
+    told = [f"{key}={as_typed(value)}" for key, value in changes(record.config).items()]
     return ", ".join([*([f"preset {preset}"] if preset else []), *told])
 
 
@@ -121,7 +122,7 @@ def _configuration(record: RunRecord) -> Table:
     differing = changes(record.config)
     keys = [*(key for key in config if key in differing), *(key for key in config if key not in differing)]
     rows = tuple(
-        (key, typed(config[key]) or "-", "" if key in differing or key in NAMED else "default") for key in keys
+        (key, as_typed(config[key]) or "-", "" if key in differing or key in NAMED else "default") for key in keys
     )
     return Table(title="configuration", columns=("setting", "value", ""), rows=rows, names=("setting",))
 

@@ -16,10 +16,11 @@ from ttabench.core.architectures import NANO
 from ttabench.core.declared import declared
 from ttabench.core.errors import UserError
 from ttabench.core.identity import changed
+from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.records.run_fields import RunFields
 from ttabench.records.schema import RunRecord
-from ttabench.report.configuration import typed, whole
+from ttabench.report.configuration import whole
 from ttabench.run.config import RunConfig
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import STANDING, RunRequest
@@ -122,11 +123,11 @@ def _alike(one: Json, other: Json) -> bool:
     """As options of a task are typed: `16k` in a card is 16,384 in a record."""
     from ttabench.core.sizes import tokens_in
 
-    if typed(one) == typed(other):
+    if as_typed(one) == as_typed(other):
         return True
-    sizes = [[tokens_in(part) for part in typed(value).split(",")] for value in (one, other)]
+    sizes = [[tokens_in(part) for part in as_typed(value).split(",")] for value in (one, other)]
     return sizes[0] == sizes[1] and None not in sizes[0]
 
 
 def _assigned(flag: str, values: Mapping[str, Json]) -> list[str]:
-    return [word for key, value in values.items() for word in (flag, f"{key}={typed(value)}")]
+    return [word for key, value in values.items() for word in (flag, f"{key}={as_typed(value)}")]

@@ -12,6 +12,7 @@ from dataclasses import fields
 from functools import lru_cache
 
 from ttabench.core.errors import UserError
+from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.methods.registry import known_settings
 from ttabench.readers.cards import load_card
@@ -78,13 +79,6 @@ def changes(config: Mapping[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in flat(whole(config).differing()).items() if key not in NAMED}
 
 
-def typed(value: Json) -> str:
-    """A value as it is typed: `1,2`, `true`, `none`."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(typed, value))
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
-
-
 def apart(records: Sequence[RunRecord]) -> list[str]:
     """For each run, what it was told otherwise than others of its method and task, as `key=value`."""
     told = [_told(record) for record in records]
@@ -94,7 +88,7 @@ def apart(records: Sequence[RunRecord]) -> list[str]:
         groups.setdefault(key, []).append(mine)
     return [
         " ".join(
-            name if name == UNTRAINED else f"{name}={typed(value)}"
+            name if name == UNTRAINED else f"{name}={as_typed(value)}"
             for name, value in mine.items()
             if any(other.get(name, mine) != value for other in groups[key])
         )

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from ttabench.core.errors import UserError
 from ttabench.core.render import figure
+from ttabench.core.typed import as_typed
 from ttabench.records.schema import RunRecord
 from ttabench.report.about import about_tables
 from ttabench.report.compare import Comparison
-from ttabench.report.configuration import flat, typed, whole
+from ttabench.report.configuration import flat, whole
 from ttabench.report.figures import shown
 from ttabench.report.submissions import file_called
 
@@ -56,7 +57,7 @@ def _facts(record: RunRecord) -> tuple[tuple[str, str], ...]:
 
 def _settings(record: RunRecord) -> str:
     config = flat(whole(record.config).to_json())
-    return "\n".join(f"{key} = {typed(value) or '-'}" for key, value in config.items())
+    return "\n".join(f"{key} = {as_typed(value) or '-'}" for key, value in config.items())
 
 
 def _costs(record: RunRecord) -> str:

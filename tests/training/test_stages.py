@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import ttabench as package
 from tests.conftest import MAC, Command, one_line
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.digests import digest
@@ -27,8 +28,8 @@ from ttabench.methods.mac import MAC as SPEC
 from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.registry import find, methods
 from ttabench.methods.settings import settings_of, typed_settings
-from ttabench.run import saves
 from ttabench.run.base_checkpoint import merge_checkpoint
+from ttabench.training import training_state
 
 SHORT = ("--task-set", "max_tokens=0", "--task-set", "max_turn_tokens=0")
 """A tiny Llama reads a character a token."""
@@ -89,7 +90,7 @@ def test_the_same_command_goes_on_where_a_stage_was_lost(
     given = [*words(common, out), "--save-every", saving]
     assert ttabench("train", *given).code == 0
     before, stamp = weights(out), digest(out / "first")
-    saves.discard(out)  # as after a kill between the stages
+    training_state.discard(out)  # as after a kill between the stages
     assert ttabench("train", *given).code == 0
     assert digest(out / "first") == stamp
     assert all(torch.equal(before[name], each) for name, each in weights(out).items())
@@ -253,7 +254,7 @@ def test_a_stage_of_the_method_itself_is_resumed_and_never_mixed_up(
     given = generative(tiny_base, out, "--preset", "nano", "--save-every", 1)
     assert ttabench(*given).code == 0
     before, stamp = weights(out), digest(out / "first")
-    saves.discard(out)  # as after a kill between the stages
+    training_state.discard(out)  # as after a kill between the stages
     assert ttabench(*given).code == 0
     assert digest(out / "first") == stamp
     assert all(torch.equal(before[name], each) for name, each in weights(out).items())
@@ -270,3 +271,33 @@ def test_texts_come_first_on_a_base_that_stands_on_a_checkpoint(
     tuned(tiny_llama(), under, 3)
     assert ttabench(*generative(tiny_base, out, "--preset", "nano", "--base-checkpoint", under)).code == 0
     assert header(out).stands_on["digest"] == header(out / "first").stands_on["digest"] == digest(under)
+
+
+def test_training_from_python_equals_the_command(ttabench: Command, common: list[object], tmp_path: Path) -> None:
+    typed, called = tmp_path / "typed", tmp_path / "called"
+    words = [
+        "train",
+        "--method",
+        "lora",
+        "--set",
+        "rank=2",
+        "--model",
+        common[5],
+        "--source",
+        "mini",
+        *SMALL,
+        "--lr",
+        0.01,
+    ]
+    ran = ttabench(*words, "--lr", 0.01, "--out", typed, "--json")
+    assert ran.code == 0, ran.err
+    settings = {"method": "lora", "model": str(common[5]), "source": "mini", "settings": {"rank": 2}}
+    record = package.train(**settings, out=called, steps=2, documents=(1,), questions=1, lr=0.01)
+    assert (record.steps, record.losses[-1]) == (2, pytest.approx(ran.json()["loss"]))
+    assert same(typed, called)
+    assert header(typed).training["config"]["data"] == header(called).training["config"]["data"]
+    assert package.train(**settings, out=called, steps=2, documents=1, questions=1, lr=0.01).losses == record.losses
+    one_more = package.train(**settings, out=called, steps=3, documents=(1,), questions=1, lr=0.01)
+    assert (one_more.steps, one_more.losses[:2]) == (3, record.losses), "it goes on from there"
+    with pytest.raises(UserError, match=r"Unknown field of a recipe 'step'"):
+        package.train("lora", out=called, step=2)

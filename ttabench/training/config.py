@@ -14,7 +14,7 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.files import add, write_atomically
 from ttabench.core.types import Episode, Json
 from ttabench.methods import checkpoints
-from ttabench.run import saves
+from ttabench.training import training_state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +155,13 @@ class Curve:
     """
 
     def __init__(self, out: Path | None, step: int) -> None:
-        self.path = None if out is None else out / saves.CURVE
+        self.path = None if out is None else out / training_state.CURVE
         if self.path is None:
             return
         try:
             kept = [line for line in self._lines() if (_step_of(line) or math.inf) <= step]
         except (OSError, ValueError) as error:
-            raise saves.unwritable(self.path.parent, error) from None
+            raise training_state.unwritable(self.path.parent, error) from None
         write_atomically(self.path, "".join(kept))
 
     def _lines(self) -> list[str]:
@@ -179,7 +179,7 @@ class Curve:
         try:
             add(self.path, json.dumps({"step": step, **line}) + "\n")
         except OSError as error:
-            raise saves.unsaved(self.path.parent, step, error) from None
+            raise training_state.unsaved(self.path.parent, step, error) from None
 
 
 def _step_of(line: str) -> int | None:

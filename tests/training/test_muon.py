@@ -9,8 +9,8 @@ from torch import nn
 from tests.tiny import tiny_llama
 from tests.tiny_methods import episode, tiny_mac
 from ttabench.methods.mac.slots import SlotLinear
-from ttabench.run.muon import Muon, matrices, orthogonal
-from ttabench.run.training import TrainConfig, train
+from ttabench.training.loop import TrainConfig, train
+from ttabench.training.muon import Muon, matrices, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 5), (1, 5, 8), (2, 16, 16)])

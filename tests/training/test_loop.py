@@ -26,7 +26,7 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.none.method import NoContext
 from ttabench.methods.trainable import answer_loss
-from ttabench.run.training import TrainConfig, lessons, rate, train
+from ttabench.training.loop import TrainConfig, lessons, rate, train
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
     record = taken_up(out, method, config, optimiser)         as `keep` left them; None where there is no save
     record = finished(method, config)                         of a training that has nothing left to do
 
-`saves` holds the files.
+`training_state` holds the files.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ttabench.lm.loading.safetensors_io import unfit
 from ttabench.methods import checkpoints
 from ttabench.methods.trainable import Trainable
 from ttabench.records.typed_json import typed
-from ttabench.run import saves
-from ttabench.run.muon import matrices
-from ttabench.run.training_config import TrainConfig, TrainRecord
+from ttabench.training import training_state
+from ttabench.training.config import TrainConfig, TrainRecord
+from ttabench.training.muon import matrices
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """Of Adam, for every parameter; of Muon, for its matrices, the first."""
@@ -45,7 +45,8 @@ def keep(
         for index, moments in optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
         tensors |= {f"carried.{name}": value for name, value in method.training_state().items()}
-        saves.write(out, record.steps, tensors, {"record": asdict(record), "belongs": _belongs(method, config)})
+        told = {"record": asdict(record), "belongs": _belongs(method, config)}
+        training_state.write(out, record.steps, tensors, told)
     publish(out, method, record, config)
 
 
@@ -63,12 +64,12 @@ def taken_up(
     Raises:
         UserError: it is damaged, or of another training.
     """
-    if (found := saves.read(out)) is None:
+    if (found := training_state.read(out)) is None:
         return None
     try:
         return _filled(out, method, config, optimiser, *found)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise saves.damaged(out, error) from error
+        raise training_state.damaged(out, error) from error
 
 
 def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
@@ -78,7 +79,7 @@ def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
         UserError: the folder holds another training, or a damaged one.
     """
     out = config.out
-    if out is None or not config.resume or saves.finished(out) != config.steps:
+    if out is None or not config.resume or training_state.finished(out) != config.steps:
         return None
     record = taken_up(out, method, config)
     method.modules().eval()
@@ -89,7 +90,7 @@ def _filled(
     out: Path, method: Trainable[Any], config: TrainConfig, optimiser: torch.optim.Optimizer | None,
     tensors: Mapping[str, Tensor], state: Mapping[str, Any],
 ) -> TrainRecord:  # fmt: skip
-    saves.refuse_others(out, state["belongs"], _belongs(method, config))
+    training_state.refuse_others(out, state["belongs"], _belongs(method, config))
     parameters = dict(method.modules().named_parameters())
     groups = _grouped(tensors, parameters, _moments(method, config))
     record = typed(TrainRecord, state["record"])

@@ -1,36 +1,16 @@
-"""Options of `train` alone."""
+"""How `ttabench train` works, whatever the recipe."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from ttabench.core.declared import HOW, RECIPE, RUN, WHAT, Declared
-
-TrainFrom = Annotated[
-    str,
-    typer.Option("--checkpoint", help="Trained adapter to start from: a folder, or shipped:NAME. (default: none)",
-                 show_default=False, rich_help_panel=RUN),
-]  # fmt: skip
-TrainOut = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="Folder of the checkpoint. (default: results/scratch/checkpoints/...)",
-                 show_default=False, rich_help_panel=HOW),
-]  # fmt: skip
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume from the last save in --out; this is the default.", rich_help_panel=HOW)
-]
-Overwrite = Annotated[
-    bool, typer.Option("--force", help="Start again in --out, without what is saved there.", rich_help_panel=HOW)
-]
+from ttabench.core.declared import HOW, RECIPE, WHAT, Declared
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """How `ttabench train` works, whatever the recipe."""
+class TrainOptions:
+    """Batches, saves and validations of a training, and how its checkpoint is stored."""
 
     accumulate: Annotated[
         int,

@@ -40,7 +40,7 @@ def described(others: Sequence[Plan]) -> dict[str, Json]:
 
 def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumulate: int) -> Iterator[list[Episode]]:
     """The episodes of each step: tasks take turns, and each goes through the documents of the recipe on its own."""
-    from ttabench.run.training_config import in_turn, lessons
+    from ttabench.training.config import in_turn, lessons
 
     steps = -(-recipe.steps // len(plans))
     tasks = [

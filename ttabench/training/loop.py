@@ -7,7 +7,7 @@
 Adam (AdamW where weights decay), gradients clipped by norm (the recipe of arXiv 2403.04317); a cosine and Muon are
 options.
 Training that was stopped goes on with `resume=True` and ends where it would have ended: every step draws its randomness
-from its own seed, the stream of episodes is advanced to where it stood, and what a method carries is saved (`saves`).
+from its own seed, the stream of episodes is advanced to where it stood, and what a method carries is saved as well.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.spec import MethodSpec
 from ttabench.methods.trainable import Trainable
-from ttabench.run import saves, stored_training
-from ttabench.run.muon import Muon
-from ttabench.run.training_config import Curve, TrainConfig, TrainRecord, lessons, rate
+from ttabench.training import checkpointing, training_state
+from ttabench.training.config import Curve, TrainConfig, TrainRecord, lessons, rate
+from ttabench.training.muon import Muon
 
 __all__ = ["OnStep", "TrainConfig", "TrainRecord", "lessons", "rate", "train"]
 
@@ -66,10 +66,10 @@ def train(
     """
     if not isinstance(method, Trainable):
         raise _untrainable(method.name)
-    if (record := stored_training.finished(method, config)) is not None:
+    if (record := checkpointing.finished(method, config)) is not None:
         return record
     size = sum(parameter.numel() for parameter in _parameters(method))
-    with saves.locked(config.out, 4 * ROOM * size) if config.out else nullcontext():
+    with training_state.locked(config.out, 4 * ROOM * size) if config.out else nullcontext():
         return _Training(method, config).run(batches, on_step, validation)
 
 
@@ -90,15 +90,15 @@ class _Training:
 
     def _begin(self, out: Path) -> None:
         if not self.config.resume:
-            saves.refuse_in_the_way(out, range(1, self.config.steps + 1))
-            saves.discard(out)
+            training_state.refuse_in_the_way(out, range(1, self.config.steps + 1))
+            training_state.discard(out)
             return
-        saves.check(out, resume=True)
-        if (record := stored_training.taken_up(out, self.method, self.config, self.optimiser)) is not None:
+        training_state.check(out, resume=True)
+        if (record := checkpointing.taken_up(out, self.method, self.config, self.optimiser)) is not None:
             self.record = record
-            saves.refuse_in_the_way(out, range(record.steps + 1, self.config.steps + 1))
-            saves.tidy(out)
-            stored_training.publish(out, self.method, record, self.config)
+            training_state.refuse_in_the_way(out, range(record.steps + 1, self.config.steps + 1))
+            training_state.tidy(out)
+            checkpointing.publish(out, self.method, record, self.config)
 
     def run(
         self, batches: Iterable[Sequence[Episode]], on_step: OnStep | None, validation: Sequence[Episode]
@@ -172,7 +172,7 @@ class _Training:
 
     def _save(self) -> None:
         if self.config.out is not None:
-            stored_training.keep(self.config.out, self.method, self.optimiser, self.record, self.config)
+            checkpointing.keep(self.config.out, self.method, self.optimiser, self.record, self.config)
 
 
 def _optimiser(method: Trainable[Any], config: TrainConfig) -> torch.optim.Optimizer:

@@ -28,8 +28,8 @@ from ttabench.lm.loading import safetensors_io
 from ttabench.lm.model import LM
 from ttabench.methods import checkpoints
 from ttabench.methods.base import BaseMethod
-from ttabench.run import saves
-from ttabench.run.training import TrainConfig, train
+from ttabench.training import training_state
+from ttabench.training.loop import TrainConfig, train
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_an_interrupted_training_loses_no_step(
 
     with pytest.raises(KeyboardInterrupt):
         train(method(lm), episodes(), config, interrupted)
-    assert [path.name for path in saves.saved(tmp_path)] == ["step-00000003"]
+    assert [path.name for path in training_state.saved(tmp_path)] == ["step-00000003"]
     again, told = method(lm), []
     record = train(again, episodes(), config, lambda step, _: told.append(step))
     assert (record.losses, told) == (whole[1], [4])
@@ -155,7 +155,7 @@ def test_an_update_cut_in_two_is_not_saved(lm: LM, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(torch.optim.AdamW, "step", cut)
     with pytest.raises(KeyboardInterrupt):
         train(method(lm), episodes(), config)
-    assert [path.name for path in saves.saved(tmp_path)] == ["step-00000002"]
+    assert [path.name for path in training_state.saved(tmp_path)] == ["step-00000002"]
 
 
 def test_a_finished_training_is_not_done_again(lm: LM, tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_a_full_disk_is_one_line_and_the_last_save_stays(
         with pytest.raises(UserError, match="No space left on device") as refused:
             train(method(lm), episodes(), config)
     assert "\n" not in str(refused.value)
-    assert saves.saved(tmp_path)
+    assert training_state.saved(tmp_path)
     assert not list(tmp_path.rglob("*.part"))
     again = method(lm)
     assert train(again, episodes(), config).losses == whole[1]
@@ -263,7 +263,7 @@ def test_a_second_training_into_one_folder_is_refused(lm: LM, tmp_path: Path) ->
 def test_saves_that_do_not_agree_are_refused(lm: LM, tmp_path: Path) -> None:
     config = replace(CONFIG, out=tmp_path)
     train(method(lm), episodes(), config)
-    (folder,) = saves.saved(tmp_path)
+    (folder,) = training_state.saved(tmp_path)
     state = json.loads((folder / "training.json").read_text())
     (folder / "training.json").write_text(json.dumps({**state, "step": 3}))
     with pytest.raises(UserError, match="of different steps"):
@@ -351,7 +351,7 @@ def test_what_lies_beside_a_training_stays(lm: LM, tmp_path: Path) -> None:
     anew = train(method(lm), episodes(), replace(config, steps=2, resume=False))
     assert anew.steps == 2
     assert {name: each for name, each in contents(out).items() if name in mine} == dict.fromkeys(mine, b"mine")
-    assert [path.name for path in saves.saved(out)] == ["step-00000002"]
+    assert [path.name for path in training_state.saved(out)] == ["step-00000002"]
     again = method(lm)
     assert train(again, episodes(), replace(config, steps=3)).steps == 3, "it goes on beside all that"
     assert {name for name in contents(out) if name.startswith("training/")} == {
@@ -384,7 +384,7 @@ def test_a_training_of_a_version_without_lists_is_gone_on_with(lm: LM, tmp_path:
     (tmp_path / LIST_FILE).unlink()
     assert digest(tmp_path) == with_list, "a list is no part of what a checkpoint is"
     assert train(method(lm), episodes(), config).steps == 4
-    assert owned(tmp_path) == set(saves.NAMES)
+    assert owned(tmp_path) == set(training_state.NAMES)
     assert train(method(lm), episodes(), replace(config, resume=False)).steps == 4
 
 
@@ -403,7 +403,7 @@ def test_a_finished_training_writes_nothing(lm: LM, tmp_path: Path, monkeypatch:
     found = train(again, episodes(), config, validation=[episode("v")])
     assert (found.losses, found.validation) == (record.losses, record.validation)
     assert all(torch.equal(each, weights(first)[name]) for name, each in weights(again).items())
-    saves.check(tmp_path, resume=True)
+    training_state.check(tmp_path, resume=True)
     with pytest.raises(UserError, match="Read-only file system"):
         train(method(lm), episodes(), replace(config, steps=6))
     assert contents(tmp_path) == before

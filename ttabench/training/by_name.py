@@ -1,0 +1,87 @@
+"""A training by names: `ttabench.train("lora", "superglue", out="mine")`, for a few lines of Python.
+
+record = train("lora", "superglue", out="mine", steps=20)
+record.losses[-1], record.seconds
+session = ttabench.Session("nano", "lora", checkpoint="mine", task="superglue")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from ttabench.core.errors import UnknownName
+from ttabench.core.typed import as_typed
+from ttabench.methods.recipe import Recipe
+from ttabench.run.request import RunRequest
+from ttabench.training.config import TrainRecord
+from ttabench.training.options import TrainOptions
+from ttabench.training.stages import plan_training
+
+
+def train(
+    method: str,
+    task: str = "streamingqa",
+    *,
+    out: str | Path,
+    model: str = "nano",
+    source: str = "",
+    checkpoint: str = "none",
+    base_checkpoint: str = "",
+    preset: str = "",
+    settings: Mapping[str, object] | None = None,
+    task_options: Mapping[str, object] | None = None,
+    device: str = "auto",
+    options: TrainOptions | None = None,
+    **recipe: object,
+) -> TrainRecord:
+    """Train a method on a task as `ttabench train` does, all stages of its recipe; the same call resumes.
+
+    Args:
+        method: name of a trainable method.
+        task: what it is trained on.
+        out: folder of the checkpoint.
+        model: name, folder, GGUF file or hub id of the base model.
+        source: of the task's data; by default that of the model.
+        checkpoint: trained adapter to begin from: a folder, "shipped:NAME", or "none".
+        base_checkpoint: trained adapter that the base model stands on.
+        preset: named settings of the method, which bring its recipe.
+        settings: settings that differ from it.
+        task_options: options of the task that differ from its card.
+        device: auto, cpu, cuda, or cuda:N.
+        options: saves, validations and the like.
+        recipe: fields of `Recipe` that differ from the preset's: `steps=500`, `documents=(8, 16)`, `lr=1e-3`.
+
+    Returns:
+        what happened: steps, seconds, losses, validations.
+
+    Raises:
+        UserError: an unknown name, a setting that does not fit, data or model that are not there, a folder in use, a
+            loss that is not finite; one line that says what to do.
+    """
+    known = [field.name for field in fields(Recipe)]
+    for name in recipe:
+        if name not in known:
+            raise UnknownName("field of a recipe", name, known)
+    request = RunRequest(
+        method=method,
+        task=task,
+        split="train",
+        model=model,
+        source=source,
+        checkpoint=checkpoint,
+        base_checkpoint=base_checkpoint,
+        preset=preset,
+        settings=_assigned(settings),
+        task_options=_assigned(task_options),
+        device=device,
+    )
+    if isinstance(documents := recipe.get("documents"), int):
+        recipe["documents"] = (documents,)
+    return plan_training(request, recipe, options or TrainOptions(), Path(out)).run()
+
+
+def _assigned(values: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Values by name, as they are typed."""
+    return tuple(f"{key}={as_typed(value)}" for key, value in (values or {}).items())

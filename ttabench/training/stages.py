@@ -1,0 +1,284 @@
+"""A training by its recipe: stages one after the other, each with a checkpoint that the next one begins from.
+
+    plan = plan_training(request, {"steps": 500}, TrainOptions(), Path("mine"))     all is checked, nothing loaded
+    record = plan.run()
+
+A recipe may ask for an earlier stage: another method, on whose checkpoint the base then stands (a LoRA), or the method
+itself with other settings, whose parameters are trained on. Its checkpoint lies in the folder `first` of the later one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.identity import changed, hashed, text_of
+from ttabench.core.progress import Tick, no_tick, no_word
+from ttabench.core.typed import as_typed, assignments, whole_numbers
+from ttabench.methods.checkpoint_header import HEADER, Header, header
+from ttabench.methods.recipe import Recipe
+from ttabench.methods.settings import preset_for
+from ttabench.methods.spec import MethodSpec
+from ttabench.run.evaluation import ModelCache
+from ttabench.run.plan import Plan, make_plan
+from ttabench.run.prompting import trained_with
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import NO_CHECKPOINT, resolve_method
+from ttabench.training import batches as training_batches
+from ttabench.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from ttabench.core.types import Episode
+    from ttabench.lm.model import LM
+    from ttabench.training.config import TrainConfig, TrainRecord
+
+FIRST = "first"
+"""Folder of the stage before, in that of the one that stands on it."""
+SCHEDULES = ("constant", "cosine")
+OPTIMIZERS = ("adam", "muon")
+FORMATS = ("float32", "float16", "bfloat16")
+MOST_ASKED = 10**6
+"""Queries of one training episode."""
+READ = ("card", "reader", "method", "model")
+"""Of the digests of what a run reads, those that a training must have in common with one that goes on."""
+VALIDATION_EPISODES = 4
+"""Episodes of a validation: a book each, or a few documents with their queries."""
+
+
+def _silent() -> AbstractContextManager[Tick]:
+    return nullcontext(no_tick)
+
+
+Progress: TypeAlias = Callable[[], AbstractContextManager[Tick]]
+"""Opened once a stage, for the ticks of its steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One of the trainings that a recipe asks for: a method, on a base, into a folder."""
+
+    request: RunRequest
+    recipe: Recipe
+    out: Path
+
+    def behind(self, before: Stage | None) -> Stage:
+        """The same once the stage before is trained: its parameters go on, or the base stands on its checkpoint."""
+        if before is None:
+            return self
+        if before.request.method != self.request.method:
+            return replace(self, request=replace(self.request, base_checkpoint=str(before.out)))
+        mine, theirs = (resolve_method(stage.request).settings for stage in (self, before))
+        differing = tuple(f"{key}={as_typed(value)}" for key, value in mine.items() if value != theirs[key])
+        request = replace(
+            self.request,
+            settings=(*self.request.settings, *differing),
+            preset="",  # the checkpoint brings its settings
+            checkpoint=str(before.out),
+            base_checkpoint=before.request.base_checkpoint,
+        )
+        return replace(self, request=request)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPlan:
+    """A training whose words were all checked; nothing is loaded yet."""
+
+    earlier: Sequence[Stage]
+    last: Stage
+    options: TrainOptions
+    recipe_steps: int
+    """Steps of the recipe where nobody says otherwise."""
+    notify: Callable[[str], None] = field(default_factory=lambda: no_word)
+    """Told in one line what else is worth knowing."""
+
+    def run(self, progress: Progress = _silent) -> TrainRecord:
+        """Train all stages whose checkpoints are not there yet; returns the record of the last.
+
+        Raises:
+            UserError: model or data are not to be had, the method has no parameters, the folder is in use or holds
+                another training, the loss is not finite.
+        """
+        before: Stage | None = None
+        for number, stage in enumerate(self.earlier, 1):
+            before = stage.behind(before)
+            self._train_earlier(before, f"stage {number} of {len(self.earlier) + 1} trained", progress)
+        return self._train(self.last.behind(before), "trained", progress)
+
+    def _train_earlier(self, stage: Stage, words: str, progress: Progress) -> None:
+        """An earlier stage, unless its checkpoint is there already."""
+        plan = make_plan(stage.request, self.options.seed)
+        config = _config(stage, self.options, plan)
+        if self.options.resume and (stage.out / HEADER).exists() and _is_done(header(stage.out), plan, config):
+            return
+        self._train(stage, words, progress)
+
+    def _train(self, stage: Stage, words: str, progress: Progress) -> TrainRecord:
+        """Train the method of a stage and store its checkpoint."""
+        from ttabench.core.environment import seed_everything  # torch comes once nothing typed is refused
+        from ttabench.training.loop import refuse_untrainable
+        from ttabench.training.loop import train as train_method
+        from ttabench.training.training_state import check
+
+        options, recipe = self.options, stage.recipe
+        plan = make_plan(stage.request, options.seed)
+        config = _config(stage, options, plan)
+        refuse_untrainable(plan.resolved.spec)
+        check(stage.out, resume=options.resume)
+        seed_everything(options.seed)
+        base = ModelCache().get(plan.request, chat_template=plan.config.chat_template)
+        if base.stands_on:
+            config = replace(config, stands_on={key: base.stands_on[key] for key in ("name", "digest")})
+        method = plan.resolved.build(base)
+        plans = [plan, *training_batches.further(plan.request, options.also, options.seed)]
+        batches = training_batches.batches(plans, recipe, base, options.seed, options.accumulate)
+        validation = self._validation(plan, recipe, base) if options.validate_every else []
+        with progress() as tick:
+
+            def on_step(step: int, parts: Mapping[str, float]) -> None:
+                speed = f"{parts['tokens_per_second']:,.0f} tokens/s"
+                tick(f"{words}, loss {parts['loss']:.3f}, {speed}", step, recipe.steps)
+
+            return train_method(method, batches, config, on_step, validation)
+
+    def _validation(self, plan: Plan, recipe: Recipe, base: LM) -> list[Episode]:
+        """The episodes of a validation: `VALIDATION_EPISODES` of the first kind, of the task's validation split.
+
+        None where the task or its source has no such split, or it is what is trained on.
+        """
+        from ttabench.readers import load
+
+        task, split = plan.task, "validation"
+        if split not in task.card.splits or task.split == split:
+            return []
+        task_options = assignments(plan.request.task_options, "--task-set")
+        try:
+            held_out = load(plan.request.task, source=plan.config.source, split=split, options=task_options)
+        except UserError as error:
+            self.notify(f"Note: nothing is validated: {error}")
+            return []
+        if held_out.describe()["digest"] == plan.config.inputs.get("rows"):  # one file of one's own serves as any split
+            self.notify("Note: nothing is validated: the source has one split, which is trained on.")
+            return []
+        return list(islice(held_out.training(0, recipe.documents[0], recipe.questions, base), VALIDATION_EPISODES))
+
+
+def plan_training(
+    request: RunRequest,
+    changes: Mapping[str, Any],
+    options: TrainOptions,
+    out: Path,
+    notify: Callable[[str], None] = no_word,
+) -> TrainPlan:
+    """The stages of a training, checked: what is wrong with one is said before anything is trained.
+
+    Args:
+        request: method, task, base model, and the checkpoint to begin from.
+        changes: fields of the recipe that are said otherwise than the preset's recipe has them.
+        options: how the training works.
+        out: folder of the checkpoint.
+        notify: told in one line what else is worth knowing.
+
+    Raises:
+        UserError: an unknown name, a setting or an option that does not fit, data that are not there.
+    """
+    resolved = make_plan(request, options.seed).resolved
+    preset = preset_for(resolved.spec, request.preset, request.model)
+    recipe = recipe_of(resolved.spec, preset, changes)
+    *earlier, last = _stages(request, recipe, out)
+    for stage in (last, *earlier):
+        _config(stage, options, make_plan(stage.request, options.seed))
+    steps = recipe_of(resolved.spec, preset, {}).steps
+    return TrainPlan(earlier=earlier, last=last, options=options, recipe_steps=steps, notify=notify)
+
+
+def _stages(request: RunRequest, recipe: Recipe, out: Path) -> list[Stage]:
+    """The trainings of a recipe in order; one, where there is a checkpoint to begin from already."""
+    own, first = Stage(request=request, recipe=recipe, out=out), recipe.first
+    goes_on = first is not None and first.method == request.method
+    there = request.checkpoint not in ("", NO_CHECKPOINT) if goes_on else bool(request.base_checkpoint)
+    if first is None or there:
+        return [own]
+    task_options = (*request.task_options, *first.task_options)
+    if goes_on:
+        before = replace(request, settings=(*request.settings, *first.settings), task_options=task_options)
+        if resolve_method(before).settings == resolve_method(request).settings:  # it is what was asked for
+            return [own]
+    else:
+        before = replace(
+            request, method=first.method, settings=first.settings, task_options=task_options, preset="",
+            checkpoint=NO_CHECKPOINT,
+        )  # fmt: skip
+    return [*_stages(before, first.recipe, out / FIRST), own]
+
+
+def _is_done(stored: Header, plan: Plan, config: TrainConfig) -> bool:
+    """Whether a checkpoint is what this training ends with."""
+    from ttabench.training.training_state import NEWER
+
+    recorded, data = stored.training.get("config", {}), json.loads(json.dumps(config.data))
+    recorded = {**recorded, "data": {**{key: data[key] for key in NEWER if key in data}, **recorded.get("data", {})}}
+    wanted = {**config.recipe(), "data": data}
+    same = {key: recorded.get(key) for key in wanted} == wanted and stored.settings == plan.resolved.settings
+    return same and (stored.method, stored.step) == (plan.resolved.spec.name, config.steps)
+
+
+def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Recipe:
+    """The preset's recipe, with what is said otherwise (None and "" say nothing; `documents` may be a list as typed).
+
+    Raises:
+        UserError: a count below 1, an unknown schedule or optimiser.
+    """
+    said = {key: value for key, value in changes.items() if value not in (None, "")}
+    if isinstance(said.get("documents"), str):
+        said["documents"] = whole_numbers("--documents", said["documents"])
+    recipe = replace(spec.recipes.get(preset, Recipe()), **said)
+    if recipe.schedule not in SCHEDULES:
+        raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
+    if recipe.optimizer not in OPTIMIZERS:
+        raise UnknownName("optimizer", recipe.optimizer, list(OPTIMIZERS))
+    if recipe.rounds < 1:
+        raise UserError(f"--rounds must be at least 1, got {recipe.rounds}.")
+    if not recipe.documents or min(*recipe.documents, recipe.questions) < 1:
+        raise UserError("--documents and --questions must be at least 1.", "Leave them out for those of the preset.")
+    if (asked := max(recipe.documents) * recipe.questions) > MOST_ASKED:
+        raise UserError(f"An episode of {asked:,} questions is too long.", "Give fewer --documents or --questions.")
+    return recipe
+
+
+def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
+    """How the loop trains, with what its checkpoint tells of the data.
+
+    Raises:
+        UserError: a number that no training can have, an unknown number format.
+    """
+    from ttabench.training.config import TrainConfig
+
+    if options.stored not in FORMATS:
+        raise UnknownName("number format", options.stored, list(FORMATS))
+    of_recipe = asdict(replace(stage.recipe, first=None))
+    del of_recipe["first"]
+    sizes = {key: of_recipe.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
+    task, run = plan.task, plan.config
+    asked = list(stage.request.task_options)
+    data = {"task": task.card.name, "source": task.source, "split": task.split, "options": asked, **sizes}
+    data |= trained_with(run.task_options, run.chat_template)
+    data["digest"] = run.inputs.get("rows", "")
+    data["protocol"] = hashed(text_of(changed(run.task_options, run.defaults["task_options"])))
+    data |= {name: value for name, value in run.inputs.items() if name in READ or name.startswith("setting ")}
+    if plan.resolved.checkpoint_digest:
+        data["begins"] = plan.resolved.checkpoint_digest
+    data |= training_batches.described(training_batches.further(plan.request, options.also, options.seed))
+    of_training = asdict(options)
+    del of_training["also"]
+    of_training["dtype"] = of_training.pop("stored")
+    fresh = plan.resolved.checkpoint is None
+    try:
+        return TrainConfig(**of_recipe, **of_training, out=stage.out, fresh=fresh, data=data)
+    except ValueError as error:
+        raise UserError(f"Training: {error}.", "See `ttabench train --help`.") from None
