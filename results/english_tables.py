@@ -11,7 +11,7 @@ from typing import TypeAlias
 from english import FEW_SHOT, HERE, SUITES
 from grids import markdown, spread, table
 
-from ttabench.core.render import number
+from ttabench.core.amounts import number
 from ttabench.records.sample_files import has_samples
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compared

@@ -17,7 +17,7 @@ from pathlib import Path
 from grids import table as markdown
 
 from ttabench.cli import app as cli
-from ttabench.core.render import number
+from ttabench.core.amounts import number
 from ttabench.readers import load
 from ttabench.report.compare import compared
 from ttabench.report.figures import shown

@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 
 from pandas import DataFrame
 
-from ttabench.core.render import size
+from ttabench.core.amounts import size
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.compare import compared, pooled
 from ttabench.report.figures import shown

@@ -18,7 +18,7 @@ PACKAGE = ROOT / "ttabench"
 
 ROOMS = tuple(
     "cli papers sweep profiling harness report training run contract methods readers mini records lm stats cost"
-    " core".split()
+    " terminal core".split()
 )
 """From the top floor down: a room imports from itself and from those behind it."""
 FOLDERS = ("verbs", "forward", "", "loading", "text", "attention")

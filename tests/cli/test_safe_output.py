@@ -14,7 +14,6 @@ import pytest
 from tests.conftest import Command, one_line
 from tests.records.test_records import record, sample
 from ttabench.cli import app as cli
-from ttabench.core import render
 from ttabench.core.errors import UserError
 from ttabench.core.printable import printable
 from ttabench.profiling import driver
@@ -23,6 +22,7 @@ from ttabench.records.sample_files import write_samples
 from ttabench.records.schema import save_record
 from ttabench.records.store import RunFolder
 from ttabench.report.pictures import check_path
+from ttabench.terminal import render
 
 NASTY = "a\x1b[2J\x1b]0;title\x07b\x9b31m\r\u202ec"
 SHOWN = r"a\x1b[2J\x1b]0;title\x07b\x9b31m\x0d\u202ec"

@@ -11,10 +11,11 @@ import pytest
 
 from tests.conftest import Command
 from tests.test_imports import HEAVY
-from ttabench.core import bars, progress
-from ttabench.core.bars import Bars, Lines
+from ttabench.core import progress
 from ttabench.core.progress import CLEAR, Pace
-from ttabench.core.render import console
+from ttabench.terminal import progress_bars
+from ttabench.terminal.progress_bars import Bars, Lines
+from ttabench.terminal.render import console
 
 
 class Clock:
@@ -98,7 +99,7 @@ def test_where_nobody_watches_a_plain_line_comes_every_half_minute(capsys: pytes
 
 def test_nothing_is_shown_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = watched(monkeypatch)
-    with bars.progress(enabled=False) as tick:
+    with progress_bars.progress(enabled=False) as tick:
         tick("answered", 1, 2)
     assert screen.getvalue() == ""
 
@@ -132,7 +133,7 @@ def test_the_line_while_libraries_load_goes_when_something_is_shown(monkeypatch:
 
 
 def _bar() -> None:
-    with bars.progress(enabled=True) as tick:
+    with progress_bars.progress(enabled=True) as tick:
         tick("read", 1, 2)
 
 

@@ -13,8 +13,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tests.tiny import tiny_gpt2, tiny_llama
 from tests.tiny_methods import tiny_method
+from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
-from ttabench.core.render import size
 from ttabench.core.sizes import lengths, memory, short, tokens
 from ttabench.cost import shape_from
 from ttabench.lm.forward.patching import forward, text_start

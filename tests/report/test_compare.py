@@ -15,7 +15,6 @@ from tests.conftest import Command
 from tests.places import ROOT
 from tests.records.test_records import record, sample, store_samples
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.render import as_markdown
 from ttabench.core.types import Answer, Generate, Score
 from ttabench.records.samples import Sample
 from ttabench.records.schema import Row, load_record, save_record
@@ -27,6 +26,7 @@ from ttabench.report.pareto import front
 from ttabench.report.tables import run_table
 from ttabench.report.verdict import verdict
 from ttabench.stats.aggregation import aggregate
+from ttabench.terminal.render import as_markdown
 
 
 def stored(folder: Path, run: str, values: dict[str, float], seed: int = 0, **config: object) -> Path:

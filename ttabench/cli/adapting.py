@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ttabench.cli.commands import Showing, Storing, show_result
 from ttabench.cli.reading import DEFAULT_STATE, Reading, asked_of, earlier_states, pieces_of, read, told_after
-from ttabench.core import render
 from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
 from ttabench.methods.registry import is_file
@@ -20,6 +19,7 @@ from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
 from ttabench.run.state_request import MADE, made_with
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM

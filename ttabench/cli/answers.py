@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from ttabench.cli.commands import Showing
 from ttabench.cli.looking import largest_shares
 from ttabench.cli.reading import read
-from ttabench.core import render
+from ttabench.core import amounts
 from ttabench.core.progress import Tick
 from ttabench.core.types import Answer, Ask, Json, Observe
 from ttabench.readers.own_questions import OwnQuestion
 from ttabench.run.resolve import ResolvedMethod
 from ttabench.stats.metrics import metric
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.core.meter import Meter
@@ -196,9 +197,9 @@ def _cost_table(told: Sequence[Told], where: Mapping[str, Json]) -> render.Table
         (
             each.method,
             "-" if each.tokens is None else f"{each.tokens:,}",
-            "before" if each.adapt_seconds is None else render.number(each.adapt_seconds, 2),
-            render.number(each.ask_ms),
-            render.size(each.state_bytes),
+            "before" if each.adapt_seconds is None else amounts.number(each.adapt_seconds, 2),
+            amounts.number(each.ask_ms),
+            amounts.size(each.state_bytes),
             *(_percent(each.mean(name)) for name in scored),
         )
         for each in told
@@ -210,4 +211,4 @@ def _cost_table(told: Sequence[Told], where: Mapping[str, Json]) -> render.Table
 
 
 def _percent(value: float | None) -> str:
-    return render.number(None if value is None else value * metric("f1").scale)
+    return amounts.number(None if value is None else value * metric("f1").scale)

@@ -18,7 +18,6 @@ from ttabench.cli.answers import Asker, Told, show
 from ttabench.cli.commands import Showing
 from ttabench.cli.looking import check_tells, draw_shares
 from ttabench.cli.reading import DEFAULT_STATE, Reading, pieces_of, read_again
-from ttabench.core import render
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Json, Observe
 from ttabench.methods.state_header import HEADER_FILE, header
@@ -29,6 +28,7 @@ from ttabench.run.prompting import Prompting, resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
 from ttabench.run.state_request import request_of
+from ttabench.terminal import render
 
 FLOOR, CEILING = "none", "icl"
 

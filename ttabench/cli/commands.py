@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ttabench import cost
 from ttabench.cli.options import DEFAULT_OUT
-from ttabench.core import render
+from ttabench.core import amounts
 from ttabench.core.environment import other_versions
 from ttabench.core.errors import UserError
 from ttabench.core.progress import no_word
@@ -20,6 +20,7 @@ from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import RunRequest
 from ttabench.run.room import refuse_on_paper
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.cli.duration import Estimate
@@ -167,5 +168,5 @@ def show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: s
     elif showing.quiet:
         render.print_line(str(result.get("folder", "")))
     else:
-        rows = tuple((name.replace("_", " "), render.figure(name, value)) for name, value in result.items())
+        rows = tuple((name.replace("_", " "), amounts.figure(name, value)) for name, value in result.items())
         render.show([render.Table(title=title, columns=("what", "#value"), rows=rows, caption=hint)])

@@ -10,15 +10,15 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import write_bytes_atomically
 from ttabench.core.printable import printable
-from ttabench.core.render import Table
 from ttabench.report.compare import Comparison, compared
 from ttabench.report.comparison_tables import comparison_data, comparison_tables
 from ttabench.report.selecting import Selected, Wanted, selected
 from ttabench.report.verdict import sentences, verdict
+from ttabench.terminal import render
+from ttabench.terminal.table import Table
 
 PARQUET = "parquet"
 MANY_BLOCKS = 3

@@ -7,13 +7,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from shlex import quote
 
-from ttabench.core import render
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.methods import registry
 from ttabench.methods.plugins import NAME
 from ttabench.methods.settings import preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
+from ttabench.terminal import render
 
 
 def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bool:

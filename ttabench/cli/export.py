@@ -6,13 +6,14 @@ from pathlib import Path
 
 from ttabench.cli.compare import Asked as Asked
 from ttabench.cli.compare import skipped_names
-from ttabench.core import render
+from ttabench.core import amounts
 from ttabench.core.errors import UserError
 from ttabench.records.submission import SUFFIX, is_submission
 from ttabench.records.submitting import Part, part_of, write_submission
 from ttabench.report.loading import refuse_all_damaged
 from ttabench.report.pictures import check_path
 from ttabench.report.selecting import selected
+from ttabench.terminal import render
 
 
 def export(asked: Asked, save: Path, *, json: bool, quiet: bool) -> None:
@@ -62,7 +63,7 @@ def _tell(save: Path, parts: list[Part], *, json: bool, quiet: bool) -> None:
         runs = f"{len(parts):,} run{'s' * (len(parts) != 1)}"
         scores = f"scores and digests of {queries:,} {'query' if queries == 1 else 'queries'}"
         render.print_line(f"{save}: {runs} with configuration, versions, figures and costs; {scores}; no text, no path "
-                          f"of this machine. {render.size(length)}.")  # fmt: skip
+                          f"of this machine. {amounts.size(length)}.")  # fmt: skip
         if bare:
             has = "has" if bare == 1 else "have"
             render.remark(f"{bare} of them {has} figures alone, for the answers are not kept: nothing can be paired.")

@@ -17,10 +17,10 @@ from ttabench.core.progress import in_words, loading
 from ttabench.records.run_fields import RunFields
 
 if TYPE_CHECKING:
-    from ttabench.core.render import Format
     from ttabench.profiling.driver import Outcome
     from ttabench.profiling.job import Job
     from ttabench.profiling.rows import Row
+    from ttabench.terminal.render import Format
 
 MEASURING = (
     "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "full", "time_limit", "device",
@@ -153,11 +153,11 @@ def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, A
 
 def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
     """Measure or find the profile, show it, and draw it last: what was measured is seen even where a picture fails."""
-    from ttabench.core import render
     from ttabench.core.environment import use_threads
     from ttabench.profiling.driver import Manner, execute
     from ttabench.profiling.picture import plot
     from ttabench.report.pictures import check_path
+    from ttabench.terminal import render
 
     if picture is not None:
         check_path(picture)
@@ -185,8 +185,8 @@ class _RowLines:
         self._before: int | None = None
 
     def __call__(self, row: Row, done: int, total: int) -> None:
-        from ttabench.core import render
         from ttabench.profiling.tables import row_line
+        from ttabench.terminal import render
 
         if self._before is None:
             self._before = done - 1  # what an earlier command measured
@@ -196,9 +196,9 @@ class _RowLines:
 
 
 def _show(outcome: Outcome, form: Format, talking: bool) -> None:
-    from ttabench.core import render
     from ttabench.core.environment import other_versions
     from ttabench.profiling.tables import profile_tables
+    from ttabench.terminal import render
 
     record = outcome.record
     if talking and outcome.how == "stored":

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from ttabench.cli.compare import Asked as Asked
 from ttabench.cli.compare import left_out, without_collector
-from ttabench.core import render
+from ttabench.core import amounts
 from ttabench.report.compare import compared
 from ttabench.report.page.libraries import refuse_missing
 from ttabench.report.pictures import check_path
 from ttabench.report.selecting import selected
+from ttabench.terminal import render
 
 SUFFIXES = (".html", ".htm")
 
@@ -35,7 +36,7 @@ def report(asked: Asked, save: Path, *, samples: int, quiet: bool) -> None:
     if quiet:
         render.print_line(str(save))
     else:
-        runs, size = sum(len(entry.runs) for entry in found.entries), render.size(save.stat().st_size)
+        runs, size = sum(len(entry.runs) for entry in found.entries), amounts.size(save.stat().st_size)
         what = f"{_counted(runs, 'run')} in {_counted(len(found.blocks), 'block')}"
         render.print_line(f"{save}: {what}, {size}. Open it in a browser.")
 

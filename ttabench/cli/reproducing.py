@@ -9,12 +9,12 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ttabench.core import render
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import write_atomically
 from ttabench.papers import declared
 from ttabench.papers.declared import SCALES, Scale
 from ttabench.papers.listing import list_table
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.papers.matching import Stored

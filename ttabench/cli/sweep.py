@@ -51,8 +51,8 @@ def sweep(
     leaves with 1.
     """
     from ttabench.cli.commands import Showing
-    from ttabench.core import render
     from ttabench.core.typed import assignments, whole_numbers
+    from ttabench.terminal import render
 
     if schema:
         from ttabench.sweep.suite import schema as of_suite

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ttabench.cli.commands import Showing, expected
-from ttabench.core import render
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words
 from ttabench.core.types import Json
@@ -16,6 +15,7 @@ from ttabench.records.schema import is_stored
 from ttabench.run.plan import make_plan
 from ttabench.run.room import refuse_on_paper
 from ttabench.sweep.planning import Run
+from ttabench.terminal import render
 
 if TYPE_CHECKING:
     from ttabench.cli.duration import Estimate

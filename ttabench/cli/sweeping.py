@@ -13,8 +13,6 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ttabench.cli.commands import Showing
-from ttabench.core import render
-from ttabench.core.bars import Bars
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words, loaded
 from ttabench.report.figures import shown
@@ -22,6 +20,8 @@ from ttabench.report.loading import load_run
 from ttabench.sweep.driver import Manner, swept
 from ttabench.sweep.engines import OPEN, Report, State
 from ttabench.sweep.planning import Run
+from ttabench.terminal import render
+from ttabench.terminal.progress_bars import Bars
 
 if TYPE_CHECKING:
     from ttabench.core.types import Json

@@ -60,8 +60,8 @@ def train(
     """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command resumes."""
     say_loading(request.base_name, json or quiet)
     from ttabench.cli.commands import Showing, show_result
-    from ttabench.core import render
     from ttabench.run.resolve import resolve_method
+    from ttabench.terminal import render
     from ttabench.training.stages import plan_training
 
     bounded(threads, memory_limit, request.device)

@@ -61,7 +61,7 @@ def told(error: BaseException, hint: str) -> UserError:
 
 def shown(count: int | None) -> str:
     """Bytes for people; empty where there are none to show."""
-    from ttabench.core.render import size
+    from ttabench.core.amounts import size
 
     return size(count) if count else ""
 

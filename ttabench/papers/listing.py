@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ttabench.core.render import Table
 from ttabench.papers import declared
 from ttabench.papers.reported import reported
+from ttabench.terminal.table import Table
 
 
 def list_table() -> Table:

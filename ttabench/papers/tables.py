@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ttabench.core.render import Table, as_markdown, number
+from ttabench.core.amounts import number
 from ttabench.papers import declared
 from ttabench.papers.declared import SCALES, Scale
 from ttabench.papers.judging import RULE, VERDICTS, Judged, judged
@@ -14,6 +14,8 @@ from ttabench.papers.reported import reported
 from ttabench.papers.standing import Spot, named, spots
 from ttabench.papers.wording import claimed, counted, figures, folders, ours, theirs
 from ttabench.report.figures import shown
+from ttabench.terminal.render import as_markdown
+from ttabench.terminal.table import Table
 
 GLOSSARY = {
     "the paper's": "The paper's: the same difference of its figures, over its base models.",

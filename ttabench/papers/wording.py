@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ttabench.core.render import number, size
+from ttabench.core.amounts import number, size
 from ttabench.papers.declared import Claim, Place, Table, paper
 from ttabench.papers.judging import Judged
 from ttabench.papers.reported import by_model

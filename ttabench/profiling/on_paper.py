@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from ttabench.core import render
+from ttabench.core import amounts
 from ttabench.core.errors import UnknownName
 from ttabench.core.sizes import lengths, short
 from ttabench.core.typed import assignments
@@ -18,6 +18,7 @@ from ttabench.methods import registry
 from ttabench.profiling.analytic import AnalyticLoad, table
 from ttabench.profiling.break_even import break_even_words
 from ttabench.profiling.method_names import STREAM, method_names
+from ttabench.terminal import render
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +100,9 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
         (
             f"{row['method']}{'' if row['implemented'] else ' *'}",
             short(row["context_tokens"]),
-            *(render.count(row[name]) for name in ("added_parameters", "state_floats")),
-            *(render.size(row[name]) for name in ("state_bytes", "adapt_peak_kv_bytes", "ask_peak_kv_bytes")),
-            *(render.count(row[name]) for name in ("adapt_flops", "ask_flops", "total_flops")),
+            *(amounts.count(row[name]) for name in ("added_parameters", "state_floats")),
+            *(amounts.size(row[name]) for name in ("state_bytes", "adapt_peak_kv_bytes", "ask_peak_kv_bytes")),
+            *(amounts.count(row[name]) for name in ("adapt_flops", "ask_flops", "total_flops")),
             _cheaper(row),
             {True: "yes", False: "no", None: "-"}[row["fits"]],
         )
@@ -117,7 +118,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
     ]
     if not all(row["implemented"] for row in rows):
         told.append("* a formula only: ttabench does not run it.")
-    title = f"cost on paper of {model} ({render.count(first['base_parameters'])} parameters)"
+    title = f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)"
     return render.Table(
         title=title, columns=HEADS, rows=lines, data=tuple(rows), caption=" ".join(told), fold=True,
         names=("method", "cheaper than icl", "fits"), spare=SPARE,

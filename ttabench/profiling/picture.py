@@ -11,8 +11,8 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ttabench.core.amounts import size
 from ttabench.core.errors import UserError
-from ttabench.core.render import size
 from ttabench.core.sizes import short
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Row

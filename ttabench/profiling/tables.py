@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttabench.core.render import Cell, Table, count, number, size
+from ttabench.core.amounts import count, number, size
 from ttabench.core.sizes import short
 from ttabench.profiling.break_even import break_even, break_even_words
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Figure, Row
+from ttabench.terminal.table import Cell, Table
 
 FIGURES: dict[str, tuple[tuple[str, str], ...]] = {
     "latency": (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ttabench.core.amounts import count, figure, number, size
 from ttabench.core.architectures import NANO
-from ttabench.core.render import Cell, Table, count, figure, number, size
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
@@ -14,6 +14,7 @@ from ttabench.report.command import command_of
 from ttabench.report.configuration import NAMED, changes, flat, whole
 from ttabench.report.figures import shown
 from ttabench.report.tables import answering, main_rows, named, told_already
+from ttabench.terminal.table import Cell, Table
 
 MOST_SUBTASKS = 8
 """Whose figures are shown without --all."""

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ttabench.core.amounts import count
 from ttabench.core.checked_file import json_of
-from ttabench.core.render import Cell, Table, count
 from ttabench.methods.checkpoint_header import HEADER, Header, header
 from ttabench.run.resolve import ASSETS
+from ttabench.terminal.table import Cell, Table
 
 ADAPTERS = ASSETS / "adapters"
 CHOSEN = "chosen.json"

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ttabench.core.emphasis import Bold
-from ttabench.core.render import Cell, Table, count, number, size
+from ttabench.core.amounts import count, number, size
 from ttabench.report.blocks import told
 from ttabench.report.compare import Block, Comparison, Difference
 from ttabench.report.difference_tables import differences_table, legend, not_paired
@@ -19,6 +18,7 @@ from ttabench.report.labels import natural
 from ttabench.report.pareto import front, timed
 from ttabench.report.shares import share
 from ttabench.report.submissions import file_called
+from ttabench.terminal.table import Bold, Cell, Table
 
 GLOSSARY = {
     "front": "Front: no other line is at least as good in value, state and ask ms, and better in one of them.",

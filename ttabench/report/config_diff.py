@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ttabench.core.render import Table
 from ttabench.core.types import Json
 from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import told
 from ttabench.report.compare import Comparison
 from ttabench.report.configuration import with_defaults
+from ttabench.terminal.table import Table
 
 PLAIN = ("verb", "seed", "method", "task")
 """What labels and blocks say already."""

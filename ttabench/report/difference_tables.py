@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ttabench.core.emphasis import Bold
-from ttabench.core.render import Table
 from ttabench.report.cautions import lone
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.differences import Difference
@@ -11,6 +9,7 @@ from ttabench.report.figures import plain, probability, together
 from ttabench.report.phrases import ACROSS
 from ttabench.stats.estimate import SIGN
 from ttabench.stats.varying import Varying
+from ttabench.terminal.table import Bold, Table
 
 GLOSSARY = {
     "#Holm": "Holm: p adjusted for all tests of its family, shown or not (against none; against icl; icl against none; "

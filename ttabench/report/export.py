@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ttabench.core.render import Table
+from ttabench.terminal.table import Table
 
 
 def as_parquet(tables: Sequence[Table]) -> bytes:

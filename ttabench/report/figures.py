@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ttabench.core.render import number, plus_minus
+from ttabench.core.amounts import number, plus_minus
 from ttabench.stats.metrics import METRICS
 
 

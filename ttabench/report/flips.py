@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ttabench.core.render import Cell, Table
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.differences import Difference, worth
 from ttabench.report.figures import plain
 from ttabench.report.pairing import Place, texts_of
+from ttabench.terminal.table import Cell, Table
 
 MOST = 5
 """Queries of a pair that a screen shows each way, the largest changes first; machines get all."""

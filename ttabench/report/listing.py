@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ttabench import cost
-from ttabench.core import architectures, render
+from ttabench.core import amounts, architectures
 from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.core.render import Cell, Table
 from ttabench.methods import registry
 from ttabench.methods.settings import describe_settings, preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.run.request import STANDING
+from ttabench.terminal import render
+from ttabench.terminal.table import Cell, Table
 
 WHAT = ("methods", "tasks", "models", "adapters", "runs")
 
@@ -229,7 +230,7 @@ def models_table() -> Table:
         where = f"{known.package.requirement}, else {hub}" if known and known.package else hub
         parameters = shape.parameters if shape else None
         sizes = (str(shape.layers), str(shape.hidden), f"{shape.heads}/{shape.kv_heads}") if shape else ("-", "-", "-")
-        rows.append((name, render.count(parameters), *sizes, where))
+        rows.append((name, amounts.count(parameters), *sizes, where))
         data.append({"model": name, "parameters": parameters, "hub": hub})
     columns = ("model", "#params", "#layers", "#width", "#heads/kv", "where")
     standing = ", ".join(f"{name} ({model} on {checkpoint})" for name, (model, checkpoint) in STANDING.items())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from ttabench.core.render import size
+from ttabench.core.amounts import size
 from ttabench.report import figures
 from ttabench.report.differences import Difference
 from ttabench.report.entries import Entry, higher_is_better

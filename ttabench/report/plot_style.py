@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ttabench.core.render import size
+from ttabench.core.amounts import size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,13 +12,15 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from ttabench import cost
-from ttabench.core.render import Table, as_markdown, count, size
+from ttabench.core.amounts import count, size
 from ttabench.cost import Workload
 from ttabench.methods import registry
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.spec import MethodSpec
 from ttabench.report.adapters import adapters_table
 from ttabench.report.listing import methods_table, models_table, settings_table, tasks_table
+from ttabench.terminal.render import as_markdown
+from ttabench.terminal.table import Table
 
 MODEL, LENGTHS, PIECE = "llama-3-8b", {"1k": 1024, "64k": 65536}, 256
 """What costs on paper are shown for: bfloat16, pieces of so many tokens, 32 asked and 128 written."""

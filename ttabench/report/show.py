@@ -14,9 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ttabench.core import render
 from ttabench.core.errors import UserError
-from ttabench.core.render import Table
 from ttabench.core.types import Json
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.records.schema import RunRecord
@@ -28,6 +26,8 @@ from ttabench.report.loading import load_run
 from ttabench.report.samples import Sample, beside, likelihood, matching, metrics_of, page_of, samples_of
 from ttabench.report.samples import Samples as Samples
 from ttabench.stats.metrics import METRICS
+from ttabench.terminal import render
+from ttabench.terminal.table import Table
 
 LONGEST = 400
 """Characters of a prompt, and of an answer, that are shown without --all."""

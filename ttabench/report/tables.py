@@ -1,4 +1,4 @@
-"""Tables of runs: which figures stand where. How they are printed is the affair of `core/render.py`."""
+"""Tables of runs: which figures stand where. How they are printed is the affair of `terminal/render.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import isclose
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.core.render import Cell, Table, count, number, size
+from ttabench.core.amounts import count, number, size
 from ttabench.core.types import Json
 from ttabench.cost import Cost
 from ttabench.records.sample_files import has_samples
@@ -17,6 +17,7 @@ from ttabench.report.figures import shown
 from ttabench.report.labels import STATES
 from ttabench.report.pairing import answered
 from ttabench.report.pooling import over_runs
+from ttabench.terminal.table import Cell, Table
 
 if TYPE_CHECKING:
     from ttabench.run.plan import Plan

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from ttabench.core.render import number, size
+from ttabench.core.amounts import number, size
 from ttabench.report.compare import Block
 from ttabench.report.entries import Entry
 from ttabench.report.page.drawing import Chart, Look, base, better, finished, marks, quality, row, told

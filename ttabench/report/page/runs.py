@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ttabench.core.amounts import figure
 from ttabench.core.errors import UserError
-from ttabench.core.render import figure
 from ttabench.core.typed import as_typed
 from ttabench.records.schema import RunRecord
 from ttabench.report.about import about_tables

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ttabench.core.emphasis import Bold
-from ttabench.core.render import Table, count, number, size
+from ttabench.core.amounts import count, number, size
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import origin, overview
 from ttabench.report.differences import Difference
@@ -14,6 +13,7 @@ from ttabench.report.entries import best_of
 from ttabench.report.figures import probability, scale, shown, together
 from ttabench.report.pareto import front
 from ttabench.report.shares import share
+from ttabench.terminal.table import Bold, Table
 
 
 @dataclass(frozen=True)

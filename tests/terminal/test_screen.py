@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ttabench.core.screen import draw, draw_all, tell
-from ttabench.core.table import Table
+from ttabench.terminal.screen import draw, draw_all, tell
+from ttabench.terminal.table import Table
 
 WORD = st.text("abcdefghij0123456789.,-_:/%漢", min_size=1, max_size=30)
 TEXT = st.lists(WORD, max_size=12).map(" ".join)

@@ -16,23 +16,20 @@ from typing import Literal
 
 from rich.console import Console
 
-from ttabench.core import screen
-from ttabench.core.bars import progress as progress
-from ttabench.core.emphasis import Bold
 from ttabench.core.errors import UnknownName
 from ttabench.core.printable import printable
 from ttabench.core.progress import loaded
-from ttabench.core.table import Cell as Cell
-from ttabench.core.table import Table as Table
-from ttabench.core.table import explained
 from ttabench.core.types import Json
+from ttabench.terminal import screen
+from ttabench.terminal.progress_bars import progress as progress
+from ttabench.terminal.table import Bold, explained
+from ttabench.terminal.table import Cell as Cell
+from ttabench.terminal.table import Table as Table
 
 Format = Literal["table", "markdown", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """What `printable` shows as escapes and JSON leaves as it is."""
-LARGE = 1e9
-"""From here on a number is shown by its order of magnitude."""
 
 
 def known_format(name: str) -> Format:
@@ -117,50 +114,3 @@ def _as_csv(tables: Sequence[Table]) -> str:
     for table in tables:
         writer.writerows({"table": table.title, **row} for row in table.data)
     return text.getvalue()
-
-
-def number(value: float | int | None, digits: int = 1) -> str:
-    """A number for people; "-" where there is none. What rounds to nothing has no sign."""
-    if value is None:
-        return "-"
-    shown = f"{value:,.{digits}f}" if abs(value) < LARGE else f"{value:.2e}"
-    return shown if shown.strip("-0.") else shown.removeprefix("-")
-
-
-def plus_minus(value: float, stderr: float | None, scale: float = 1.0, digits: int = 1) -> str:
-    """`71.2 ± 1.1`; without a standard error only the value."""
-    shown = number(value * scale, digits)
-    return shown if stderr is None else f"{shown} ± {number(stderr * scale, digits)}"
-
-
-def size(count: float | int | None) -> str:
-    """Bytes for people, in powers of 1,024."""
-    if count is None:
-        return "-"
-    left = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(left) < 1024 or unit == "GiB":
-            break
-        left /= 1024
-    return f"{left:,.0f} {unit}" if unit == "B" or left >= 100 else f"{left:,.1f} {unit}"
-
-
-def count(value: float | int | None) -> str:
-    """A large count for people: 1.2 M, 3.4 G, 5.6 T."""
-    if value is None:
-        return "-"
-    left = float(value)
-    for unit in ("", " k", " M", " G", " T", " P"):
-        if abs(left) < 1000 or unit == " P":
-            break
-        left /= 1000
-    return f"{left:,.0f}{unit}" if unit == "" else f"{left:,.2f}{unit}"
-
-
-def figure(name: str, value: Cell) -> str:
-    """A figure of a record for people; its name says its unit."""
-    if isinstance(value, str) or value is None:
-        return value or "-"
-    if name.endswith("_bytes"):
-        return size(value)
-    return f"{value:,}" if isinstance(value, int) else number(value, 3)

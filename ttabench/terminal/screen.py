@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ttabench.core.emphasis import Bold
 from ttabench.core.printable import printable
-from ttabench.core.table import GLUE, Table, explained
+from ttabench.terminal.table import GLUE, Bold, Table, explained
 
 COMFORT = 24
 """Cells of a text that wraps, at least, where it is that long."""

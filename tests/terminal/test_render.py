@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ttabench.core.render import number, plus_minus
+from ttabench.core.amounts import number, plus_minus
 
 
 def test_what_rounds_to_nothing_has_no_sign() -> None:

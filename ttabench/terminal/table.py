@@ -13,6 +13,12 @@ GLUE = "\u00a0"
 """A blank at which no line is cut."""
 
 
+class Bold(str):
+    """A cell that stands out in its table: bold on a screen and in Markdown, plain elsewhere."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """A table to be shown in any format.

@@ -1,0 +1,1 @@
+"""What stands on a terminal or in a file of text: tables, remarks, progress."""
