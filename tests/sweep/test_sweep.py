@@ -19,7 +19,7 @@ import pytest
 from tests.conftest import Command, one_line
 from tests.places import ROOT
 from tests.sweep.conftest import records
-from ttabench.cli import sweeping
+from ttabench.cli import sweep_runs
 from ttabench.core.locks import locked
 from ttabench.core.plugins import Offer
 from ttabench.sweep import driver, engines
@@ -180,7 +180,7 @@ def test_a_screen_shows_what_runs_and_takes_it_away(
     first, second = runs_of(suite("none", seeds=(0, 1)))
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    screen = sweeping.Screen([first, second], enabled=True)
+    screen = sweep_runs.Screen([first, second], enabled=True)
     screen(Report(id=first.id, state="running"))
     screen(Report(id=first.id, state="running", done=("answered", 3, 8)))
     assert screen._bars is not None
@@ -192,7 +192,7 @@ def test_a_screen_shows_what_runs_and_takes_it_away(
     assert bars == [("runs, 1 running, 1 failed", 1, 2)]
     screen.stop()
     assert terminal.getvalue()
-    quiet = sweeping.Screen([first, second], enabled=False)
+    quiet = sweep_runs.Screen([first, second], enabled=False)
     quiet(Report(id=first.id, state="new"))
     assert quiet._bars is None
 

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from ttabench.cli.compare import Asked as Asked
-from ttabench.cli.compare import skipped_names
-from ttabench.core import amounts
+import typer
+
+from ttabench.cli.compare import Methods, Models, Runs, Tasks
+from ttabench.cli.options import DEFAULT_OUT, AsJson, Quiet
+from ttabench.core.declared import HOW
 from ttabench.core.errors import UserError
-from ttabench.records.submission import SUFFIX, is_submission
-from ttabench.records.submitting import Part, part_of, write_submission
-from ttabench.report.loading import refuse_all_damaged
-from ttabench.report.pictures import check_path
-from ttabench.report.selecting import selected
-from ttabench.terminal import render
+
+if TYPE_CHECKING:
+    from ttabench.records.submitting import Part
+
+Save = Annotated[
+    Path, typer.Option("--save", "-o", help="File to write: it ends in .parquet.", rich_help_panel=HOW),
+]  # fmt: skip
+Folder = Annotated[Path, typer.Option("--out", envvar="TTABENCH_OUT", help="Folder of the runs.", rich_help_panel=HOW)]
 
 
-def export(asked: Asked, save: Path, *, json: bool, quiet: bool) -> None:
-    """Write a submission, and say what is in it and how long it is.
+def export(
+    runs: Runs = None,
+    task: Tasks = None,
+    method: Methods = None,
+    model: Models = None,
+    save: Save = Path("submission.parquet"),
+    out: Folder = DEFAULT_OUT,
+    json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write runs as one file for others: configuration, versions, figures, costs, scores by query; no text, no path.
 
-    Raises:
-        UserError: no runs, none that is whole, a file that cannot be written.
+    They read it with `ttabench compare --with submission.parquet`, or `report`: your runs then stand beside theirs.
     """
+    from ttabench.cli.compare_runs import Asked, skipped_names
+    from ttabench.records.submission import SUFFIX
+    from ttabench.records.submitting import Part, part_of, write_submission
+    from ttabench.report.loading import refuse_all_damaged
+    from ttabench.report.pictures import check_path
+    from ttabench.report.selecting import Wanted, selected
+    from ttabench.terminal import render
+
+    asked = Asked(names=runs or (), out=out, wanted=Wanted.typed(task, method, model))
     check_path(save, "--save", (SUFFIX,), "submission")
     _refuse_foreign(save)
     chosen = selected(asked.names, asked.out, asked.wanted)
@@ -46,11 +69,16 @@ def _refuse_foreign(save: Path) -> None:
     Raises:
         UserError: one would be.
     """
+    from ttabench.records.submission import is_submission
+
     if save.exists() and not is_submission(save):
         raise UserError(f"{save} is no submission and is not replaced.", "Give another name, or remove it.")
 
 
-def _tell(save: Path, parts: list[Part], *, json: bool, quiet: bool) -> None:
+def _tell(save: Path, parts: Sequence[Part], *, json: bool, quiet: bool) -> None:
+    from ttabench.core import amounts
+    from ttabench.terminal import render
+
     queries = sum(len(part.scores) for part in parts if part.scores is not None)
     bare = sum(part.scores is None for part in parts)
     length = save.stat().st_size

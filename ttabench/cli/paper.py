@@ -1,4 +1,4 @@
-"""What can be typed after `ttabench paper`; what it does stands in `cli.reproducing`. Nothing heavy is imported."""
+"""What can be typed after `ttabench paper`; what it does stands in `paper_tables`. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from ttabench.cli.completion import complete_paper
 from ttabench.cli.options import DEFAULT_OUT, AsJson, Quiet
-from ttabench.cli.sweep_options import Jobs
+from ttabench.cli.sweep import Jobs
 from ttabench.core.declared import HOW
 
 WHICH = "Which runs"
@@ -57,8 +57,8 @@ def paper(
     A claim is reproduced or contradicted where the 95 % interval of our paired difference excludes zero; else it is
     undecided. `ttabench paper mac/table1 --runs results` looks among the runs of the repository, too.
     """
-    from ttabench.cli import reproducing
+    from ttabench.cli import paper_tables
 
-    asked = reproducing.Asked(what=what, scale=scale, folders=tuple(runs or ()), out=out, make=make, jobs=jobs)
-    if not reproducing.paper(asked, save=save, form="json" if json else form, quiet=quiet):
+    asked = paper_tables.Asked(what=what, scale=scale, folders=tuple(runs or ()), out=out, make=make, jobs=jobs)
+    if not paper_tables.paper(asked, save=save, form="json" if json else form, quiet=quiet):
         raise typer.Exit(1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli import sweep_options as of_sweep
+from ttabench.cli.completion import complete_method, complete_model, complete_task
 from ttabench.cli.declaring import takes
+from ttabench.core.declared import HOW, RUN, WHAT
 from ttabench.core.errors import UserError
 from ttabench.run.request import RunRequest
 
@@ -20,29 +21,80 @@ if TYPE_CHECKING:
     from ttabench.sweep.file import Read
 
 
+WHERE = "Where it runs"
+SuiteFile = Annotated[
+    Path | None, typer.Argument(metavar="[SUITE.yaml]", help="A file that names the runs.", show_default=False)
+]
+SweptMethods = Annotated[
+    str,
+    typer.Option("--methods", "-m", help="Methods, separated by commas.", show_default=False, rich_help_panel=RUN,
+                 autocompletion=complete_method),
+]  # fmt: skip
+SweptTasks = Annotated[
+    str,
+    typer.Option("--tasks", "-t", help="Tasks, separated by commas.", show_default=False, rich_help_panel=RUN,
+                 autocompletion=complete_task),
+]  # fmt: skip
+SweptModels = Annotated[
+    str,
+    typer.Option("--models", help="Base LMs, separated by commas. (default: nano)", show_default=False,
+                 rich_help_panel=RUN, autocompletion=complete_model),
+]  # fmt: skip
+SweptSeeds = Annotated[
+    str,
+    typer.Option(help="Seeds, one run each: 0,1,2. (default: 0)", show_default=False, rich_help_panel=WHAT),
+]  # fmt: skip
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Runs at a time.", rich_help_panel=WHERE)]
+GpusPerRun = Annotated[
+    float,
+    typer.Option(min=0, max=64, help="GPUs of a run; of less than one, several share it.", rich_help_panel=WHERE),
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="local, ray, slurm, or one of another package.", rich_help_panel=WHERE)
+]
+EngineSet = Annotated[
+    list[str] | None,
+    typer.Option("--engine-set", help="An option of the engine, key=value (partition=gpu); repeat for more.",
+                 rich_help_panel=WHERE),
+]  # fmt: skip
+Address = Annotated[
+    str, typer.Option(help="With --engine ray: of the cluster; auto finds it.", show_default=False,
+                      rich_help_panel=WHERE),
+]  # fmt: skip
+Cluster = Annotated[
+    str, typer.Option(help="With --engine slurm: slurm, or local to try it out.", show_default=False,
+                      rich_help_panel=WHERE),
+]  # fmt: skip
+Shard = Annotated[
+    str, typer.Option(metavar="I/N", help="Only every N-th run, from the I-th on.", show_default=False,
+                      rich_help_panel=WHERE),
+]  # fmt: skip
+Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a suite.", rich_help_panel=HOW)]
+
+
 @takes("said", RunRequest, without=("method", "task", "model"), said=True)
 def sweep(
     said: Mapping[str, Any],
-    suite: of_sweep.SuiteFile = None,
-    methods: of_sweep.SweptMethods = "",
-    tasks: of_sweep.SweptTasks = "",
-    models: of_sweep.SweptModels = "",
-    seeds: of_sweep.SweptSeeds = "",
+    suite: SuiteFile = None,
+    methods: SweptMethods = "",
+    tasks: SweptTasks = "",
+    models: SweptModels = "",
+    seeds: SweptSeeds = "",
     swap_state: o.SwapState = False,
-    jobs: of_sweep.Jobs = 1,
+    jobs: Jobs = 1,
     threads: o.Threads = None,
-    gpus_per_run: of_sweep.GpusPerRun = 0.0,
-    engine: of_sweep.EngineName = "local",
-    address: of_sweep.Address = "",
-    cluster: of_sweep.Cluster = "",
-    engine_set: of_sweep.EngineSet = None,
-    shard: of_sweep.Shard = "",
+    gpus_per_run: GpusPerRun = 0.0,
+    engine: EngineName = "local",
+    address: Address = "",
+    cluster: Cluster = "",
+    engine_set: EngineSet = None,
+    shard: Shard = "",
     out: o.Out = o.DEFAULT_OUT,
     force: o.Force = False,
     dry_run: o.DryRun = False,
     json: o.AsJson = False,
     quiet: o.Quiet = False,
-    schema: of_sweep.Schema = False,
+    schema: Schema = False,
 ) -> None:
     """Run a grid of methods, tasks, models, seeds and settings: what is stored is not run again.
 
@@ -50,7 +102,7 @@ def sweep(
     of what it says of all runs. A run that fails is a row with its reason, and the others go on; the command then
     leaves with 1.
     """
-    from ttabench.cli.commands import Showing
+    from ttabench.cli.showing import Showing
     from ttabench.core.typed import assignments, whole_numbers
     from ttabench.terminal import render
 
@@ -73,11 +125,11 @@ def sweep(
     runs = share(runs, shard) if shard else runs
     showing = Showing(json=json, quiet=quiet)
     if dry_run:
-        from ttabench.cli.sweep_planned import dry_run as show_planned
+        from ttabench.cli.sweep_dry_run import dry_run as show_planned
 
         show_planned(runs, out, showing, threads=threads)
         return
-    from ttabench.cli import sweeping
+    from ttabench.cli import sweep_runs
     from ttabench.sweep.driver import Manner
     from ttabench.sweep.engines import Resources
     from ttabench.sweep.engines import engine as engine_of
@@ -86,7 +138,7 @@ def sweep(
     more = {**assignments(engine_set or (), "--engine-set"), **{name: text for name, text in own.items() if text}}
     resources = Resources(jobs=jobs, threads=threads, gpus=gpus_per_run, options=more)
     manner = Manner(out=out, engine=engine_of(engine), resources=resources, force=force)
-    if not sweeping.run(runs, manner, showing):
+    if not sweep_runs.run(runs, manner, showing):
         raise typer.Exit(1)
 
 

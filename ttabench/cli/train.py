@@ -59,7 +59,7 @@ def train(
 ) -> None:
     """Train a method on a task and write a checkpoint that `eval --checkpoint` takes; the same command resumes."""
     say_loading(request.base_name, json or quiet)
-    from ttabench.cli.commands import Showing, show_result
+    from ttabench.cli.showing import Showing, show_result
     from ttabench.run.resolve import resolve_method
     from ttabench.terminal import render
     from ttabench.training.stages import plan_training

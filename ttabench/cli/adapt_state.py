@@ -8,8 +8,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ttabench.cli.commands import Showing, Storing, show_result
 from ttabench.cli.reading import DEFAULT_STATE, Reading, asked_of, earlier_states, pieces_of, read, told_after
+from ttabench.cli.showing import Showing, Storing, show_result
 from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
 from ttabench.methods.registry import is_file

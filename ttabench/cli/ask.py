@@ -1,22 +1,21 @@
-"""Options of `adapt` and `ask` alone."""
+"""`ttabench ask` as it is typed; `ask_questions` does what was said. Nothing heavy is imported."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ttabench.core.declared import HOW, RUN, WHAT
+from ttabench.cli import options as o
+from ttabench.cli.adapt import READING, Context, Pieces
+from ttabench.cli.declaring import takes
+from ttabench.cli.ending import bounded
+from ttabench.core.declared import HOW, WHAT
+from ttabench.core.progress import say_loading
+from ttabench.run.request import RunRequest
 
-ReadState = Annotated[
-    Path | None, typer.Option("--state", help="Continue from a state that `adapt` wrote.", rich_help_panel=RUN)
-]
-Added = Annotated[
-    list[Path] | None,
-    typer.Option("--add", help="Put another state of the same method to it; repeat for more.", rich_help_panel=RUN),
-]
-Context = Annotated[list[Path] | None, typer.Option("--context", "-c", help="Text file to read; more may follow.")]
 Asked = Annotated[
     list[str] | None,
     typer.Argument(help="Questions. With --context, words that name a file are more files to read.",
@@ -56,9 +55,35 @@ Attention = Annotated[
 QuietAnswers = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print only the answers, one a line.", rich_help_panel=HOW)
 ]
-More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
-Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, paragraphs or lines.")]
-StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
-Replace = Annotated[
-    bool, typer.Option("--force", help="Replace the state in --out; other files there are never replaced.")
-]
+
+
+@takes("typed", RunRequest, only=READING, said=True)
+def ask(
+    typed: Mapping[str, Any],
+    questions: Asked = None,
+    file: QuestionFile = None,
+    state: AskedState = None,
+    context: Context = None,
+    pieces: Pieces = "file",
+    options: Options = "",
+    max_new_tokens: MaxNewTokens = None,
+    compare: Beside = False,
+    attention: Attention = None,
+    threads: o.Threads = None,
+    json: o.AsJson = False,
+    quiet: QuietAnswers = False,
+) -> None:
+    """Ask questions of your own about your own files: of what `adapt` has read, or of --context FILE."""
+    say_loading(str(typed.get("model", "the model")), json or quiet)
+    from ttabench.cli import ask_questions
+    from ttabench.cli.reading import Reading
+    from ttabench.cli.showing import Showing
+
+    said = {name: value for name, value in typed.items() if value != "auto"}
+    given = ask_questions.Given(state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=said)
+    wanted = ask_questions.Asking(
+        questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare,
+        attention=attention,
+    )  # fmt: skip
+    bounded(threads)
+    ask_questions.ask(given, wanted, Showing(json=json, quiet=quiet))

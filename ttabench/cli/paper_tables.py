@@ -159,7 +159,7 @@ def _missing(asked: Asked, scale: Scale, file: Path, found: Stored) -> list[Run]
 
 def _made(runs: Sequence[Run], asked: Asked, *, talking: bool) -> int:
     """Make these runs; how many of them failed, each with a line that says why."""
-    from ttabench.cli.sweeping import Screen
+    from ttabench.cli.sweep_runs import Screen
     from ttabench.sweep.driver import Manner, swept
     from ttabench.sweep.engines import Resources, engine
 

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttabench.cli.commands import Showing, expected
+from ttabench.cli.eval_runs import expected
+from ttabench.cli.showing import Showing
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words
 from ttabench.core.types import Json

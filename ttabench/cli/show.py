@@ -1,4 +1,4 @@
-"""Options of `show` and `list` alone."""
+"""`ttabench show` and `ttabench list` as they are typed. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ttabench.cli import options as o
 from ttabench.cli.completion import complete_list, complete_method, complete_model, complete_run, complete_task
 
 OneRun = Annotated[
@@ -54,3 +55,39 @@ ForModel = Annotated[
 ShownPreset = Annotated[
     str, typer.Option("--preset", help="With `methods NAME`: the preset that is shown.", show_default=False)
 ]
+
+
+def show(
+    run_: OneRun,
+    everything: Everything = False,
+    page: Page = None,
+    per_page: PerPage = 4,
+    wrong: Wrong = False,
+    differs: Differs = "",
+    grep: Grep = "",
+    out: o.Out = o.DEFAULT_OUT,
+    form: o.Form = "table",
+    json: o.AsJson = False,
+) -> None:
+    """Show one stored run: its command, settings, figures and costs, then what it was asked and answered."""
+    from ttabench.report import show as showing
+
+    chosen = showing.Samples(page=page, per_page=per_page, wrong=wrong, differs=differs, grep=grep)
+    showing.show(run_, out, chosen, "json" if json else form, everything=everything)
+
+
+def list_(
+    what: What = "",
+    name: Name = "",
+    method: OfMethod = "",
+    task: OfTask = "",
+    model: ForModel = "nano",
+    preset: ShownPreset = "",
+    out: o.Out = o.DEFAULT_OUT,
+    json: o.AsJson = False,
+) -> None:
+    """List methods, tasks, models, adapters or runs."""
+    from ttabench.report import listing
+
+    wanted = listing.Wanted(out=out, method=method, task=task, model=model, preset=preset)
+    listing.show(what, name, wanted, json)

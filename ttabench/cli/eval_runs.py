@@ -1,15 +1,14 @@
-"""What the commands do, and what people see of it: plan, run, show. The work itself is done below."""
+"""`ttabench eval`: one run a seed, or their configuration and cost; and what is shown of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 from ttabench import cost
 from ttabench.cli.options import DEFAULT_OUT
-from ttabench.core import amounts
+from ttabench.cli.showing import Showing, Storing
 from ttabench.core.environment import other_versions
 from ttabench.core.errors import UserError
 from ttabench.core.progress import no_word
@@ -25,27 +24,6 @@ from ttabench.terminal import render
 if TYPE_CHECKING:
     from ttabench.cli.duration import Estimate
     from ttabench.records.schema import RunRecord
-
-
-@dataclass(frozen=True, kw_only=True)
-class Showing:
-    """How results are shown: tables, or JSON, or (quiet) only where they were stored."""
-
-    json: bool = False
-    quiet: bool = False
-
-    @property
-    def talking(self) -> bool:
-        """Whether progress and remarks are shown."""
-        return not (self.json or self.quiet)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Storing:
-    """Where results go, and whether what is there is replaced."""
-
-    out: Path | None = None
-    force: bool = False
 
 
 def seed_list(seeds: str, seed: int) -> tuple[int, ...]:
@@ -159,14 +137,3 @@ def dry_run(
         render.remark(time.sentence())
     if found is None:
         render.remark(f"No analytic cost is known for {request.method} on {request.model}.")
-
-
-def show_result(title: str, result: Mapping[str, Any], showing: Showing, hint: str = "") -> None:
-    """A result of one row, its names as they stand in records."""
-    if showing.json:
-        render.print_json(dict(result))
-    elif showing.quiet:
-        render.print_line(str(result.get("folder", "")))
-    else:
-        rows = tuple((name.replace("_", " "), amounts.figure(name, value)) for name, value in result.items())
-        render.show([render.Table(title=title, columns=("what", "#value"), rows=rows, caption=hint)])

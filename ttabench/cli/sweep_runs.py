@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ttabench.cli.commands import Showing
+from ttabench.cli.showing import Showing
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words, loaded
 from ttabench.report.figures import shown

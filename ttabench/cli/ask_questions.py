@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ttabench.cli.adapting import misleading
-from ttabench.cli.answers import Asker, Told, show
-from ttabench.cli.commands import Showing
-from ttabench.cli.looking import check_tells, draw_shares
+from ttabench.cli.adapt_state import misleading
+from ttabench.cli.ask_answers import Asker, Told, show
+from ttabench.cli.ask_shares import check_tells, draw_shares
 from ttabench.cli.reading import DEFAULT_STATE, Reading, pieces_of, read_again
+from ttabench.cli.showing import Showing
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Choose, Json, Observe
 from ttabench.methods.state_header import HEADER_FILE, header

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from ttabench.cli.commands import Showing
-from ttabench.cli.looking import largest_shares
+from ttabench.cli.ask_shares import largest_shares
 from ttabench.cli.reading import read
+from ttabench.cli.showing import Showing
 from ttabench.core import amounts
 from ttabench.core.progress import Tick
 from ttabench.core.types import Answer, Ask, Json, Observe

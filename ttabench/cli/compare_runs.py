@@ -1,0 +1,217 @@
+"""`ttabench compare`: which runs, which tables, in which form, and where to."""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ttabench.core.errors import UnknownName, UserError
+from ttabench.core.files import write_bytes_atomically
+from ttabench.core.printable import printable
+from ttabench.report.compare import Comparison, compared
+from ttabench.report.comparison_tables import comparison_data, comparison_tables
+from ttabench.report.selecting import Selected, Wanted, selected
+from ttabench.report.verdict import sentences, verdict
+from ttabench.terminal import render
+from ttabench.terminal.table import Table
+
+PARQUET = "parquet"
+MANY_BLOCKS = 3
+"""From more on, what is shorter is named."""
+MOST_BLOCKS = 12
+"""Of more, people are shown the first lines and one table, unless they ask for all."""
+ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": PARQUET}
+"""Of files to save to, and the form that each asks for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What was typed."""
+
+    names: Sequence[str] = ()
+    submissions: Sequence[Path] = ()
+    """Files with runs of others."""
+    out: Path
+    metric: str = ""
+    wanted: Wanted = field(default_factory=Wanted)
+    all_pairs: bool = False
+    diff: bool = False
+    flips: bool = False
+    strict: bool = False
+    summary: bool = False
+    every: bool = False
+    """Every block, however many there are."""
+
+    def in_short(self, blocks: int) -> bool:
+        """Whether a terminal or a pipe gets the first lines and one table of so many blocks."""
+        return self.summary or (blocks > MOST_BLOCKS and not (self.every or self.all_pairs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Showing:
+    """Where the comparison goes: a form on standard output, or a file; and a picture."""
+
+    form: str = "table"
+    save: Path | None = None
+    picture: Path | None = None
+
+    def chosen(self) -> str:
+        """The form, that of the file where one is named.
+
+        Raises:
+            UserError: an unknown form or ending; a picture or a file that cannot be written.
+        """
+        if self.picture is not None:
+            from ttabench.report.pictures import check_path
+
+            check_path(self.picture)
+        form = self.form
+        if self.save is not None:
+            if self.save.suffix.lower() not in ENDINGS:
+                raise UserError(f"--save {self.save} has no known ending.", f"Use {', '.join(ENDINGS)}.")
+            if not self.save.parent.is_dir() or self.save.is_dir() or self.save.is_symlink():
+                raise UserError(f"--save {self.save} cannot be written.", "Give a file in a folder that is there.")
+            form = ENDINGS[self.save.suffix.lower()]
+        if form not in (*render.FORMATS, PARQUET):
+            raise UnknownName("format", form, [*render.FORMATS, PARQUET])
+        if form == PARQUET and self.save is None and sys.stdout.isatty():
+            raise UserError("Parquet is binary, and this is a terminal.", "Redirect it, or give --save table.parquet.")
+        return form
+
+
+def compare(asked: Asked, showing: Showing) -> bool:
+    """Show a comparison; False where it is asked to be strict, and something is wrong with it."""
+    form = showing.chosen()
+    if asked.summary and asked.every:
+        raise UserError("Both --summary and --all are given.", "Give one of them.")
+    with without_collector():
+        chosen = selected(asked.names, asked.out, asked.wanted, asked.submissions)
+        found = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
+    for line in left_out(chosen, found, asked):
+        render.remark(line)
+    if showing.picture is not None:
+        from ttabench.report.plots import plot
+
+        plot(found, showing.picture)
+    more = _more(asked, found, every=form not in ("table", "markdown"))
+    blocks, for_people = len(found.blocks), form == "table" and showing.save is None
+    short = asked.in_short(blocks) if for_people else asked.summary
+    _deliver(form, showing.save, _Shown(found, short, more))
+    if for_people and short and not asked.summary:
+        render.remark(
+            f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
+        )
+    elif for_people and not short and blocks > MANY_BLOCKS:
+        render.remark(f"{blocks} blocks: --summary shows the first lines and one table.")
+    return not asked.strict or _is_sound(found)
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Hundreds of thousands of small values, none of them garbage: looking them through takes a third of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def left_out(chosen: Selected, found: Comparison, asked: Asked) -> list[str]:
+    """A line for what was named and holds no run, for every damaged run, and for those that lack the metric."""
+    told = [*skipped_names(chosen, asked), *chosen.alike]
+    told += [f"Left out: {line}" for line in found.damaged]
+    if lacking := len(found.without_metric):
+        lack = "lacks" if lacking == 1 else "lack"
+        told.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
+    return told
+
+
+def skipped_names(chosen: Selected, asked: Asked) -> list[str]:
+    """A line for what was named and holds no run; none where all holds some."""
+    if not chosen.skipped:
+        return []
+    some = ", ".join(chosen.skipped[:3]) + (", ..." if len(chosen.skipped) > 3 else "")
+    return [f"Skipped {len(chosen.skipped)} of {len(asked.names)} names, which hold no runs: {some}"]
+
+
+def _more(asked: Asked, found: Comparison, *, every: bool) -> list[Table]:
+    """Tables that are asked for beside the comparison."""
+    tables = []
+    if asked.diff:
+        from ttabench.report.config_diff import differing
+
+        tables.append(differing(found))
+    if asked.flips:
+        from ttabench.report.flips import flips_tables
+
+        changed = flips_tables(found, every=every)
+        whole = tuple(row for table in changed for row in table.data)
+        tables += [Table(title="flips", columns=(), rows=(), data=whole)] if every else changed
+    return tables
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What is shown of a comparison."""
+
+    found: Comparison
+    summary: bool
+    more: Sequence[Table]
+
+    def tables(self) -> list[Table]:
+        """For people."""
+        return [*comparison_tables(self.found, summary=self.summary), *self.more]
+
+    def data(self) -> list[Table]:
+        """For machines."""
+        return [*comparison_data(self.found)[: 1 if self.summary else None], *self.more]
+
+
+def _deliver(form: str, save: Path | None, shown: _Shown) -> None:
+    if form == PARQUET:
+        from ttabench.report.export import as_parquet
+
+        content = as_parquet(shown.data())
+        if save is None:
+            sys.stdout.buffer.write(content)
+            return
+    else:
+        text = io.StringIO()
+        if save is None:
+            _show(form, shown)
+            return
+        with redirect_stdout(text):
+            _show(form, shown)
+        content = text.getvalue().encode("utf-8", "backslashreplace")
+    write_bytes_atomically(save, content)
+    render.remark(f"Saved in {save}.")
+
+
+def _show(form: str, shown: _Shown) -> None:
+    if form == "json":
+        data = {table.title: [dict(row) for row in table.data] for table in shown.data()}
+        render.print_json({"verdict": verdict(shown.found), **data})
+    elif form == "csv":
+        render.show(shown.data(), "csv")
+    else:
+        if form == "table":
+            render.say(sentences(shown.found))
+        else:
+            sys.stdout.write(printable("\n\n".join([*sentences(shown.found), ""])))
+        render.show(shown.tables(), render.known_format(form))
+
+
+def _is_sound(found: Comparison) -> bool:
+    from ttabench.report.problems import problems
+
+    told = problems(found)
+    for line in told:
+        render.remark(f"Strict: {line}.")
+    return not told
