@@ -30,8 +30,6 @@ def test_a_record_names_no_file_to_run(ttabench: Command, mine: Path, tmp_path: 
         folder.mkdir(parents=True)
         config: dict[str, Any] = {"method": str(mine), "task": "streamingqa", "model": "nano", "seed": 0}
         save_record(record(name, config=config), folder)
-        old = json.loads((folder / "run.json").read_text()) | {"schema_version": 1}
-        (folder / "run.json").write_text(json.dumps(old, indent=1))
     ttabench("compare", tmp_path / "runs")
     ttabench("list", "runs", "--out", tmp_path / "runs")
     ttabench("eval", "--method", "none", "--limit", 1, "--task-set", "max_new_tokens=1", "--out", tmp_path / "runs")

@@ -20,13 +20,13 @@ from tests.places import ROOT
 from ttabench.cli.app import app
 from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
-from ttabench.profiling import driver, former, machine, method_rows, worker
+from ttabench.profiling import driver, machine, method_rows, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
 from ttabench.profiling.extrapolation import extended
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
 from ttabench.profiling.load import Load
 from ttabench.profiling.measure import Measuring
-from ttabench.profiling.record import COLUMNS, ProfileFolder, load_profile
+from ttabench.profiling.record import COLUMNS, load_profile
 from ttabench.profiling.rows import Row, oom
 from ttabench.profiling.tables import row_line
 
@@ -227,6 +227,7 @@ def test_notes_of_rows_are_told_once(job: Job, requests: Requests, tmp_path: Pat
         ({"machine": {}}, "machine.flops"),
         ({"methods": {"icl": {}}}, "methods.icl.growth"),
         ({"methods": {"mac": {"growth": "linear", "parameters": 1, "notes": []}}}, "'mac' is among the methods"),
+        ({"schema_version": 1}, "schema version 1"),
         ({"schema_version": 7}, "schema version 7"),
         ({"rows": [{}]}, "rows.0.method"),
     ],
@@ -294,33 +295,6 @@ def test_a_new_setting_leaves_ids_and_every_choice_changes_them(job: Job) -> Non
     ]  # fmt: skip
     ids = [identity(each, here, known) for each in others]
     assert len({first, *ids}) == 1 + len(ids)
-
-
-def test_a_profile_of_an_earlier_version_is_found(job: Job, requests: Requests, tmp_path: Path) -> None:
-    first = execute(job, tmp_path)
-    content = json.loads((first.folder / "profile.json").read_text())
-    before = former._first(content["config"], content["hardware"])
-    del content["formerly"]
-    (first.folder / "profile.json").write_text(json.dumps({**content, "schema_version": 1, "id": before}))
-    first.folder.rename(tmp_path / before)
-    asked = len(requests)
-    again = execute(job, tmp_path)
-    assert (again.how, again.folder, again.record.formerly) == ("stored", first.folder, before)
-    assert again.record.rows == first.record.rows
-    assert len(requests) == asked
-    assert {row["profile"] for row in csv.DictReader(io.StringIO((again.folder / "profile.csv").read_text()))} == {
-        again.record.id
-    }
-
-
-def test_an_unfinished_profile_of_an_earlier_version_goes_on(job: Job, requests: Requests, tmp_path: Path) -> None:
-    done = execute(job, tmp_path / "whole")
-    before = former._first(done.record.config, done.record.hardware)
-    ProfileFolder(tmp_path, before).append("row", done.record.rows[0].model_dump(), 1.0)
-    again = execute(job, tmp_path)
-    assert (again.how, again.folder.name) == ("continued", done.folder.name)
-    assert again.record.rows[0] == done.record.rows[0]
-    assert not (tmp_path / before).exists()
 
 
 def test_settings_find_their_methods() -> None:

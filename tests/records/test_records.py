@@ -16,7 +16,7 @@ from ttabench.core.files import write_atomically
 from ttabench.core.types import Answer, Ask, At, Generate, Json, Observe, Score
 from ttabench.records.sample_files import read_samples, write_samples
 from ttabench.records.samples import kept
-from ttabench.records.schema import FORMERLY, SAMPLES_FILE, Row, RunRecord, load_record, save_record
+from ttabench.records.schema import SAMPLES_FILE, Row, RunRecord, load_record, save_record
 from ttabench.records.store import EpisodeCost, RunFolder, Sample
 from ttabench.report.finding import find_runs
 from ttabench.run.config import RunConfig
@@ -77,19 +77,6 @@ def test_a_field_of_another_type_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"rows\.0\.value"):
         load_record(tmp_path)
-
-
-def test_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    content = record().model_dump(mode="json")
-    content["rows"][0]["part"] = "cb"
-    del content["rows"][0]["subtask"]
-    (tmp_path / "run.json").write_text(json.dumps({**content, "schema_version": 1}))
-    assert load_record(tmp_path).rows[0].subtask == "cb"
-    before = {name: former for name, (former,) in FORMERLY.items()}
-    flat = sample("a").flat()
-    write_samples(tmp_path / "samples.parquet", [{before.get(key, key): value for key, value in flat.items()}])
-    assert read_samples(tmp_path) == {key: [value] for key, value in flat.items()}
-    assert read_samples(tmp_path, ["subtask", "key"]) == {"subtask": [flat["subtask"]], "key": ["a"]}
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

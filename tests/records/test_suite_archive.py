@@ -121,21 +121,6 @@ def test_several_runs_without_answers_are_pooled_from_their_records(suite: Path)
     assert whole[1:4] == ("f1", "50.0", "4")
 
 
-def test_runs_of_an_earlier_version_are_not_packed(suite: Path) -> None:
-    content = load_record(suite / "aa11").model_dump(mode="json")
-    (suite / "aa11" / RECORD_FILE).write_text(json.dumps({**content, "schema_version": 1}))
-    with pytest.raises(UserError, match=r"aa11 is a run of an earlier version.*migrate"):
-        pack(suite)
-    assert sorted(path.name for path in suite.glob(f"*/{RECORD_FILE}")) == [RECORD_FILE] * 3, "nothing is lost"
-
-
-def test_a_former_id_finds_its_run(suite: Path) -> None:
-    save_record(record("aa11", formerly="0ld1d2ffffff"), suite / "aa11")
-    assert find_runs(["0ld1d2"], suite) == [suite / "aa11"]
-    with pytest.raises(UserError):
-        find_runs(["0ld1"], suite)
-
-
 def test_runs_that_go_on_and_other_files_are_left_alone(suite: Path) -> None:
     (suite / "dd44").mkdir()
     (suite / "dd44" / "partial.jsonl").write_text("{}\n")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command
+from tests.conftest import Command, one_line
 from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
 from ttabench.methods.registry import known_settings
@@ -17,7 +17,6 @@ from ttabench.records.schema import load_record
 from ttabench.run import evaluation
 
 Evaluate = Callable[..., Any]
-OLD = "00b8ee104900"
 
 
 @pytest.fixture
@@ -26,15 +25,6 @@ def evaluate(ttabench: Command, common: list[object]) -> Evaluate:
     words = ["--method", "icl", "--set", "truncate=right", "--task-set", "documents=3", "--task-set", "questions=2",
              "--batch-size", 2]  # fmt: skip
     return lambda *more: ttabench("eval", *common, *words, *more)
-
-
-def aged(folder: Path) -> Path:
-    """A stored run as it was in schema 1, whose records say nothing of what stood on the task's card."""
-    content = json.loads((folder / "run.json").read_text())
-    content |= {"schema_version": 1, "id": OLD, "rows": [{**row, "run": OLD} for row in content["rows"]]}
-    del content["formerly"], content["config"]["inputs"]["card"]
-    (folder / "run.json").write_text(json.dumps(content, indent=1))
-    return folder.rename(folder.with_name(OLD))
 
 
 def refuse(*_: object) -> None:
@@ -61,23 +51,12 @@ def test_a_record_says_which_way_the_model_was_run(evaluate: Evaluate, tmp_path:
     assert (again["how"], again["id"]) == ("stored", first["id"])
 
 
-def test_a_run_of_an_earlier_version_whose_card_nobody_knows_is_made_anew(evaluate: Evaluate, tmp_path: Path) -> None:
-    first = evaluate("--json").json()["runs"][0]
-    old = aged(Path(first["folder"]))
-    again = evaluate("--json").json()["runs"][0]
-    assert (again["how"], again["id"]) == ("new", first["id"])
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir()) == sorted([OLD, first["id"]])
-    assert load_record(old).id == OLD, "it is read as before"
-
-
-def test_it_is_read_by_compare_and_list(evaluate: Evaluate, ttabench: Command, tmp_path: Path) -> None:
-    first = evaluate("--json").json()["runs"][0]
-    old = aged(Path(first["folder"]))
-    assert old.name in ttabench("list", "runs", "--out", tmp_path / "runs", "--json").out
-    assert len(ttabench("compare", "--out", tmp_path / "runs", "--json").json()["runs"]) == 1
-    assert evaluate("--seed", 1).code == 0
-    labels = [each["label"] for each in ttabench("compare", "--out", tmp_path / "runs", "--json").json()["runs"]]
-    assert labels == ["icl"], "a run that says nothing of its card stands with those of its task"
+def test_a_record_of_another_schema_is_one_line(evaluate: Evaluate) -> None:
+    file = Path(evaluate("--json").json()["runs"][0]["folder"]) / "run.json"
+    for schema in (1, 3):
+        file.write_text(json.dumps({**json.loads(file.read_text()), "schema_version": schema}))
+        told = one_line(evaluate())
+        assert f"has schema version {schema}, this ttabench reads 2. Run it again" in told
 
 
 def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:

@@ -27,8 +27,7 @@ from ttabench.core.memory import says_so
 from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.search_path import own_process
 from ttabench.core.types import Json
-from ttabench.profiling.former import where_stored
-from ttabench.profiling.job import Job
+from ttabench.profiling.job import Job, identity
 from ttabench.profiling.record import MeasuredFolder, ProfileFolder, ProfileRecord
 from ttabench.profiling.rows import Row, oom
 from ttabench.records.folder import Obtained, obtained
@@ -122,7 +121,7 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
     """
     manner = manner or Manner()
     config, hardware = job.config(), environment.hardware()
-    where = where_stored(out, config, hardware, job.defaults(), force=manner.force)
+    where = out / identity(config, hardware, job.defaults())
 
     def work(folder: ProfileFolder) -> ProfileRecord:
         failed = _Run(job, folder, manner).run()

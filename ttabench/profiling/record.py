@@ -27,7 +27,6 @@ from ttabench.core.types import Json
 from ttabench.profiling.rows import FINAL, Row
 from ttabench.profiling.shown import check
 from ttabench.records.folder import ResultFolder
-from ttabench.records.migrate import Kind
 
 SCHEMA = 2
 """2: the id is a hash of what differs from the defaults. Records of all schemas from 1 on are read."""
@@ -118,7 +117,7 @@ def load_profile(folder: Path) -> ProfileRecord:
     file = folder / RECORD_FILE
     try:
         content: Any = json_of(file)
-        if not 1 <= content["schema_version"] <= SCHEMA:
+        if content["schema_version"] != SCHEMA:
             raise UserError(f"{file} has schema version {content['schema_version']}.", "Profile again with --force.")
         record = ProfileRecord.model_validate(content)
         check(content)
@@ -223,14 +222,3 @@ class MeasuredFolder(ProfileFolder):
         super().resume()
         self.rows = {at: row for at, row in self.rows.items() if not row.extended}
         return len(self.rows)
-
-
-PROFILES = Kind(
-    record_file=RECORD_FILE,
-    partial_file=PARTIAL_FILE,
-    schema=SCHEMA,
-    named=ProfileRecord.model_validate,
-    is_stored=lambda folder: (folder / RECORD_FILE).exists(),
-    save=save_profile,
-)
-"""How profiles of earlier versions are brought up to date."""

@@ -20,7 +20,7 @@ from ttabench.core.files import remove, replacing, unwritable, write_atomically
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, SCHEMA, RunRecord, load_record, text_of
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, load_record
 from ttabench.records.scores import without_texts
 from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE, read_table
 
@@ -101,31 +101,9 @@ def _refuse_foreign(suite: Path) -> None:
                 raise UserError(f"{suite / name} holds no packed runs and is not replaced.", "Move it away.") from None
 
 
-def rename(suite: Path, records: Mapping[str, RunRecord]) -> None:
-    """Give packed runs other records, by the ids that they have; samples follow the ids.
-
-    Raises:
-        UserError: the suite cannot be written.
-    """
-    with locked(suite, lambda: None):
-        names = {name: record.id for name, record in records.items()}
-        for path in (suite / ALL_SAMPLES_FILE, suite / SCORES_FILE):
-            if path.exists():
-                table = read_table(path)
-                place = table.column_names.index("run")
-                said = [[names.get(name, name) for name in table["run"].to_pylist()]]
-                store_table(path, table.set_column(place, "run", said))
-        rows = {row["id"]: row for row in read_table(suite / RUNS_FILE).to_pylist()}
-        for name, record in records.items():
-            rows[name] |= {"id": record.id, "record": text_of(record)}
-        store_table(suite / RUNS_FILE, table_of_runs(list(rows.values())))
-
-
 def _row(run: Path) -> dict[str, Json]:
     """What `runs.parquet` says of a run: columns to look runs up by, and the record itself."""
     record = load_record(run)
-    if record.schema_version < SCHEMA:
-        raise UserError(f"{run} is a run of an earlier version.", "Run `python results/migrate.py` first.")
     if record.id != run.name:
         raise UserError(f"{run} holds the record of run {record.id}.", "Give the folder that name.")
     return {**columns_of(record), "record": _content(run)[0]}

@@ -19,7 +19,7 @@ from ttabench.core.files import replacing, unwritable
 from ttabench.core.parquet import parquet_file
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
-from ttabench.records.schema import FORMERLY, RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored
 from ttabench.records.score_digests import changed_column, digests_of
 
 LONGEST = 1 << 40
@@ -95,12 +95,9 @@ def _content(folder: Path, columns: Iterable[str] | None) -> tuple[dict[str, lis
     own = parquet_file(folder / SAMPLES_FILE, LONGEST) if kept is None else None
     stored = kept if own is None else own.schema_arrow.names
     assert stored is not None, "samples lie in a folder or are packed"
-    now = {old: name for name, former in FORMERLY.items() if name not in stored for old in former}
-    names = {now.get(name, name): name for name in stored}
-    wanted = {name: names[name] for name in (names if columns is None else columns) if name in names}
-    columns = list(wanted.values())
+    columns = [name for name in (stored if columns is None else columns) if name in stored]
     table = suite_archive.sample_table(folder, columns) if own is None else own.read(columns=columns)
-    return {name: table[old].to_pylist() for name, old in wanted.items()}, len(table)
+    return {name: table[name].to_pylist() for name in columns}, len(table)
 
 
 def _difference(content: Mapping[str, Sequence[Any]], count: int, record: RunRecord, needed: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ttabench.core.checked_file import json_in, json_of
 from ttabench.core.errors import UserError
@@ -26,12 +26,10 @@ from ttabench.records.shapes import refuse_other_kinds
 from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
-"""2: the id is a hash of what differs from the defaults. Records of all schemas from 1 on are read."""
+"""2: the id is a hash of what differs from the defaults."""
 RECORD_FILE = "run.json"
 SAMPLES_FILE = "samples.parquet"
 REMEDY = "Restore it, run again with --force, or remove its folder."
-FORMERLY = {"subtask": ["part"], "source_key": ["about"], "unconditional_logprobs": ["blank"]}
-"""Names that columns of samples and fields of rows have in records of earlier versions."""
 
 
 class Row(BaseModel):
@@ -47,7 +45,7 @@ class Row(BaseModel):
     seed: int
     step: int | None = None
     """Pieces observed before the query, or the length up to which a text was read; None for a figure over all steps."""
-    subtask: str | None = Field(default=None, validation_alias=AliasChoices("subtask", *FORMERLY["subtask"]))
+    subtask: str | None = None
     """Sub-task or book, or "mean" for the mean over them; None for a figure over all queries."""
     context_tokens: float | None = None
     """Mean tokens of context read before the query."""
@@ -69,7 +67,7 @@ class RunRecord(BaseModel):
     schema_version: int = SCHEMA
     id: str
     formerly: str = ""
-    """The id that it had in an earlier schema."""
+    """The id that it had before ids were hashes of what differs from the defaults; empty for most."""
     created: str
     """UTC, ISO 8601."""
     config: dict[str, Json]
@@ -156,7 +154,7 @@ def load_record(path: Path) -> RunRecord:
     """Read a record from `run.json`, from the run's folder, or from where it is packed.
 
     Raises:
-        UserError: missing, corrupted, or written by a newer ttabench.
+        UserError: missing, corrupted, or of another schema.
     """
     file = path / RECORD_FILE if path.is_dir() else path
     if file.name == suite_archive.RUNS_FILE:
@@ -174,11 +172,9 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"The record {file} is not a JSON object.", REMEDY)
     if not isinstance(content.get("schema_version"), int):
         raise UserError(f"The record {file} is corrupted: it names no schema_version.", REMEDY)
-    if not 1 <= content["schema_version"] <= SCHEMA:
-        raise UserError(
-            f"The record {file} has schema version {content['schema_version']}, this ttabench reads 1 to {SCHEMA}.",
-            "Install the ttabench that wrote it.",
-        )
+    if content["schema_version"] != SCHEMA:
+        what = f"The record {file} has schema version {content['schema_version']}, this ttabench reads {SCHEMA}."
+        raise UserError(what, "Run it again, or install the ttabench that wrote it.")
     try:
         return RunRecord.model_validate(content)
     except ValidationError as error:

@@ -16,15 +16,13 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ttabench.records.schema import FORMERLY
-
 DIGEST = re.compile(r"sha256:[0-9a-f]{16}")
 NAME = re.compile(r"[A-Za-z0-9_.@/:+#-]{0,80}")
 """Keys that cannot be a sentence are kept: ids of rows as published, numbers, names of readers and orders."""
 TEXTS = ("prompt", "prediction", "answers")
 MODES = frozenset({"choose", "generate", "score"})
-SUBTASK = ("subtask", *FORMERLY["subtask"])
-NAMES = ("episode", "key", "source_key", *FORMERLY["source_key"], *SUBTASK)
+SUBTASK = ("subtask",)
+NAMES = ("episode", "key", "source_key", *SUBTASK)
 """Columns of samples that name something; all other columns of texts are texts."""
 
 

@@ -17,13 +17,11 @@ from ttabench.core.errors import UserError
 from ttabench.core.meter import Spent
 from ttabench.core.types import Episode, Json
 from ttabench.records.folder import ResultFolder
-from ttabench.records.migrate import Kind
 from ttabench.records.sample_files import write_samples
 from ttabench.records.samples import AskCost, EpisodeCost, Sample
 from ttabench.records.schema import (
     RECORD_FILE,
     SAMPLES_FILE,
-    SCHEMA,
     RunRecord,
     is_stored,
     load_record,
@@ -193,19 +191,3 @@ class RunFolder(ResultFolder[RunRecord]):
         save_record(record, self.path)
         self.journal.discard()
         return record
-
-
-def _named(content: Mapping[str, Json]) -> RunRecord:
-    rows = [{**row, "run": content["id"]} for row in content["rows"]]
-    return RunRecord.model_validate({**content, "rows": rows})
-
-
-RUNS = Kind(
-    record_file=RECORD_FILE,
-    partial_file=PARTIAL_FILE,
-    schema=SCHEMA,
-    named=_named,
-    is_stored=is_stored,
-    save=save_record,
-)
-"""How runs of earlier versions are brought up to date."""

@@ -11,13 +11,11 @@ from pathlib import Path
 
 from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UnknownName, UserError
-from ttabench.records.schema import RECORD_FILE, is_stored, load_record
+from ttabench.records.schema import RECORD_FILE, is_stored
 from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, runs
 
 PROFILE_FILE = "profile.json"
 """What `profiling` stores; it lies above this room."""
-DIGITS = 6
-"""Of an id of an earlier version, at least, for a run to be found by it."""
 
 
 class NoRuns(UserError):
@@ -64,13 +62,6 @@ def _created(file: Path) -> str:
     try:
         return str(json_of(file)["created"])
     except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def _formerly(folder: Path) -> str:
-    try:
-        return load_record(folder).formerly
-    except UserError:
         return ""
 
 
@@ -176,8 +167,6 @@ def by_id(name: str, out: Path) -> Path:
     matching = [run for run in ids if run.startswith(name)]
     if len(matching) > 1 and name not in matching:
         raise UserError(f"{len(matching)} runs in {out} begin with {name!r}.", "Give more digits of the id.")
-    if not matching and len(name) >= DIGITS:
-        matching = [run for run in ids if _formerly(out / run).startswith(name)]
     if matching:
         return out / (name if name in matching else matching[0])
     refuse_profiles([out], name)
