@@ -8,10 +8,9 @@ ttabench does not have. Nothing here needs a model, an implementation, or anythi
 
 from __future__ import annotations
 
-from ttabench.cost.adapted import FORMULAS as ADAPTED
-from ttabench.cost.compressed import break_even_tokens
 from ttabench.cost.formula import Formula
 from ttabench.cost.load import BYTES, Cost, Workload, workload
+from ttabench.cost.of_papers import ON_PAPER, break_even_tokens
 from ttabench.cost.shape import Shape, shape_from, shape_of
 
 __all__ = [
@@ -26,6 +25,3 @@ __all__ = [
     "shape_of",
     "workload",
 ]
-
-ON_PAPER = {formula.name: formula for formula in ADAPTED}
-"""Methods of the papers that ttabench does not run."""

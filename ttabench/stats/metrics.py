@@ -15,6 +15,8 @@ value a query: they are ratios of sums over all of them (aggregation.py).
 from __future__ import annotations
 
 import math
+import re
+import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -24,8 +26,15 @@ from typing import Any, Protocol
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Ask, Choose, wanted
 from ttabench.stats.aggregation import RATIOS, Kind, Ratio
-from ttabench.stats.normalise import normalise
 from ttabench.stats.texts import CORPORA, Corpus
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def normalise(text: str) -> str:
+    """SQuAD's normalisation (arXiv 1606.05250): lower case, no punctuation, no a/an/the, single blanks."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact(prediction: str, gold: str) -> float:
