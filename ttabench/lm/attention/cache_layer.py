@@ -46,6 +46,7 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
         return both
 
     def _write(self, keys_BHTD: Tensor, values_BHTD: Tensor) -> tuple[Tensor, Tensor]:
+        # The buffer is [B, H, P + room, D]; new slots go behind the old ones, and what is handed out is a view of it.
         start = self.own_length()
         end = start + keys_BHTD.shape[2]
         if self.buffers is None:

@@ -45,6 +45,7 @@ def summed(
         query = query.reshape(rows, heads, -1, size)
     else:
         key, value = (each.repeat_interleave(count // heads, dim=1) for each in (key, value))
+    # a single token sees every slot: causal would let it see the first alone, for the kernel aligns [T, S] at the top
     out, total = _fused(query, key, value, attn_mask=bias, is_causal=causal and tokens > 1, scale=scaling)
     return out.reshape(query_BNTD.shape), total.reshape(query_BNTD.shape[:3])
 
@@ -59,6 +60,7 @@ def across(
     assert _fused is not None
     tokens, count, size = query_XND.shape
     heads = key_1HPD.shape[1]
+    # [X, N, D] as [1, H, X G, D]: tokens of all rows and query heads are queries of one batch row, no key is repeated
     query_HXGD = query_XND.view(tokens, heads, -1, size).transpose(0, 1)
     bias = None if bias_1MP is None else of_queries(bias_1MP, heads, tokens, together=True)
     query = query_HXGD.reshape(1, heads, -1, size)
@@ -69,6 +71,7 @@ def across(
 
 def merge_partials(first: Part, second: Part) -> Tensor:
     """Attention to the slots of both parts, [B, N, T, D] or [X, N, D]."""
+    # exp(b) / (exp(a) + exp(b)) = sigmoid(b - a), of the logs of sums a and b: never a large exponential
     share_BNT1 = torch.sigmoid(second[1] - first[1])[..., None]
     return torch.lerp(first[0], second[0], share_BNT1.to(second[0].dtype))
 
@@ -85,7 +88,7 @@ def of_queries(bias_BMP: Tensor, heads: int, tokens: int, *, together: bool = Fa
     if bias_BMP.shape[1] == heads:
         return bias_BMP[:, :, None]
     rows, count, slots = bias_BMP.shape
-    shape = (rows, heads, count // heads, 1, slots)
+    shape = (rows, heads, count // heads, 1, slots)  # [B, H, G, 1, P], then T times along the fourth
     each = bias_BMP.reshape(shape).expand(-1, -1, -1, tokens, -1)
     return (each.transpose(2, 3) if together else each).reshape(rows, heads, -1, slots)
 
@@ -122,6 +125,7 @@ def attend_shared(
     `bias_B1TS` is added to the scores of a row's own slots, `shared_bias_1MP` to those of the shared ones.
     """
     rows, count, tokens, size = query_BNTD.shape
+    # A row's own slots need rows, [B, N, T, D]; the shared ones take all tokens together, [X, N, D] with X = B T.
     part = summed(query_BNTD, own[0], own[1], scaling, bias=bias_B1TS)
     of_own, sum_own = (each.transpose(1, 2).flatten(0, 1) for each in part)
     query_XND = query_BNTD.transpose(1, 2).reshape(-1, count, size)

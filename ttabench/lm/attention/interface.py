@@ -121,6 +121,8 @@ def forward(
     **options: Any,  # the interface of transformers: scaling, is_causal, sliding_window ...
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: query [B, N, T, D] to key and value [B, H, S, D]; gives [B, T, N, D]."""
+    # Five ways out, in this order: a watcher's own answer; a text read on, in two parts; transformers' sdpa, with or
+    # without a bias; a shared prefix in two parts by the fused kernel; or in one softmax over written scores.
     extras = _extras.get()
     assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
     scaling = options.get("scaling")
@@ -134,11 +136,12 @@ def forward(
     if bias is not None:
         assert extras.shared is None, "the bias of a shared prefix is its own"
         assert extras.watcher is None, "what single heads see is not shown to watchers"
+    # A single new token (T = 1) sees all slots: sdpa needs no mask for it. Where nothing is held (S = T) it is causal.
     if extras.reads_on and 1 < query.shape[2] < key.shape[2]:
         past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
         return attend_continuation(query, key, value, scaling, past), None
     if bias is not None:
-        attention_mask = _biased(bias, query, key, attention_mask)
+        attention_mask = _biased(bias, query, key, attention_mask)  # bool [B, 1, T, S] or None to float [B, N, T, S]
     shared = None if extras.shared is None else extras.shared[module.layer_idx]
     if shared is None or not shared.keys.shape[2]:
         out: tuple[Tensor, None] = sdpa_attention_forward(
@@ -146,6 +149,7 @@ def forward(
         )
         return out
     if shared.all_seen and in_two_parts(query.device):
+        # the mask is of P shared and S own slots; all shared ones are seen, so only [B, 1, T, S] is left of it
         own_mask = None if attention_mask is None else attention_mask[..., shared.keys.shape[2] :]
         bias = None if own_mask is None else bias_of(own_mask, query.dtype)
         return attend_shared(query, (key, value), (shared.keys, shared.values), bias, scaling, shared.bias), None
@@ -156,7 +160,7 @@ def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, m
     """One softmax over written scores of scaled queries, for as many rows at a time as `SCORES_AT_ONCE` allows."""
     key, value = own
     rows, heads, tokens, _ = query.shape
-    step = rows
+    step = rows  # under gradients all scores are kept for the way back anyway: taking turns would save nothing
     if not torch.is_grad_enabled():
         step = max(
             1, SCORES_AT_ONCE.get(query.device.type, 2**26) // (heads * tokens * (shared.keys.shape[2] + key.shape[2]))
@@ -176,7 +180,7 @@ def widened(bias_BMP: Tensor, slots: int) -> Tensor:
 def _biased(bias_BMP: Tensor, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
     """What is added to scores [B, N, T, S]: the bias of the first P slots, and the lowest number where nothing is
     seen."""
-    mask = _causal(query, key) if mask is None else mask
+    mask = _causal(query, key) if mask is None else mask  # once there is a bias, sdpa makes no causal mask of its own
     bias_BMS = widened(bias_BMP.to(query.dtype), key.shape[2])
     bias_BNTS = bias_BMS.repeat_interleave(query.shape[1] // bias_BMP.shape[1], dim=1)[:, :, None]
     return torch.where(mask, bias_BNTS, torch.finfo(query.dtype).min)
@@ -192,12 +196,14 @@ def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask
     """N query heads on H key/value heads; G = N / H query heads share one. Rows move behind heads: [H, B, G, T, D]."""
     rows, count, tokens, size = query_BNTD.shape
     heads, slots = own[0].shape[1], shared.keys.shape[2]
+    # X = B G T queries of a key/value head meet the P shared keys in one product: the keys are read once, not B times.
     query_HBGTD = query_BNTD.view(rows, heads, count // heads, tokens, size).transpose(0, 1)
     flat_HXD = query_HBGTD.reshape(heads, -1, size)
     rows_HBXD = flat_HXD.view(heads, rows, -1, size)
     to_shared_HXP = flat_HXD @ shared.keys[0].transpose(1, 2)
     to_own_HBXS = rows_HBXD @ own[0].permute(1, 0, 3, 2)
     shape = (heads, rows, count // heads, tokens)
+    # both as [H, B, G, T, P] and [H, B, G, T, S], to be masked by row and joined along the slots
     to_shared, to_own = to_shared_HXP.view(*shape, slots), to_own_HBXS.view(*shape, -1)
     if shared.bias is not None:  # by key/value head, or by query head
         to_shared = to_shared + shared.bias.to(query_BNTD.dtype).reshape(heads, 1, -1, 1, slots)
@@ -207,10 +213,11 @@ def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask
         to_own = to_own.masked_fill(hidden_1B1TS[..., slots:], lowest)
         if not shared.all_seen:
             to_shared = to_shared.masked_fill(hidden_1B1TS[..., :slots], lowest)
-    scores = torch.cat([to_shared, to_own], dim=-1)
+    scores = torch.cat([to_shared, to_own], dim=-1)  # [H, B, G, T, P + S]: one softmax over both, in float32
     weights_HXS = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query_BNTD.dtype).flatten(1, 3)
     from_shared_HXD = weights_HXS[..., :slots] @ shared.values[0]
     own_weights_HBXS = weights_HXS.view(heads, rows, -1, scores.shape[-1])[..., slots:]
+    # the shares of all slots sum to 1, so the values of both parts are simply added
     out_HBXD = from_shared_HXD.view(heads, rows, -1, size) + own_weights_HBXS @ own[1].transpose(0, 1)
     return out_HBXD.view(*shape, size).permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
 

@@ -82,8 +82,9 @@ class Attending:
         """Queries [X, N, D] to what they attend to [X, N, D] or [X, H, G, D]; keys and values are [B, H, S, D]."""
         shared = None if self.shared is None else self.shared[layer]
         if shared is not None and shared.keys.shape[2]:
+            # Own slots differ from row to row, so queries stand in rows [B, N, T, D]; shared ones take them packed.
             query = self.text.heads_first(query_XND)
-            if not shared.all_seen:
+            if not shared.all_seen:  # the fused kernel knows no mask by row over slots that rows share
                 return self.text.packed(attend_in_parts(query * self.scaling, (key, value), shared, self.mask))
             part = summed(query, key, value, self.scaling, bias=self._bias, causal=self.mask is None)
             of_own, sum_own = (self.text.packed(each.transpose(1, 2)) for each in part)
@@ -100,12 +101,14 @@ class Attending:
         return self.text.packed(self._to_own(self.text.heads_first(query_XND), key, value, added))
 
     def _to_own(self, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None) -> Tensor:
+        """Several tokens a row, [B, N, T, D], to what the rows themselves hold, [B, H, S, D]; gives [B, T, N, D]."""
         whole, bias = self._bias is None, self._bias
-        if whole and key.shape[2] > query.shape[2]:
+        if whole and key.shape[2] > query.shape[2]:  # read on without padding: no mask is made, half the work is saved
             past = None if added is None else widened(added, key.shape[2] - query.shape[2])
             return attend_continuation(query, key, value, self.scaling, past)
         if added is not None:
             assert bias is not None, "there is a prefix"
+            # [B, M, P] to [B, N, 1, S]: by query head, nothing added behind the first P slots, alike for all T tokens
             every = widened(added, key.shape[2]).repeat_interleave(query.shape[1] // added.shape[1], dim=1)
             bias = bias + every[:, :, None]
         out = scaled_dot_product_attention(

@@ -130,17 +130,20 @@ class CpuDecoder:
 
     def run(self, text: Text, slots: Sequence[CacheLayer], attend: Attend) -> Tensor:
         """Last hidden states [B, T, C] of a text; keys and values go into the slots, one entry a layer."""
+        # X tokens of all rows, padding left out, go through every linear map together; only attention needs rows.
         turns = self._turns(text.packed(text.positions_BT.expand(text.ids_BT.shape)))
         x_XC = self._entering(text)
         for number, (block, held) in enumerate(zip(self._blocks, slots, strict=True)):
             y_XC = _normed(x_XC, block.before, self._epsilon)
+            # queries and keys are turned alike, so they are turned at once: [X, (N + H) D] as [X, N + H, D]
             both = torch.cat([_mapped(y_XC, block.query), _mapped(y_XC, block.key)], dim=1)
             turned_XND = _turned(both.view(len(both), -1, self._size), *turns)
             key_XHD = turned_XND[:, self._heads :]
             value_XHD = _mapped(y_XC, block.value).view(key_XHD.shape)
+            # new ones as [B, H, T, D]; all that this layer holds for them to attend to comes back as [B, H, S, D]
             keys, values = held.update(text.heads_first(key_XHD), text.heads_first(value_XHD))
             seen_XND = attend(number, turned_XND[:, : self._heads], keys, values)
-            x_XC = x_XC + _mapped(seen_XND.flatten(1), block.out)
+            x_XC = x_XC + _mapped(seen_XND.flatten(1), block.out)  # [X, N D] to [X, C]
             y_XC = _normed(x_XC, block.after, self._epsilon)
             x_XC = x_XC + _mapped(block.act(_mapped(y_XC, block.gate)) * _mapped(y_XC, block.up), block.down)
         return text.in_rows(_normed(x_XC, self._norm, self._epsilon))
@@ -169,12 +172,14 @@ def packs(lm: LM, patch: Patch) -> bool:
 
 def _turned(x_XND: Tensor, cos_X1D: Tensor, signed_sin_X1D: Tensor) -> Tensor:
     """Rotary positions, bit for bit as `apply_rotary_pos_emb` applies them."""
+    # [a, b] cos + [b, a] signed sin = [a cos - b sin, b cos + a sin]: a roll in place of two slices and a negation
     half = x_XND.shape[-1] // 2
     return (x_XND * cos_X1D).add_(x_XND.roll(half, -1).mul_(signed_sin_X1D))
 
 
 def _normed(x_XC: Tensor, norm: Any, epsilon: Tensor) -> Tensor:
     """Root-mean-square norm; without a copy of the squares, in half the time of `rms_norm`."""
+    # the mean of squares is length^2 / C, so 1 / sqrt(epsilon + length^2 / C) scales the row
     length_X1 = vector_norm(x_XC, 2, -1, True)
     scale_X1 = torch.addcmul(epsilon, length_X1, length_X1, value=1 / x_XC.shape[-1]).rsqrt_()
     return (x_XC * scale_X1).mul_(norm._parameters["weight"])

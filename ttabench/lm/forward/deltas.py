@@ -101,8 +101,9 @@ def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
     shared = sizes == {1}
 
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        # output + (x A^T) B^T, never the product B A of the layer's own size: [T, I] to [T, R] to [T, O].
         a, b, width = a_BRI.to(output.dtype), b_BOR.to(output.dtype), args[0].shape[-1]
-        if shared and delta.dropout is None:
+        if shared and delta.dropout is None:  # one delta for all rows: their tokens in one product
             low = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
         else:
             x_BTI = args[0].reshape(rows, -1, width)  # OPT flattens rows and tokens before its feed-forward

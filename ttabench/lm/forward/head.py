@@ -78,6 +78,8 @@ class _FrozenHead(torch.autograd.Function):
         slopes_ND = torch.empty_like(hidden_ND)
         logits = hidden_ND.new_empty(min(size, len(hidden_ND)), head.out_features)
         logprobs = torch.empty_like(logits, dtype=torch.float32)
+        # d log p(target) / d hidden = (onehot - p) W: made along with the value, slice by slice of X tokens, so that no
+        # logits [N, V] are kept for the way back; it only scales these slopes [N, D].
         for begin in range(0, len(hidden_ND), size):
             part, targets_X1 = slice(begin, begin + size), targets_N[begin : begin + size, None]
             logits_XV, logprobs_XV = logits[: len(targets_X1)], logprobs[: len(targets_X1)]

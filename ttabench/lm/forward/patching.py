@@ -136,6 +136,7 @@ def read(lm: LM, patch: Patch, ids_BT: Tensor, mask_BT: Tensor | None = None, *,
         ids_BT = torch.cat([ids_BT.new_tensor(start).expand(rows, -1), ids_BT], dim=1)
         if mask_BT is not None:
             mask_BT = torch.cat([mask_BT.new_ones(rows, len(start)), mask_BT], dim=1)
+    # In blocks: activations are those of `block` tokens, whatever the length; keys and values fill one buffer in place.
     window = Window(lm, patch.prefix, rows, room=ids_BT.shape[1], evict=False)
     with deltas_applied(lm, patch.deltas, rows):
         for begin in range(0, ids_BT.shape[1], block):

@@ -50,9 +50,10 @@ class Window:
         self._by_head = {name: [each.to(lm.device) for each in held] for name, held in parts.items() if held}
         self._plan = plan_for(lm, prefix, rows)
         pairs = [] if self._plan.shared or prefix is None else pairs_of(lm, prefix)
+        # A prefix that all rows share is lent by the plan, so layers hold none of it; else each row holds a copy.
         own: list[tuple[Tensor, Tensor] | None] = [*pairs] if pairs else [None] * lm.layers
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
-        room = room if retain and self._eviction is None else 0
+        room = room if retain and self._eviction is None else 0  # a buffer cannot shrink under an eviction
         slots = self._plan.shared[0].keys.shape[2] if self._plan.shared else 0
         self._layers = [CacheLayer(pair, shared=slots, room=room, retain=retain) for pair in own]
         self._cache = Cache(layers=list(self._layers))
@@ -132,6 +133,7 @@ class Window:
         held_BS = self._mask_BS
         if held_BS is None:
             held_BS = torch.ones(1, slots, dtype=torch.bool, device=ids_BT.device)
+        # token t sees token s <= t of its own branch or of the text, and every slot that is held: bool [B, T, S + T]
         own_BTT = (branches_BT[:, None, :] == branches_BT[:, :, None]) | (branches_BT[:, None, :] == 0)
         own_BTT = own_BTT & torch.ones(width, width, dtype=torch.bool, device=ids_BT.device).tril()
         mask_BTS = torch.cat([held_BS[:, None].expand(rows, width, slots), own_BTT], dim=2)
@@ -152,6 +154,7 @@ class Window:
             seen = self._seen(ids_BT.shape[1], mask)
             attend = Attending(text, plan.lean.scaling, plan.shared, seen, plan.bias)
             return plan.lean.run(text, self._layers, attend)
+        # Several tokens behind others, none of them padding: in two parts, for which transformers makes no mask.
         behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
         reads_on = behind and mask is None and plan.parts and in_two_parts(self.lm.device)
         if mask is not None and mask.dim() == 4 and not plan.ours:
@@ -187,7 +190,7 @@ class Window:
             steps_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).unsqueeze(0)
             total_B = torch.full_like(self._next_B, ids_BT.shape[1])
         else:
-            counts_BT = mask_BT.long().cumsum(1)
+            counts_BT = mask_BT.long().cumsum(1)  # padding takes slots but no positions: [0, 1, 1] stands at -1, 0, 1
             steps_BT, total_B = counts_BT - 1, counts_BT[:, -1]
         # Only padding can fall outside: callers check real tokens with `patching.check_fits`.
         return (self._next_B[:, None] + steps_BT).clamp(0, self.lm.max_positions - 1), total_B
