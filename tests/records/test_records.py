@@ -155,17 +155,6 @@ def test_finishing_writes_samples_and_drops_the_partial(tmp_path: Path) -> None:
     assert read_samples(folder.path)["answers"] == [["Ada"], ["Ada"]]
 
 
-def test_records_of_earlier_versions_have_other_names(tmp_path: Path) -> None:
-    content = record().model_dump(mode="json")
-    content["rows"][0]["part"] = "boolq"
-    del content["rows"][0]["subtask"]
-    (tmp_path / "run.json").write_text(json.dumps(content))
-    assert load_record(tmp_path).rows[0].subtask == "boolq"
-    write_samples(tmp_path / "samples.parquet", [{"key": "a", "about": "d", "part": "boolq", "blank": [-1.0]}])
-    assert read_samples(tmp_path, ["subtask", "key", "position"]) == {"subtask": ["boolq"], "key": ["a"]}
-    assert [*read_samples(tmp_path)] == ["key", "source_key", "subtask", "unconditional_logprobs"]
-
-
 def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
     """No text of a window or of a book is copied into the samples."""
     piece, want = Observe(text="Ada."), Score(continuation="abc", ids=(7, 8), prompt_ids=(9,), position=3, words=1)

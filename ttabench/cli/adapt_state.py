@@ -44,10 +44,10 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
     folder = StateFolder(storing.out, force=storing.force, asked=asked_for)
     notes: list[str] = []
     with folder.held():
-        found = folder.stored()
-        if found is None:
+        written = folder.stored()
+        if written is None:
             with render.progress(showing.talking) as tick:
-                found, notes = _made(request, folder, pieces, said, tick, reading.added)
+                written, notes = _made(request, folder, pieces, said, tick, reading.added)
         elif showing.talking:
             render.remark(f"This state is in {folder.path} already; --force makes it anew.")
     result = {
@@ -55,10 +55,10 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
         "model": request.base_name,
         "files": len(reading.files),
         "pieces": len(pieces),
-        **_tokens([header(state) for state in earlier_states(request.state, reading)], found),
-        "state_bytes": found["bytes"],
+        **_tokens([header(state) for state in earlier_states(request.state, reading)], written),
+        "state_bytes": written["bytes"],
         "folder": str(folder.path),
-        **_peft(folder, found),
+        **_peft(folder, written),
     }
     _show(result, request, notes, showing)
 
@@ -88,8 +88,8 @@ def _made(
             before = other if before is None else method.combined(before, other)
     with fitting(request.state, method.name):
         state = read(Session(lm, method, before), pieces, tick)
-        found = _write(folder, method, state, {**resolved.belongs(lm), **said})
-    return found, [*misleading(lm, resolved, pieces), *state_caveats(method, state)]
+        written = _write(folder, method, state, {**resolved.belongs(lm), **said})
+    return written, [*misleading(lm, resolved, pieces), *state_caveats(method, state)]
 
 
 def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> list[str]:

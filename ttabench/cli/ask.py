@@ -79,8 +79,10 @@ def ask(
     from ttabench.cli.reading import Reading
     from ttabench.cli.showing import Showing
 
-    said = {name: value for name, value in typed.items() if value != "auto"}
-    given = ask_questions.Given(state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=said)
+    typed_values = {name: value for name, value in typed.items() if value != "auto"}
+    given = ask_questions.Given(
+        state=state, reading=Reading(files=tuple(context or ()), pieces=pieces), typed=typed_values
+    )
     wanted = ask_questions.Asking(
         questions=tuple(questions or ()), file=file, options=options, max_new_tokens=max_new_tokens, compare=compare,
         attention=attention,

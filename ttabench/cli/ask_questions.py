@@ -98,16 +98,16 @@ def ask(given: Given, asking: Asking, showing: Showing) -> None:
         asker = Asker(lm, asks, tick)
         before = None if source.state is None else source.resolved.stored_state(source.state, lm)
         looking = showing.json or asking.attention is not None
-        told = [asker.told(source.resolved, before, source.pieces, looking=looking)]
+        answered = [asker.told(source.resolved, before, source.pieces, looking=looking)]
         read = [*source.before, *source.pieces]
-        notes = [*misleading(lm, source.resolved, read), *told[0].notes, *_cut(asks, told[0])]
+        notes = [*misleading(lm, source.resolved, read), *answered[0].notes, *_cut(asks, answered[0])]
         if asking.compare:
             compared, lost = _compared(asker, source)
-            told, notes = [*told, *compared], [*notes, *lost]
-    show(questions, told, _where(source), notes, showing)
+            answered, notes = [*answered, *compared], [*notes, *lost]
+    show(questions, answered, _where(source), notes, showing)
     if asking.attention is not None:
         title = f"{source.resolved.spec.name} on {source.request.base_name}"
-        draw_shares(asking.attention, told[0].shares, questions, read, title)
+        draw_shares(asking.attention, answered[0].shares, questions, read, title)
 
 
 def _files_apart(given: Given, asking: Asking) -> tuple[Given, Asking]:
@@ -141,16 +141,16 @@ def _questions(asking: Asking) -> list[OwnQuestion]:
 
 def _source(given: Given) -> _Source:
     if given.reading.files and given.state is None:
-        request, folder, said = RunRequest(**{"method": "icl", "task": "streamingqa", **given.typed}), None, {}
+        request, folder, state_header = RunRequest(**{"method": "icl", "task": "streamingqa", **given.typed}), None, {}
     else:
         folder = given.state or DEFAULT_STATE
         if not (folder / HEADER_FILE).exists():
             hint = "Read files first (`ttabench adapt --context FILE`), or give --context FILE here."
             raise UserError(f"There is no state in {folder}.", hint)
-        said = header(folder)
-        request = request_of(said, folder, given.typed)
+        state_header = header(folder)
+        request = request_of(state_header, folder, given.typed)
     resolved, asked = resolve_method(request), resolve_prompting(request)
-    before, lost = ([], "") if folder is None else read_again(said, folder)
+    before, lost = ([], "") if folder is None else read_again(state_header, folder)
     pieces = pieces_of(given.reading) if given.reading.files else []
     return _Source(
         request=request, resolved=resolved, asked=asked, state=folder, pieces=pieces, before=before, lost=lost
@@ -162,24 +162,24 @@ def _asks(questions: Sequence[OwnQuestion], asked: Prompting, asking: Asking) ->
         raise UserError("An option is chosen, not written.", "Leave --max-new-tokens out, or --options.")
     options = _options(asking.options) if asking.options else ()
     prompt, length = asked.card.prompt, asking.max_new_tokens or asked.length
-    found = []
+    asks = []
     for each in questions:
         if options:
             gold = next((options.index(answer) for answer in each.answers if answer in options), None)
             texts = tuple(prompt.delimiter + option for option in options)
             want = Choose(options=texts, gold=gold, delimiter=prompt.delimiter)
-            found.append(asked.query(each.question, each.key, want))
+            asks.append(asked.query(each.question, each.key, want))
         else:
             written = prompt.generated(each.answers, length)
-            found.append(asked.query(each.question, each.key, written))
-    return found
+            asks.append(asked.query(each.question, each.key, written))
+    return asks
 
 
 def _options(text: str) -> tuple[str, ...]:
-    found = tuple(option.strip() for option in text.split(","))
-    if len(set(found)) < max(2, len(found)) or not all(found):
+    options = tuple(option.strip() for option in text.split(","))
+    if len(set(options)) < max(2, len(options)) or not all(options):
         raise UserError(f"--options {text!r:.60} is no choice.", "Write two or more different ones: --options yes,no")
-    return found
+    return options
 
 
 def _compared(asker: Asker, source: _Source) -> tuple[list[Told], list[str]]:

@@ -30,10 +30,10 @@ def check_tells(resolved: ResolvedMethod) -> None:
     if spec.piece_shares(restored(spec, resolved.settings)):
         return
     able = [name for name, each in methods().items() if each.piece_shares(each.Settings())]
-    what = f"{spec.name} does not tell which pieces of context a question looks at."
+    fault = f"{spec.name} does not tell which pieces of context a question looks at."
     if spec.name in able:
-        what = f"{what.rstrip('.')} with these settings."
-    raise UserError(what, f"Leave --attention out, or read with {' or '.join(able)} as they come.")
+        fault = f"{fault.rstrip('.')} with these settings."
+    raise UserError(fault, f"Leave --attention out, or read with {' or '.join(able)} as they come.")
 
 
 def largest_shares(shares: PieceShares, question: int) -> list[dict[str, Json]]:

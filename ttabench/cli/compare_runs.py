@@ -91,24 +91,24 @@ def compare(asked: Asked, showing: Showing) -> bool:
         raise UserError("Both --summary and --all are given.", "Give one of them.")
     with without_collector():
         chosen = selected(asked.names, asked.out, asked.wanted, asked.submissions)
-        found = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
-    for line in left_out(chosen, found, asked):
+        comparison = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
+    for line in left_out(chosen, comparison, asked):
         render.remark(line)
     if showing.picture is not None:
         from ttabench.report.plots import plot
 
-        plot(found, showing.picture)
-    more = _more(asked, found, every=form not in ("table", "markdown"))
-    blocks, for_people = len(found.blocks), form == "table" and showing.save is None
+        plot(comparison, showing.picture)
+    more = _more(asked, comparison, every=form not in ("table", "markdown"))
+    blocks, for_people = len(comparison.blocks), form == "table" and showing.save is None
     short = asked.in_short(blocks) if for_people else asked.summary
-    _deliver(form, showing.save, _Shown(found, short, more))
+    _deliver(form, showing.save, _Shown(comparison, short, more))
     if for_people and short and not asked.summary:
         render.remark(
             f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
         )
     elif for_people and not short and blocks > MANY_BLOCKS:
         render.remark(f"{blocks} blocks: --summary shows the first lines and one table.")
-    return not asked.strict or _is_sound(found)
+    return not asked.strict or _is_sound(comparison)
 
 
 @contextmanager
@@ -125,12 +125,12 @@ def without_collector() -> Iterator[None]:
 
 def left_out(chosen: Selected, found: Comparison, asked: Asked) -> list[str]:
     """A line for what was named and holds no run, for every damaged run, and for those that lack the metric."""
-    told = [*skipped_names(chosen, asked), *chosen.alike]
-    told += [f"Left out: {line}" for line in found.damaged]
+    lines = [*skipped_names(chosen, asked), *chosen.alike]
+    lines += [f"Left out: {line}" for line in found.damaged]
     if lacking := len(found.without_metric):
         lack = "lacks" if lacking == 1 else "lack"
-        told.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
-    return told
+        lines.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
+    return lines
 
 
 def skipped_names(chosen: Selected, asked: Asked) -> list[str]:
@@ -211,7 +211,7 @@ def _show(form: str, shown: _Shown) -> None:
 def _is_sound(found: Comparison) -> bool:
     from ttabench.report.problems import problems
 
-    told = problems(found)
-    for line in told:
+    faults = problems(found)
+    for line in faults:
         render.remark(f"Strict: {line}.")
-    return not told
+    return not faults

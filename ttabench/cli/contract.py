@@ -29,21 +29,23 @@ def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bo
 
     quiet_libraries()
     checked, refused = cases(spec, settings)
-    found = []
+    verdicts_shown = []
     for verdict in verdicts(checked):
-        found.append(verdict)
+        verdicts_shown.append(verdict)
         if not json:
             told = verdict.promise if verdict.kept else f"{verdict.promise}: {verdict.told}"
             render.print_line(f"{'kept' if verdict.kept else 'BROKEN':<8}{told}")
-    kept = sum(verdict.kept for verdict in found)
+    kept = sum(verdict.kept for verdict in verdicts_shown)
     if json:
         about = {"method": spec.name, "bases": list(checked), "refused": refused}
-        render.print_json({**about, "promises": [asdict(verdict) for verdict in found]})
+        render.print_json({**about, "promises": [asdict(verdict) for verdict in verdicts_shown]})
     else:
         for line in refused:
             render.remark(f"Note: {line}")
-        render.print_line(f"{spec.name} passes {kept} of {len(found)} checks (2-layer {' and '.join(checked)}).")
-    return kept == len(found)
+        render.print_line(
+            f"{spec.name} passes {kept} of {len(verdicts_shown)} checks (2-layer {' and '.join(checked)})."
+        )
+    return kept == len(verdicts_shown)
 
 
 def _settings(spec: MethodSpec, preset: str, changes: Sequence[str]) -> object:

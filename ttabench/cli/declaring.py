@@ -73,15 +73,15 @@ def _is_list(field: Field) -> bool:
 
 def _parameter(field: Field, said: bool, defaults: dict[str, Any]) -> inspect.Parameter:
     """What Typer makes an option of."""
-    told, kind = field.said, field.said.kind or field.kind
+    spec, kind = field.said, field.said.kind or field.kind
     default = defaults.get(field.name, None if said or _is_list(field) else field.default)
     if _is_list(field):
         kind = list[str]
     if default is None and kind in (bool, str, int, float, list[str]):
         kind = kind | None
     option = typer.Option(
-        *(told.flags or (field.flag,)), help=told.help, rich_help_panel=told.group, show_default=told.default,
-        autocompletion=_COMPLETES.get(told.completes), parser=_parser(told.parse), metavar=told.metavar,
+        *(spec.flags or (field.flag,)), help=spec.help, rich_help_panel=spec.group, show_default=spec.default,
+        autocompletion=_COMPLETES.get(spec.completes), parser=_parser(spec.parse), metavar=spec.metavar,
     )  # fmt: skip
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]

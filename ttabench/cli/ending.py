@@ -101,10 +101,10 @@ def _of_words(error: typer.TyperException) -> str:
         close = closest(typed.lstrip("-"), options)
         hint = f"Did you mean {options[close]}?" if close else f"{context.command_path} --help lists them."
         return f"No such option: {typed}. {hint}"
-    told = error.format_message() if hasattr(error, "format_message") else str(error)
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
     if context is None:
-        return told
-    return f"{told.removesuffix('.')}. `{context.command_path} --help` lists what it takes."
+        return message
+    return f"{message.removesuffix('.')}. `{context.command_path} --help` lists what it takes."
 
 
 def _of_system(error: OSError) -> int | None:

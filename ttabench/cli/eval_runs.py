@@ -84,11 +84,11 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
     if showing.json:
         folders = [{"folder": str(outcome.folder), "how": outcome.how} for outcome in outcomes]
         records = [outcome.record.model_dump(mode="json") for outcome in outcomes]
-        found = {"runs": [{**record, **where} for record, where in zip(records, folders, strict=True)]}
+        shown = {"runs": [{**record, **where} for record, where in zip(records, folders, strict=True)]}
         if compared:
             apart = compare_runs([outcome.folder for outcome in outcomes]).differences
-            found["differences"] = [asdict(each) for each in apart]
-        render.print_json(found)
+            shown["differences"] = [asdict(each) for each in apart]
+        render.print_json(shown)
     elif compared:
         from ttabench.report.verdict import sentences
 
@@ -110,9 +110,11 @@ def expected(plans: Sequence[Plan], threads: int | None) -> tuple[cost.Cost | No
         return None, None
     first = next(iter(plan.task.episodes()))
     work = cost.workload(first, request.dtype)
-    found = cost_of(plan.resolved.spec, plan.config.settings, shape, work)
+    paper_cost = cost_of(plan.resolved.spec, plan.config.settings, shape, work)
     rates = Setting(device=request.device, dtype=request.dtype, threads=threads)
-    return found, duration.estimate(plans, first, duration.Paper(shape, work, found), rates) if found else None
+    return paper_cost, duration.estimate(
+        plans, first, duration.Paper(shape, work, paper_cost), rates
+    ) if paper_cost else None
 
 
 def dry_run(
@@ -124,16 +126,16 @@ def dry_run(
     plans = _plans(request, seeds, swap)
     for plan in plans:
         refuse_on_paper(plan)
-    found, time = expected(plans, threads)
+    paper_cost, time = expected(plans, threads)
     if showing.json:
         runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": p.notes()} for p in plans]
         took = asdict(time) if time else None
-        render.print_json({"runs": runs, "cost": asdict(found) if found else None, "time": took})
+        render.print_json({"runs": runs, "cost": asdict(paper_cost) if paper_cost else None, "time": took})
         return
-    render.show([config_table(plans), *([cost_table(found)] if found else [])])
+    render.show([config_table(plans), *([cost_table(paper_cost)] if paper_cost else [])])
     for note in plans[0].notes():
         render.remark(f"Note: {note}.")
     if time is not None:
         render.remark(time.sentence())
-    if found is None:
+    if paper_cost is None:
         render.remark(f"No analytic cost is known for {request.method} on {request.model}.")

@@ -83,8 +83,8 @@ def _tell(save: Path, parts: Sequence[Part], *, json: bool, quiet: bool) -> None
     bare = sum(part.scores is None for part in parts)
     length = save.stat().st_size
     if json:
-        told = {"file": str(save), "bytes": length, "runs": len(parts), "without_queries": bare, "queries": queries}
-        render.print_json(told)
+        summary = {"file": str(save), "bytes": length, "runs": len(parts), "without_queries": bare, "queries": queries}
+        render.print_json(summary)
     elif quiet:
         render.print_line(str(save))
     else:

@@ -88,14 +88,14 @@ def _claims(asked: Asked, scales: Sequence[Scale], save: Path | None, form: rend
 
     if save is not None and (save.suffix != ".md" or not save.parent.is_dir()):
         raise UserError(f"--save {save} cannot be written.", "Give a .md file in a folder that is there.")
-    found = _stored(asked)
-    if not found.runs:
+    stored_runs = _stored(asked)
+    if not stored_runs.runs:
         raise UserError(f"There are no runs in {asked.out}.", "Name folders of runs with --runs.")
     if save is not None:
-        write_atomically(save, claims_page(found))
+        write_atomically(save, claims_page(stored_runs))
         render.remark(f"Saved in {save}.")
         return
-    rows = all_claims(found, scales)
+    rows = all_claims(stored_runs, scales)
     if form in ("json", "csv"):
         render.show([claims_table(CLAIMS, [row for own in rows.values() for row in own])], form)
     else:
@@ -113,12 +113,12 @@ def _table(asked: Asked, scale: Scale, form: render.Format, quiet: bool) -> bool
         render.show([reported_table(asked.what)], form)
         render.remark(f"None of its runs are made here: {declared.why(table)}.")
         return True
-    found, failed = _stored(asked), 0
+    stored_runs, failed = _stored(asked), 0
     if (file := declared.suites(of, which).get(scale)) is not None:
-        missing = _missing(asked, scale, file, found)
+        missing = _missing(asked, scale, file, stored_runs)
         if asked.make and missing:
             failed = _made(missing, asked, talking=form == "table" and not quiet)
-            found = _stored(asked)
+            stored_runs = _stored(asked)
         elif missing and not quiet:
             again = f"ttabench paper {asked.what}{f' --scale {scale}' if asked.scale else ''} --run"
             render.remark(f"{len(missing)} are missing: {again} --out {quote(str(asked.out))}")
@@ -127,8 +127,8 @@ def _table(asked: Asked, scale: Scale, form: render.Format, quiet: bool) -> bool
         raise UserError(f"{asked.what} has no runs at scale {scale}.", f"There are: {there}.")
     elif not quiet:
         render.remark(f"No suite makes its runs at scale {scale}: they are shown where they are stored.")
-    rows = judged(of, which, found, [scale])
-    render.show([beside_table(asked.what, found, scale), claims_table("claims", rows)], form)
+    rows = judged(of, which, stored_runs, [scale])
+    render.show([beside_table(asked.what, stored_runs, scale), claims_table("claims", rows)], form)
     if form == "table" and not quiet:
         render.say([RULE])
     return not failed

@@ -146,8 +146,8 @@ def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, A
         from ttabench.lm.loading.devices import find_device  # torch comes once nothing typed is refused
 
         if find_device(job.device).type == "cpu":
-            what = "On a CPU --throughput would take all memory of the machine."
-            raise UserError(what, "Say how much it may take with --memory-limit 4GiB.")
+            fault = "On a CPU --throughput would take all memory of the machine."
+            raise UserError(fault, "Say how much it may take with --memory-limit 4GiB.")
     return job
 
 

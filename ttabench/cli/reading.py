@@ -53,7 +53,7 @@ def pieces_of(reading: Reading) -> list[Observe]:
     if reading.pieces not in PIECES:
         raise UnknownName("value of --pieces", reading.pieces, list(PIECES))
     separator = {"file": None, "paragraphs": "\n\n", "lines": "\n"}[reading.pieces]
-    found = []
+    pieces = []
     for file in reading.files:
         try:
             text = read_text(file)
@@ -64,10 +64,10 @@ def pieces_of(reading: Reading) -> list[Observe]:
         except Unreadable as error:
             raise UserError(f"{file} cannot be read: {error}.", "Give a file of text.") from None
         parts = [part.strip() for part in (text.split(separator) if separator else [text]) if part.strip()]
-        found += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(parts)]
-    if not found:
+        pieces += [Observe(text=part, key=f"{file.name}#{number}") for number, part in enumerate(parts)]
+    if not pieces:
         raise UserError(f"{reading.files[0]} holds no text.", "Give a file with text.")
-    return found
+    return pieces
 
 
 def asked_of(
@@ -119,10 +119,10 @@ def told_after(before: Path | None, reading: Reading, folder: Path) -> list[dict
     """
     moved: list[dict[str, Json]] = []
     for state in earlier_states(before, reading):
-        said = header(state).get(READ, [])
-        if not said:
+        read_before = header(state).get(READ, [])
+        if not read_before:
             return []
-        moved += [{**each, "file": os.path.relpath(state / each["file"], folder)} for each in said]
+        moved += [{**each, "file": os.path.relpath(state / each["file"], folder)} for each in read_before]
     return [*moved, *told(reading, folder)]
 
 
@@ -133,12 +133,12 @@ def earlier_states(before: Path | None, reading: Reading) -> tuple[Path, ...]:
 
 def read_again(said: Mapping[str, Json], folder: Path) -> tuple[list[Observe], str]:
     """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
-    found: list[Observe] = []
+    pieces: list[Observe] = []
     for each in said.get(READ, []):
         path = Path(os.path.normpath(folder / each["file"]))
         if not path.is_file():
             return [], f"{path}, which was read, is not there any more"
         if digest(path) != each["digest"]:
             return [], f"{path} has changed since it was read"
-        found += pieces_of(Reading(files=(path,), pieces=each["pieces"]))
-    return found, "" if found else f"the state in {folder} does not say which files it has read"
+        pieces += pieces_of(Reading(files=(path,), pieces=each["pieces"]))
+    return pieces, "" if pieces else f"the state in {folder} does not say which files it has read"

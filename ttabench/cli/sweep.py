@@ -155,8 +155,8 @@ def _suite(file: Path | None, said: Mapping[str, Json]) -> Read:
             hint = "Give SUITE.yaml, or --methods none,icl --tasks streamingqa."
             raise UserError(f"No {' and no '.join(missing)} are named.", hint)
         return Read(dict(said))
-    found = read(file)
-    if not isinstance(found.data, dict):
-        return found
-    lines = {place: line for place, line in found.lines.items() if place[0] not in said}
-    return replace(found, data={**found.data, **said}, lines=lines)
+    suite = read(file)
+    if not isinstance(suite.data, dict):
+        return suite
+    lines = {place: line for place, line in suite.lines.items() if place[0] not in said}
+    return replace(suite, data={**suite.data, **said}, lines=lines)

@@ -81,24 +81,24 @@ class Screen:
 
 def run(runs: Sequence[Run], manner: Manner, showing: Showing) -> bool:
     """`ttabench sweep`: make the runs and show them; whether all are stored."""
-    screen, found, began = Screen(runs, showing.talking), dict[str, Report](), time.monotonic()
+    screen, reports_by_run, began = Screen(runs, showing.talking), dict[str, Report](), time.monotonic()
     try:
         with closing(swept(runs, manner)) as reports:
             for report in reports:
                 screen(report)
                 if report.state not in OPEN:
-                    found[report.id] = report
+                    reports_by_run[report.id] = report
     finally:
         screen.stop()
     records: dict[str, RunRecord] = {}
     for each in runs:
-        if found[each.id].state != "failed":
+        if reports_by_run[each.id].state != "failed":
             try:
                 records[each.id] = load_run(manner.out / each.id)
             except UserError as error:
-                found[each.id] = replace(found[each.id], state="failed", reason=str(error))
-    failed = [each for each in runs if found[each.id].state == "failed"]
-    _show(runs, found, records, manner.out, showing, time.monotonic() - began)
+                reports_by_run[each.id] = replace(reports_by_run[each.id], state="failed", reason=str(error))
+    failed = [each for each in runs if reports_by_run[each.id].state == "failed"]
+    _show(runs, reports_by_run, records, manner.out, showing, time.monotonic() - began)
     return not failed
 
 
@@ -107,8 +107,8 @@ def _show(
     seconds: float,
 ) -> None:  # fmt: skip
     if showing.json:
-        told = [_row(run, found[run.id], records.get(run.id), out) for run in runs]
-        render.print_json({"runs": told, "seconds": round(seconds, 3)})
+        rows = [_row(run, found[run.id], records.get(run.id), out) for run in runs]
+        render.print_json({"runs": rows, "seconds": round(seconds, 3)})
         return
     if showing.quiet:
         for run in runs:

@@ -88,9 +88,9 @@ def trained(case: Case) -> None:
         return
     if not isinstance(method, Trainable):
         raise Broken("trainable=True, and the class does not stand on Trainable")
-    told = method.accumulate_gradients([_episode("a", 3), _episode("b", 2)])
-    if not math.isfinite(float(told["loss"])):
-        raise Broken(f"the loss is {float(told['loss'])}")
+    losses = method.accumulate_gradients([_episode("a", 3), _episode("b", 2)])
+    if not math.isfinite(float(losses["loss"])):
+        raise Broken(f"the loss is {float(losses['loss'])}")
     missing = [name for name, p in method.modules().named_parameters() if p.grad is None or not p.grad.isfinite().all()]
     if missing:
         raise Broken(f"{missing[0]} and {len(missing) - 1} more parameters get no finite gradient")

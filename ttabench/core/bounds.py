@@ -29,8 +29,8 @@ def refuse_long(texts: Sequence[str]) -> None:
     """
     longest = max(map(len, texts), default=0)
     if longest > LONGEST_TEXT:
-        what = f"A text of {longest:,} characters is longer than the {LONGEST_TEXT:,} that one may have."
-        raise UserError(what, "Cut it into pieces (of a file: --pieces paragraphs).")
+        fault = f"A text of {longest:,} characters is longer than the {LONGEST_TEXT:,} that one may have."
+        raise UserError(fault, "Cut it into pieces (of a file: --pieces paragraphs).")
     memory.reserve(TOKENISING * sum(map(len, texts)))
 
 

@@ -40,13 +40,13 @@ def plain(path: Path, most: int = LONGEST) -> Path:
         OSError: it is not there, or cannot be looked at.
         Unreadable: it is something else, or longer.
     """
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(21, "Is a directory", str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise Unreadable("it is no plain file")
-    if found.st_size > most:
-        raise Unreadable(f"its {found.st_size / 2**20:,.0f} MiB are too long")
+    if status.st_size > most:
+        raise Unreadable(f"its {status.st_size / 2**20:,.0f} MiB are too long")
     return path
 
 

@@ -81,7 +81,7 @@ def declared(kind: type) -> Mapping[str, Field]:
     hints, found = get_type_hints(kind, include_extras=True), dict[str, Field]()
     for each in fields(kind):
         hint = hints[each.name]
-        said = next((part for part in get_args(hint)[1:] if isinstance(part, Declared)), None)
-        if get_origin(hint) is Annotated and said is not None:
-            found[each.name] = Field(name=each.name, kind=get_args(hint)[0], default=each.default, said=said)
+        declaration = next((part for part in get_args(hint)[1:] if isinstance(part, Declared)), None)
+        if get_origin(hint) is Annotated and declaration is not None:
+            found[each.name] = Field(name=each.name, kind=get_args(hint)[0], default=each.default, said=declaration)
     return found

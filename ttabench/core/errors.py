@@ -56,17 +56,17 @@ def closest(name: str, known: Iterable[str]) -> str | None:
         name: what was typed.
         known: the names that exist.
     """
-    found = []
+    candidates = []
     for other in known:
         family = other.endswith(FAMILY)  # what stands behind the colon is its own
         typed = _plain(name.partition(":")[0] if family else name)
         there = _plain(other.removesuffix(FAMILY))
         far = _edits(typed, there)
         if far * LETTERS_AN_EDIT <= max(len(typed), len(there)):
-            found.append((far, 0, other))
+            candidates.append((far, 0, other))
         elif len(typed) >= LETTERS_AN_EDIT and there.startswith(typed):
-            found.append((len(there), 1, other))
-    return min(found, default=(0, 0, None))[-1]
+            candidates.append((len(there), 1, other))
+    return min(candidates, default=(0, 0, None))[-1]
 
 
 def _plain(name: str) -> str:

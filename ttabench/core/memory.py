@@ -40,9 +40,9 @@ def says_so(text: str) -> bool:
 
 def wanted(error: BaseException) -> int | None:
     """Bytes of the one allocation that failed, where the error says so."""
-    found = _WANTED.search(str(error))
+    match = _WANTED.search(str(error))
     with suppress(ValueError):
-        return int(float(found[1]) * _BYTES[found[2].lower()]) if found else None
+        return int(float(match[1]) * _BYTES[match[2].lower()]) if match else None
     return None
 
 

@@ -48,8 +48,8 @@ def refuse_foreign(folder: Path, names: Collection[str], command: str, known: Co
     new = set(names) - ours - set(known)
     for name in sorted(new if ours else {LIST_FILE, *new}):
         if os.path.lexists(folder / name):
-            what = f"{folder / name} was not written by `ttabench {command}` and is not replaced, even with --force."
-            raise UserError(what, "Give another --out, or move it away.")
+            fault = f"{folder / name} was not written by `ttabench {command}` and is not replaced, even with --force."
+            raise UserError(fault, "Give another --out, or move it away.")
 
 
 def claim(folder: Path, names: Collection[str], command: str, known: Collection[str] = ()) -> None:

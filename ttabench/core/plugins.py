@@ -113,10 +113,10 @@ def code_at(path: Path) -> str:
 
 def _lines(error: BaseException) -> list[tuple[str, int]]:
     """File and line of every frame of a traceback; of a syntax error, where it is."""
-    found, trace = [], error.__traceback__
+    lines, trace = [], error.__traceback__
     while trace is not None:
-        found.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        lines.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        found.append((error.filename, error.lineno))
-    return found
+        lines.append((error.filename, error.lineno))
+    return lines

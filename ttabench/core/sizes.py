@@ -17,8 +17,8 @@ BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 def tokens_in(text: str) -> int | None:
     """`"16k"` as a number of tokens; k is 1,024 and m is 1,048,576, in either case. None where it says none."""
-    found = re.fullmatch(r"([0-9]{1,9})([km]?)", text.strip().lower(), re.ASCII)
-    return int(found[1]) * TOKENS[found[2]] if found else None
+    match = re.fullmatch(r"([0-9]{1,9})([km]?)", text.strip().lower(), re.ASCII)
+    return int(match[1]) * TOKENS[match[2]] if match else None
 
 
 def tokens(text: str) -> int:
@@ -48,8 +48,8 @@ def memory(text: str) -> int:
     Raises:
         UserError: no such amount, or nothing of it.
     """
-    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
-    count = int(float(found[1]) * BYTES[found[2]]) if found else 0
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower(), re.ASCII)
+    count = int(float(match[1]) * BYTES[match[2]]) if match else 0
     if count < 1:
         raise UserError(f"--memory-limit {text!r} is no amount of memory.", "Write it like 512MiB or 4GiB.")
     return count

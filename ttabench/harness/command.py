@@ -27,8 +27,8 @@ class _KnowingManager:
         except KeyError as error:
             raise UserError(f"lm-eval: {error.args[0]}.", "See `lm_eval ls tasks`.") from None
         except (OSError, RuntimeError) as error:
-            what = f"The data of {tasks} could not be loaded: {' '.join(str(error).split())[:200]}."
-            raise UserError(what, "Go online, or give a task file whose dataset_path is on this machine.") from None
+            fault = f"The data of {tasks} could not be loaded: {' '.join(str(error).split())[:200]}."
+            raise UserError(fault, "Go online, or give a task file whose dataset_path is on this machine.") from None
         self._model.prompts.tasks.update(loaded["tasks"])
         return loaded
 
@@ -50,16 +50,18 @@ def evaluate(*, model_args: str | Mapping[str, Any], tasks: Sequence[Any], **opt
     if options.pop("model", NAME) != NAME:
         raise UserError("This evaluates methods of ttabench only.", "Use `lm_eval` for other models.")
     if options.get("use_cache"):
-        what = "use_cache keeps answers by prompt alone: those of another method would come back under this one's name."
-        raise UserError(what, "Leave it out.")
+        fault = (
+            "use_cache keeps answers by prompt alone: those of another method would come back under this one's name."
+        )
+        raise UserError(fault, "Leave it out.")
     more = {key: options.get(key) for key in ("batch_size", "device")}
     given = simple_parse_args_string(model_args) if isinstance(model_args, str) else dict(model_args)
     model = AdaptedLM.create_from_arg_obj(given, more)
     manager = _KnowingManager(options.pop("task_manager", None) or TaskManager(), model)
-    found = simple_evaluate(model=model, model_args=given, tasks=list(tasks), task_manager=manager, **options)
-    assert found is not None, "one process has all results"
-    found["config"]["batch_size"] = model.batch_size  # lm-eval writes what it was given, which may be nothing
-    return dict(found)
+    results = simple_evaluate(model=model, model_args=given, tasks=list(tasks), task_manager=manager, **options)
+    assert results is not None, "one process has all results"
+    results["config"]["batch_size"] = model.batch_size  # lm-eval writes what it was given, which may be nothing
+    return dict(results)
 
 
 def main() -> int:

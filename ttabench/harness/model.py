@@ -127,8 +127,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
 
     def chat_template(self, chat_template: bool | str = False) -> str | None:
         """The tokenizer's template, for lm-eval's results file; None where none is used."""
-        found = self.lm.tokenizer.chat_template if chat_template else None
-        return None if found is None else str(found)
+        template = self.lm.tokenizer.chat_template if chat_template else None
+        return None if template is None else str(template)
 
     @torch.no_grad()
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:  # noqa: ARG002
@@ -250,8 +250,12 @@ def _named(ask: Ask, request: Any) -> Ask:
 
 def _decoding(arguments: Mapping[str, Any]) -> tuple[int, int, list[str]]:
     """(new tokens, beams, stop strings) of lm-eval's generation arguments."""
-    found = normalize_gen_kwargs(dict(arguments), MAX_GENERATED)
-    if found.get("do_sample"):
+    normalised = normalize_gen_kwargs(dict(arguments), MAX_GENERATED)
+    if normalised.get("do_sample"):
         raise UserError("do_sample=true asks for sampling.", "Decode greedily, or with num_beams.")
-    stops = found.get("until") or []
-    return int(found["max_gen_toks"]), int(found.get("num_beams", 1)), [stops] if isinstance(stops, str) else stops
+    stops = normalised.get("until") or []
+    return (
+        int(normalised["max_gen_toks"]),
+        int(normalised.get("num_beams", 1)),
+        [stops] if isinstance(stops, str) else stops,
+    )

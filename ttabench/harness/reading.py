@@ -178,10 +178,10 @@ class Reader:
             )
             return self._joined(split, replace(reading, chat=chat if apart else None), contexts)
         state = self._adapted(replace(reading, chat=chat), split.observes(prompt, self.prompts.delimiter))
-        found = replace(reading, state=state, cut=split.query, anchor=split.query)
+        read_on = replace(reading, state=state, cut=split.query, anchor=split.query)
         if self._follows(opened, prompt[:opening], prompt[split.query :]):
-            return replace(found, chat=chat, follows=True)
-        return replace(found, lead=prompt[:opening])
+            return replace(read_on, chat=chat, follows=True)
+        return replace(read_on, lead=prompt[:opening])
 
     def _joined(self, split: Split, reading: Reading, contexts: list[str]) -> Reading:
         """A context that stays in the window, so that queries go on where it ends."""

@@ -39,10 +39,10 @@ def _common(rows: Sequence[Sequence[object]]) -> int:
 def parts(prefix: str, delimiter: str) -> list[tuple[str, str]]:
     """The prefix as pieces, each with the delimiter in front of it as joiner; the last delimiter joins the query."""
     texts = re.split(f"((?:{re.escape(delimiter)})+)", prefix)
-    found = [(text, joiner) for text, joiner in zip(texts[::2], ["", *texts[1::2]], strict=True) if text]
-    if found and found[0][1]:  # a delimiter in front of everything belongs to the first piece
-        found[0] = (found[0][1] + found[0][0], "")
-    return found
+    pieces = [(text, joiner) for text, joiner in zip(texts[::2], ["", *texts[1::2]], strict=True) if text]
+    if pieces and pieces[0][1]:  # a delimiter in front of everything belongs to the first piece
+        pieces[0] = (pieces[0][1] + pieces[0][0], "")
+    return pieces
 
 
 def observes(prefix: str, delimiter: str) -> list[Observe]:

@@ -71,8 +71,8 @@ class Dialogues:
         except (jinja2.exceptions.TemplateError, ValueError) as error:
             fewer = [turn for turn in turns if turn["role"] != SYSTEM]
             if isinstance(error, ValueError) or len(fewer) == len(turns):
-                what = f"The chat template of {name} fails: {' '.join(str(error).split())[:120]}."
-                raise UserError(what, "Leave --apply_chat_template out.") from None
+                fault = f"The chat template of {name} fails: {' '.join(str(error).split())[:120]}."
+                raise UserError(fault, "Leave --apply_chat_template out.") from None
         log.warning("The chat template of %s takes no system message: it is left out.", name)
         return self.write(fewer, add_generation_prompt)
 

@@ -76,8 +76,8 @@ class LM(Texts):
         self.head_dim: int = getattr(config, "head_dim", None) or self.hidden_size // self.heads
         self.eos_ids = frozenset({self.eos_id, *_ends(model)})
         if len(tokenizer) > self.vocab_size:
-            what = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
-            raise UserError(what, "Give the tokenizer that belongs to the model.")
+            fault = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
+            raise UserError(fault, "Give the tokenizer that belongs to the model.")
         self.stands_on: Mapping[str, Any] = {}
 
     @property
@@ -209,7 +209,7 @@ def load(
     if random_weights:
         model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
         return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos)
-    found = hub.pretrained(name, kind, where)
-    lm = LM(found.model, found.tokenizer, name, bos=bos)
-    lm.weights = found.weights
+    pretrained = hub.pretrained(name, kind, where)
+    lm = LM(pretrained.model, pretrained.tokenizer, name, bos=bos)
+    lm.weights = pretrained.weights
     return lm

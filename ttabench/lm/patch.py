@@ -193,8 +193,8 @@ def _both(first: Delta, second: Delta) -> Delta:
 def _in_turn(first: Patch, second: Patch) -> tuple[Tensor | None, Tensor | None]:
     """Tokens of both, and their mask where a row is padded; padding may stand between them."""
     if first.tokens_BT is None or second.tokens_BT is None:
-        found = second if first.tokens_BT is None else first
-        return found.tokens_BT, found.tokens_mask_BT
+        tokens_of_one = second if first.tokens_BT is None else first
+        return tokens_of_one.tokens_BT, tokens_of_one.tokens_mask_BT
     tokens_BT = _joined(first.tokens_BT, second.tokens_BT, 1)
     masks = (first.tokens_mask_BT, second.tokens_mask_BT)
     if masks == (None, None):

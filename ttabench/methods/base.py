@@ -88,8 +88,8 @@ class BaseMethod(Generic[SettingsT]):
             UserError: several rows, and the method has `one_reader`.
         """
         if rows > 1 and self.one_reader:
-            what = f"{self.name} changes what all rows of a batch share, so it reads for one reader, not {rows}."
-            raise UserError(what, "Read one context at a time.")
+            fault = f"{self.name} changes what all rows of a batch share, so it reads for one reader, not {rows}."
+            raise UserError(fault, "Read one context at a time.")
         return State(rows, meta={"tokens_read": [0] * rows})
 
     def adapt(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:

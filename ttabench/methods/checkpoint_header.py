@@ -76,5 +76,5 @@ def settings_in(found: Header, spec: MethodSpec, changes: Mapping[str, Json], fo
     try:
         return replace(restored(spec, found.settings), **changes)
     except (TypeError, ValueError) as error:
-        what = f"Settings of the checkpoint {folder} (ttabench {found.version}) do not fit: {error}."
-        raise UserError(what, "Train again with this version.") from None
+        fault = f"Settings of the checkpoint {folder} (ttabench {found.version}) do not fit: {error}."
+        raise UserError(fault, "Train again with this version.") from None

@@ -69,8 +69,8 @@ def save(
         folder.mkdir(parents=True, exist_ok=True)
         files_of_tensors.write(folder / WEIGHTS, tensors, None if step is None else {"step": str(step)})
     except OSError as error:
-        told = error.strerror or error
-        raise UserError(f"Checkpoint folder {folder} cannot be written: {told}.", "Choose another --out.") from None
+        reason = error.strerror or error
+        raise UserError(f"Checkpoint folder {folder} cannot be written: {reason}.", "Choose another --out.") from None
     write_atomically(folder / HEADER, json.dumps(asdict(header), indent=1) + "\n")
 
 
@@ -89,23 +89,23 @@ def load(
         UserError: another method or base model, unknown settings, missing, unknown or misshapen parameters, parameters
             that are not finite, damage.
     """
-    found = header(folder)
-    if found.method not in (cls.spec.name, cls.spec.trained_as):
+    stored = header(folder)
+    if stored.method not in (cls.spec.name, cls.spec.trained_as):
         raise UserError(
-            f"{folder} is a checkpoint of {found.method}, not of {cls.spec.name}.", f"Use --method {found.method}."
+            f"{folder} is a checkpoint of {stored.method}, not of {cls.spec.name}.", f"Use --method {stored.method}."
         )
-    if found.base_fingerprint != lm.fingerprint and not cls.serves_other_bases(
-        settings_in(found, cls.spec, settings or {}, folder)
+    if stored.base_fingerprint != lm.fingerprint and not cls.serves_other_bases(
+        settings_in(stored, cls.spec, settings or {}, folder)
     ):
-        under = str(found.stands_on.get("name", ""))
-        theirs = f"{found.base_name} on {under}" if under else found.base_name
+        under = str(stored.stands_on.get("name", ""))
+        theirs = f"{stored.base_name} on {under}" if under else stored.base_name
         ours = f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
-        words = f"--model {found.base_name}" + (f" --base-checkpoint {under}" if under else "")
+        words = f"--model {stored.base_name}" + (f" --base-checkpoint {under}" if under else "")
         raise UserError(
             f"{folder} was trained on another base model ({theirs}) than {ours}.", f"Use {words}, or train on {ours}."
         )
-    tensors = _read(folder / WEIGHTS, found.step)
-    method = cls(lm, settings_in(found, cls.spec, settings or {}, folder))
+    tensors = _read(folder / WEIGHTS, stored.step)
+    method = cls(lm, settings_in(stored, cls.spec, settings or {}, folder))
     _fill(dict(method.modules().named_parameters()), tensors, folder)
     return method
 
@@ -118,15 +118,15 @@ def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:
     except (ValueError, OSError) as error:
         raise UserError(f"{path} is damaged: {error}.", "Copy it again, or train again.") from None
     if (said := metadata.get("step")) != (None if step is None else str(step)):
-        what = f"{path} is of step {said}, {HEADER} of step {step}: a save was cut off between them."
-        raise UserError(what, "Run the same `ttabench train` again.")
+        fault = f"{path} is of step {said}, {HEADER} of step {step}: a save was cut off between them."
+        raise UserError(fault, "Run the same `ttabench train` again.")
     return tensors
 
 
 def _fill(parameters: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], folder: Path) -> None:
     if odd := files_of_tensors.unfit(tensors, parameters):
-        what = f"Checkpoint {folder} does not fit its settings: {odd}."
-        raise UserError(what, "Leave out --set of sizes, or train again.")
+        fault = f"Checkpoint {folder} does not fit its settings: {odd}."
+        raise UserError(fault, "Leave out --set of sizes, or train again.")
     if broken := first_not_finite(sorted(tensors.items())):
         raise UserError(f"{broken} of checkpoint {folder} holds values that are not finite.", "Train the method again.")
     with torch.no_grad():

@@ -33,17 +33,17 @@ def of_package(offer: Offer, own: Collection[str]) -> MethodSpec:
         UserError: it offers something else, under another name or under one of ours, or its import fails.
     """
     spec = offer.load()
-    told = f"{GROUP} {offer.name!r} of {offer.package}"
+    where = f"{GROUP} {offer.name!r} of {offer.package}"
     if not isinstance(spec, MethodSpec):
-        raise UserError(f"{told} is no MethodSpec.", f"Uninstall {offer.package}, or let it offer one.")
+        raise UserError(f"{where} is no MethodSpec.", f"Uninstall {offer.package}, or let it offer one.")
     if spec.name != offer.name:
         hint = f"Uninstall {offer.package}, or let it offer that name."
-        raise UserError(f"{told} calls itself {spec.name!r}.", hint)
+        raise UserError(f"{where} calls itself {spec.name!r}.", hint)
     fault = _fault(spec, own)
     if not fault and not isinstance(spec.where, type) and not CLASS.fullmatch(str(spec.where)):
         fault = f"has where={spec.where!r}, which is no package.module:Class"
     if fault:
-        raise UserError(f"{told} {fault}.", f"Mend or uninstall {offer.package}.")
+        raise UserError(f"{where} {fault}.", f"Mend or uninstall {offer.package}.")
     return replace(spec, origin=offer.origin)
 
 
@@ -54,15 +54,15 @@ def of_file(path: Path, wanted: str, own: Collection[str]) -> MethodSpec:
         UserError: the file is missing, cannot be executed, holds no method, several, or one that cannot be used.
         UnknownName: it holds none of that name.
     """
-    found = _specs(path, own)
-    if not found:
+    specs = _specs(path, own)
+    if not specs:
         hint = 'Give a class there `spec = MethodSpec(name="...")`.'
         raise UserError(f"{path} holds no method.", hint)
-    if wanted and wanted not in found:
-        raise UnknownName(f"method in {path}", wanted, sorted(found))
-    if len(found) > 1 and not wanted:
-        raise UserError(f"{path} holds several methods: {', '.join(found)}.", f"Name one: {path}:{next(iter(found))}.")
-    return found[wanted or next(iter(found))]
+    if wanted and wanted not in specs:
+        raise UnknownName(f"method in {path}", wanted, sorted(specs))
+    if len(specs) > 1 and not wanted:
+        raise UserError(f"{path} holds several methods: {', '.join(specs)}.", f"Name one: {path}:{next(iter(specs))}.")
+    return specs[wanted or next(iter(specs))]
 
 
 def _specs(path: Path, own: Collection[str]) -> dict[str, MethodSpec]:
@@ -70,7 +70,7 @@ def _specs(path: Path, own: Collection[str]) -> dict[str, MethodSpec]:
     from ttabench.methods.base import BaseMethod
 
     module = module_at(path)
-    found: dict[str, MethodSpec] = {}
+    specs: dict[str, MethodSpec] = {}
     for cls in vars(module).values():
         spec = vars(cls).get("spec") if isinstance(cls, type) and cls.__module__ == module.__name__ else None
         if not isinstance(spec, MethodSpec):
@@ -80,12 +80,12 @@ def _specs(path: Path, own: Collection[str]) -> dict[str, MethodSpec]:
             fault = "is no BaseMethod"
         elif cls.adapt is BaseMethod.adapt or cls.patch is BaseMethod.patch:
             fault = "has no adapt or no patch of its own"
-        elif spec.name in found:
+        elif spec.name in specs:
             fault = f"shares the name {spec.name} with another class"
         if fault:
             raise UserError(f"{path}: {cls.__name__} {fault}.", "Mend the file.")
-        found[spec.name] = replace(spec, where=cls, origin=code_at(path))
-    return found
+        specs[spec.name] = replace(spec, where=cls, origin=code_at(path))
+    return specs
 
 
 def _fault(spec: MethodSpec, own: Collection[str]) -> str:

@@ -143,8 +143,8 @@ def _refuse_key(spec: Formula, key: str, known: list[str]) -> None:
     if not known:
         raise UserError(f"{spec.name} has no settings, so --set {key} means nothing.", "Leave it out.")
     if meant := [name for name, (_, own) in getattr(spec, "owners", {}).items() if own == key]:
-        what = f"{spec.name} has settings of its parts alone, and {key!r} says of none whose it is."
-        raise UserError(what, f"Did you mean {' or '.join(meant)}?")
+        fault = f"{spec.name} has settings of its parts alone, and {key!r} says of none whose it is."
+        raise UserError(fault, f"Did you mean {' or '.join(meant)}?")
     raise UnknownName(f"setting of {spec.name}", key, known)
 
 

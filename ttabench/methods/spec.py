@@ -73,9 +73,9 @@ class MethodSpec(Formula):
         except (Exception, SystemExit) as error:  # whatever another package does when it is imported
             if not self.origin:
                 raise
-            told = f"{type(error).__name__}: {error}".splitlines()[0]
-            what = f"{self.where}, the class of method {self.name}, cannot be loaded ({told})."
-            raise UserError(what, f"Mend or uninstall {self.origin}.") from None
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            fault = f"{self.where}, the class of method {self.name}, cannot be loaded ({reason})."
+            raise UserError(fault, f"Mend or uninstall {self.origin}.") from None
         return found
 
 

@@ -127,10 +127,10 @@ class StateFolder:
         header = self._header()
         if there and not self.force and self.stored() is None:
             if header is not None:
-                what = f"{self.path} holds a state of {header['method']}."
-                raise UserError(what, "Replace it with --force, or give another --out.")
-            what = f"{self.path} holds {min(there)}, which is of no adapted state."
-            raise UserError(what, "Give another --out; --force writes beside it.")
+                fault = f"{self.path} holds a state of {header['method']}."
+                raise UserError(fault, "Replace it with --force, or give another --out.")
+            fault = f"{self.path} holds {min(there)}, which is of no adapted state."
+            raise UserError(fault, "Give another --out; --force writes beside it.")
         self._refuse_foreign()
 
     def _refuse_foreign(self) -> None:

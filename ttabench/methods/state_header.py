@@ -29,16 +29,16 @@ def header(folder: Path) -> dict[str, Any]:
     """
     path = folder / HEADER_FILE
     try:
-        found: Any = json_of(path)
+        content: Any = json_of(path)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} holds no state.", "Make one with `ttabench adapt --out DIR`.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}).", "Make it anew with `ttabench adapt`.") from None
-    if not isinstance(found, dict) or found.get("schema_version") != SCHEMA:
+    if not isinstance(content, dict) or content.get("schema_version") != SCHEMA:
         raise UserError(f"{path} is of another version, or corrupted.", "Make it anew with `ttabench adapt`.")
-    if not is_whole(found) or not _typed(found):
+    if not is_whole(content) or not _typed(content):
         raise UserError(f"{path} was changed after it was written.", "Make it anew with `ttabench adapt`.")
-    return found
+    return content
 
 
 def is_whole(said: Mapping[str, Json]) -> bool:

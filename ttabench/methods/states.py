@@ -35,8 +35,8 @@ def save_state(folder: Path, state: State, belongs: Mapping[str, Json], also: Se
         UserError: the folder cannot be written, or a tensor is not finite.
     """
     if broken := first_not_finite(state.tensors.items()):
-        what = f"Tensor {broken} of the state is not finite (NaN or infinity)."
-        raise UserError(what, "Check its settings and checkpoint, the weights, or try --dtype float32.")
+        fault = f"Tensor {broken} of the state is not finite (NaN or infinity)."
+        raise UserError(fault, "Check its settings and checkpoint, the weights, or try --dtype float32.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         safetensors_io.write(folder / TENSORS_FILE, state.tensors)
@@ -112,6 +112,6 @@ def fitting(folder: Path | None, method: str) -> Iterator[None]:
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         if folder is None or out_of_memory(error):
             raise
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        what = f"The state in {folder} does not fit {method} ({told})."
-        raise UserError(what, "Make it anew with `ttabench adapt`.") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        fault = f"The state in {folder} does not fit {method} ({reason})."
+        raise UserError(fault, "Make it anew with `ttabench adapt`.") from error

@@ -47,13 +47,13 @@ class Trainable(BaseMethod[SettingsT]):
         size = -(-len(episodes) // parts)
         groups = [episodes[begin : begin + size] for begin in range(0, len(episodes), size)]
         counts = [self._targets(group) for group in groups] if len(groups) > 1 else [1]
-        told: dict[str, Tensor] = {}
+        parts_of_loss: dict[str, Tensor] = {}
         for group, count in zip(groups, counts, strict=True):
             scaled = {name: part * (count / sum(counts)) for name, part in self.loss_parts(group).items()}
             torch.stack(list(scaled.values())).sum().backward()  # type: ignore[no-untyped-call]
             for name, part in scaled.items():
-                told[name] = told[name] + part.detach() if name in told else part.detach()
-        return {**told, "loss": torch.stack(list(told.values())).sum()}
+                parts_of_loss[name] = parts_of_loss[name] + part.detach() if name in parts_of_loss else part.detach()
+        return {**parts_of_loss, "loss": torch.stack(list(parts_of_loss.values())).sum()}
 
     def _targets(self, episodes: Sequence[Episode]) -> int:
         return sum(len(training_item(self.lm, ask)[1]) for episode in episodes for ask in episode.asks())

@@ -93,7 +93,7 @@ def table(
     for length in lengths:
         if length < 1:
             raise UserError(f"A context of {length} tokens is none.", "Give 1 or more.")
-    found = []
+    rows = []
     for name in dict.fromkeys(methods):
         typed = typed_values(known[name], changes.get(name, {}))
         preset = preset_for(known[name], chosen.get(name, ""), model)
@@ -102,8 +102,8 @@ def table(
             work = load.workload(length)
             ahead = {"model": model, "method": name, "implemented": isinstance(known[name], MethodSpec)}
             spent = _cost(known[name], given, shape, work)
-            found.append({**ahead, "context_tokens": length, **_row(spent, shape, work, load)})
-    return found
+            rows.append({**ahead, "context_tokens": length, **_row(spent, shape, work, load)})
+    return rows
 
 
 def _cost(formula: Formula, settings: Any, shape: Shape, work: Workload) -> Cost:

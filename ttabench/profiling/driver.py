@@ -49,8 +49,8 @@ class End:
             return oom(method, length, "the process was killed, as a system does that runs out of memory")
         if says_so(last):
             return oom(method, length, last)
-        told = f"killed by signal {-self.code}" if self.code < 0 else f"ended with code {self.code}"
-        return Row(method=method, prefill=length, status="failed", detail=f"the process {told}: {last}"[:300])
+        ending = f"killed by signal {-self.code}" if self.code < 0 else f"ended with code {self.code}"
+        return Row(method=method, prefill=length, status="failed", detail=f"the process {ending}: {last}"[:300])
 
 
 Lines: TypeAlias = Generator[tuple[str, Json] | End, None, None]
@@ -60,8 +60,10 @@ Lines: TypeAlias = Generator[tuple[str, Json] | End, None, None]
 def launch(request: Mapping[str, Json]) -> Lines:
     """A fresh python; it ends when the iterator is closed, or when this process is killed, which closes its input."""
     command = own_process("ttabench.profiling.worker")
-    with TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
+    with TemporaryFile("w+", encoding="utf-8", errors="replace") as error_output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=error_output, text=True
+        )
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -76,17 +78,17 @@ def launch(request: Mapping[str, Json]) -> Lines:
             process.stdout.close()
             with suppress(BrokenPipeError):
                 process.stdin.close()
-        said.seek(0)
-        yield End(code=code, said=said.read()[-2000:])
+        error_output.seek(0)
+        yield End(code=code, said=error_output.read()[-2000:])
 
 
 def _lines(stdout: IO[str]) -> Iterator[tuple[str, Json]]:
     for line in stdout:
         try:
-            found = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue  # half a line of a process that was killed
-        yield found["kind"], found["value"]
+        yield message["kind"], message["value"]
 
 
 Outcome: TypeAlias = Obtained[ProfileRecord]

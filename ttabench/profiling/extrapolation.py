@@ -31,10 +31,10 @@ READING = ("adapt_seconds", "adapt_cpu_seconds", "adapt_flops", "adapt_moved_byt
 
 def shorter(tokens: int) -> tuple[int, ...]:
     """Lengths to try before one of which nothing is known; none where it is short itself."""
-    found = [FIRST]
-    while found[-1] * STEP < tokens:
-        found.append(found[-1] * STEP)
-    return tuple(found) if len(found) > 1 else ()
+    lengths = [FIRST]
+    while lengths[-1] * STEP < tokens:
+        lengths.append(lengths[-1] * STEP)
+    return tuple(lengths) if len(lengths) > 1 else ()
 
 
 def extended(
@@ -88,20 +88,20 @@ def continued(lengths: Sequence[int], values: Sequence[float], tokens: int, powe
 
 def _derived(figures: Mapping[str, Figure], limits: Limits | None) -> dict[str, Figure]:
     """Figures that others make: totals, rates, shares of the machine's limits."""
-    found: dict[str, Figure] = {}
+    derived: dict[str, Figure] = {}
     phases = [figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds") if name in figures]
     if phases:
-        found["total_seconds"] = added(phases)
+        derived["total_seconds"] = added(phases)
     if "token_ms" in figures and figures["token_ms"].value:
-        found["tokens_per_second"] = _unmeasured(1000 / figures["token_ms"].value)
+        derived["tokens_per_second"] = _unmeasured(1000 / figures["token_ms"].value)
     for phase, seconds in (("adapt", "adapt_seconds"), ("first", "first_seconds"), ("decode", "token_ms")):
         if limits is None or not {f"{phase}_flops", f"{phase}_moved_bytes", seconds} <= set(figures):
             continue
         took = figures[seconds].value / (1000 if seconds.endswith("_ms") else 1)
         flops, moved = figures[f"{phase}_flops"].value, figures[f"{phase}_moved_bytes"].value
         if took > 0 and flops:
-            found[f"{phase}_limit_share"] = _unmeasured(limits.share(flops, moved, took))
-    return found
+            derived[f"{phase}_limit_share"] = _unmeasured(limits.share(flops, moved, took))
+    return derived
 
 
 def _unmeasured(value: float) -> Figure:

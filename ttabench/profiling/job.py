@@ -113,14 +113,14 @@ class Job:
         del told["chosen"], told["full"]
         told["methods"] = {
             name: {
-                "settings": dict(found.settings),
-                "preset": found.preset,
-                "checkpoint": found.checkpoint_name(),
-                "digest": found.checkpoint_digest,
-                **({"origin": found.spec.origin} if found.spec.origin else {}),
-                **({"inputs": inputs} if (inputs := setting_digests(found)) else {}),
+                "settings": dict(adapter.settings),
+                "preset": adapter.preset,
+                "checkpoint": adapter.checkpoint_name(),
+                "digest": adapter.checkpoint_digest,
+                **({"origin": adapter.spec.origin} if adapter.spec.origin else {}),
+                **({"inputs": inputs} if (inputs := setting_digests(adapter)) else {}),
             }
-            for name, found in self.adapters().items()
+            for name, adapter in self.adapters().items()
         }
         told["model_digest"] = "" if self.random_weights or self.model == NANO else digest_of(self.model)
         return {**told, "lengths": list(self.lengths)}
@@ -136,10 +136,10 @@ class Job:
     @staticmethod
     def from_json(text: str) -> Job:
         """The job that `to_json` wrote."""
-        said = json.loads(text)
-        load = Load(**said.pop("load"))
-        chosen = tuple(Chosen(**{**each, "settings": tuple(each["settings"])}) for each in said.pop("chosen"))
-        return Job(**{**said, "load": load, "chosen": chosen, "lengths": tuple(said["lengths"])})
+        content = json.loads(text)
+        load = Load(**content.pop("load"))
+        chosen = tuple(Chosen(**{**each, "settings": tuple(each["settings"])}) for each in content.pop("chosen"))
+        return Job(**{**content, "load": load, "chosen": chosen, "lengths": tuple(content["lengths"])})
 
 
 def identity(
@@ -161,9 +161,9 @@ def identity(
     }
     own = {each.name: each.default for each in fields(Job) if each.default is not MISSING} | {"model_digest": ""}
     load = changed(config["load"], asdict(Load()))
-    said = changed({**config, "load": load}, {**own, "load": {}})
+    differing = changed({**config, "load": load}, {**own, "load": {}})
     here = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
-    return identity_of({**said, "methods": methods, "machine": here})
+    return identity_of({**differing, "methods": methods, "machine": here})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +198,8 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
         raise UnknownName("preset", typed.preset, sorted({each for spec in specs.values() for each in spec.presets}))
     takers = [name for name, spec in specs.items() if spec.trainable]
     if typed.checkpoint not in ("", "none") and len(takers) != 1:
-        what = f"--checkpoint {typed.checkpoint} belongs to one trained method, not {len(takers)}."
-        raise UserError(what, "Name one with --methods.")
+        fault = f"--checkpoint {typed.checkpoint} belongs to one trained method, not {len(takers)}."
+        raise UserError(fault, "Name one with --methods.")
     stream = {name: STREAM for name, spec in specs.items() if STREAM in spec.presets and not typed.preset}
     return tuple(
         Chosen(
@@ -216,7 +216,7 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
 def _shared_out(specs: Mapping[str, MethodSpec], settings: Sequence[str]) -> dict[str, list[str]]:
     """`key=value` to every method with that setting, `method.key=value` to that one."""
     known = {name: {key for key, _, _ in describe_settings(spec)} for name, spec in specs.items()}
-    found: dict[str, list[str]] = {name: [] for name in specs}
+    by_method: dict[str, list[str]] = {name: [] for name in specs}
     for key, value in assignments(settings).items():
         method, dot, inner = key.partition(".")
         if dot and method not in known:
@@ -225,5 +225,5 @@ def _shared_out(specs: Mapping[str, MethodSpec], settings: Sequence[str]) -> dic
         if not takers:
             raise UnknownName("setting of these methods", key, sorted(set().union(*known.values())))
         for name in takers:
-            found[name].append(f"{inner if dot else key}={value}")
-    return found
+            by_method[name].append(f"{inner if dot else key}={value}")
+    return by_method

@@ -38,8 +38,8 @@ def machine_limits(device: torch.device, dtype: torch.dtype) -> Limits:
     a = torch.zeros_like(b)
     moved = 3 * count * dtype.itemsize / fastest(lambda: torch.add(b, c, alpha=0.5, out=a), device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    told = str(dtype).removeprefix("torch.")
-    return Limits(flops=rate, bytes=moved, dtype=told, device=name, threads=torch.get_num_threads())
+    format_name = str(dtype).removeprefix("torch.")
+    return Limits(flops=rate, bytes=moved, dtype=format_name, device=name, threads=torch.get_num_threads())
 
 
 def fastest(work: Callable[[], object], device: torch.device, seconds: float | None = None) -> float:

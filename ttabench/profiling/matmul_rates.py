@@ -106,13 +106,13 @@ def rates_of(setting: Setting) -> Rates:
     if kept is not None and not (kept.busy and load is not None and kept.load is not None and load < kept.load / 2):
         return kept
     use_threads(setting.threads)
-    found = replace(measured(setting), load=load)
+    rates = replace(measured(setting), load=load)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps({"key": key, "rates": asdict(found)}, indent=1) + "\n")
+        write_atomically(file, json.dumps({"key": key, "rates": asdict(rates)}, indent=1) + "\n")
     except (OSError, UserError):
-        return found
-    return found
+        return rates
+    return rates
 
 
 def _kept(file: Path, key: Json) -> Rates | None:
@@ -122,12 +122,12 @@ def _kept(file: Path, key: Json) -> Rates | None:
         table = tuple(tuple(float(value) for value in row) for row in content["rates"]["table"])
         load, call, element = (content["rates"][name] for name in ("load", "call_seconds", "element_seconds"))
         times = {"call_seconds": float(call), "element_seconds": float(element)}
-        found = Rates(table=table, load=None if load is None else float(load), **times)
+        rates = Rates(table=table, load=None if load is None else float(load), **times)
         same = content["key"] == key and [len(row) for row in table] == [len(WIDTHS)] * len(ROWS)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    values = [*(value for row in table for value in row), found.call_seconds, found.element_seconds]
-    return found if same and all(math.isfinite(value) and value > 0 for value in values) else None
+    values = [*(value for row in table for value in row), rates.call_seconds, rates.element_seconds]
+    return rates if same and all(math.isfinite(value) and value > 0 for value in values) else None
 
 
 def measured(setting: Setting) -> Rates:

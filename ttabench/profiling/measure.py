@@ -102,25 +102,25 @@ class Measuring:
                 if self.known[length].status != "ok" or short_anyway:  # even if reading grows with the square
                     break
         if self.expected(tokens) > self.load.row_seconds:
-            found = extended(self.method.name, self.method.growth, tokens, self.known, self.limits)
-            if found is not None:
+            extended_figures = extended(self.method.name, self.method.growth, tokens, self.known, self.limits)
+            if extended_figures is not None:
                 read = exactly(len(pieces(self.lm, tokens, self.load.piece_tokens)))
-                return found.model_copy(update={"figures": {**found.figures, "pieces": read}})
+                return extended_figures.model_copy(update={"figures": {**extended_figures.figures, "pieces": read}})
         return self.row(tokens)
 
     def row(self, tokens: int) -> Row:
         """The row of one length; too little memory and refusals of model or method are rows, too."""
         name = self.method.name
         try:
-            found = self._measured(tokens)
+            figures = self._measured(tokens)
         except UserError as error:
             return Row(method=name, prefill=tokens, status="refused", detail=str(error))
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
             return oom(name, tokens, str(error))
-        self.known[tokens] = found
-        return found
+        self.known[tokens] = figures
+        return figures
 
     def _measured(self, tokens: int) -> Row:
         load, started = self.load, time.perf_counter()
@@ -227,25 +227,25 @@ class Measuring:
 
     def _counted_decoding(self, state: State, ask: Ask, first: float, token: float) -> dict[str, Figure]:
         """Operations of the first token, and of one more."""
-        found: dict[str, Figure] = {}
+        figures: dict[str, Figure] = {}
         with Counter() as alone:
             self._ask(state, ask, 1)
         with Counter() as both:
             self._ask(state, ask, COUNTED_TOKENS)
-        found |= self._counted("first", alone, first)
-        found.pop("first_tensor_bytes", None)
+        figures |= self._counted("first", alone, first)
+        figures.pop("first_tensor_bytes", None)
         both.flops, both.moved_bytes = both.flops - alone.flops, both.moved_bytes - alone.moved_bytes
-        return found | self._counted("decode", both, token)
+        return figures | self._counted("decode", both, token)
 
     def _counted(self, phase: str, counter: Counter, seconds: float) -> dict[str, Figure]:
         """Operations, bytes moved, and their share of what the machine can do; tensors where they were followed."""
-        found = {f"{phase}_flops": exactly(counter.flops), f"{phase}_moved_bytes": exactly(counter.moved_bytes)}
+        figures = {f"{phase}_flops": exactly(counter.flops), f"{phase}_moved_bytes": exactly(counter.moved_bytes)}
         if self.limits is not None and seconds > 0 and counter.flops:
             share = self.limits.share(counter.flops, counter.moved_bytes, seconds)
-            found[f"{phase}_limit_share"] = exactly(share)
+            figures[f"{phase}_limit_share"] = exactly(share)
         if counter.follows and self.lm.device.type == "cpu":
-            found[f"{phase}_tensor_bytes"] = exactly(counter.peak_tensor_bytes)
-        return found
+            figures[f"{phase}_tensor_bytes"] = exactly(counter.peak_tensor_bytes)
+        return figures
 
     def _tell(self, tokens: int, what: str, done: int) -> None:
         self.tick(f"{self.method.name} {what} {short(tokens)}", done, self.load.repeat)

@@ -61,8 +61,8 @@ def _timed(measure: Callable[[int], Row], length: int) -> Row:
     loads, lap = {"load_average_start": load_average()}, Lap()
     row = measure(length)
     wall, cpu = lap.take()
-    told = {"wall_seconds": wall, "cpu_seconds": cpu, **loads, "load_average_end": load_average()}
-    figures = {name: exactly(value) for name, value in told.items() if value is not None}
+    timing = {"wall_seconds": wall, "cpu_seconds": cpu, **loads, "load_average_end": load_average()}
+    figures = {name: exactly(value) for name, value in timing.items() if value is not None}
     return row.model_copy(update={"figures": row.figures | figures}) if row.status == "ok" else row
 
 

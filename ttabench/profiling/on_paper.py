@@ -61,7 +61,7 @@ class Paper:
             UnknownName: a setting that none of the methods has.
         """
         keys = {name: {each.name for each in fields(known.Settings)} for name, known in self.known().items()}
-        found: dict[str, dict[str, Json]] = {name: {} for name in keys}
+        changes_by_method: dict[str, dict[str, Json]] = {name: {} for name in keys}
         for key, value in assignments(self.settings).items():
             method, dot, inner = key.partition(".")
             if dot and method not in keys:
@@ -70,8 +70,8 @@ class Paper:
             if not takers:
                 raise UnknownName("setting of these methods", key, sorted(set().union(*keys.values())))
             for name in takers:
-                found[name][inner if dot else key] = value
-        return found
+                changes_by_method[name][inner if dot else key] = value
+        return changes_by_method
 
 
 def show(paper: Paper, load: AnalyticLoad, form: str) -> None:

@@ -74,8 +74,11 @@ def _draw(axes: Axes, record: ProfileRecord, name: str) -> None:
     for number, method in enumerate(record.config["methods"]):
         rows = [row for row in record.rows if row.method == method]
         points = [(row.prefill, row.figures[name]) for row in rows if row.value(name)]
-        places, values = [place for place, _ in points], [found.value for _, found in points]
-        errors = [[found.value - found.low for _, found in points], [found.high - found.value for _, found in points]]
+        places, values = [place for place, _ in points], [figure.value for _, figure in points]
+        errors = [
+            [figure.value - figure.low for _, figure in points],
+            [figure.high - figure.value for _, figure in points],
+        ]
         axes.errorbar(
             places, values, yerr=errors, marker="o", markersize=4, capsize=2, label=method, color=f"C{number}"
         )
@@ -105,22 +108,22 @@ def ticks(low: float, high: float, base: int) -> list[float]:
         high: above `low`.
         base: 2 for bytes, 10 for all else.
     """
-    found: list[float] = []
+    marks: list[float] = []
     if high / low < CLOSE[base]:
         unit = float(base) ** math.floor(math.log((high - low) / STEPS, base))
         for times in (4, 2, 1, 0.5) if base == 2 else (10, 5, 2, 1, 0.5):
             step = times * unit
-            found = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-            if len(found) >= FEWEST_TICKS:
+            marks = [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+            if len(marks) >= FEWEST_TICKS:
                 break
-        return found
+        return marks
     exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
     for parts in ((1,), (1, 3), (1, 2, 5)) if base == 10 else ((1,), (1, 1.5)):
         all_of_them = (part * float(base) ** exponent for exponent in exponents for part in parts)
-        found = [value for value in all_of_them if low <= value <= high]
-        if len(found) >= FEWEST_TICKS:
+        marks = [value for value in all_of_them if low <= value <= high]
+        if len(marks) >= FEWEST_TICKS:
             break
-    return found[:: max(1, -(-len(found) // MOST_TICKS))]
+    return marks[:: max(1, -(-len(marks) // MOST_TICKS))]
 
 
 def _mark(axes: Axes, rows: list[Row], color: str) -> None:

@@ -79,13 +79,13 @@ class ProfileRecord(BaseModel):
             name for name, method in self.methods.items()
             if method["parameters"] and not self.config["methods"][name]["digest"]
         ]  # fmt: skip
-        told = [f"{', '.join(untrained)} untrained: weights do not change the cost"] if untrained else []
+        notes = [f"{', '.join(untrained)} untrained: weights do not change the cost"] if untrained else []
         where: dict[str, list[str]] = {}
         for row in self.rows:
             for note in row.notes:
                 where.setdefault(note, []).append(f"{row.method} at {short(row.prefill)}")
         of_rows = [f"{', '.join(places)}: {note}" for note, places in where.items()]
-        return list(dict.fromkeys([*of_methods, *told, *of_rows]))
+        return list(dict.fromkeys([*of_methods, *notes, *of_rows]))
 
     def to_csv(self) -> str:
         """One figure a row; a row without figures stands there with its status alone."""

@@ -109,10 +109,10 @@ def break_even_table(record: ProfileRecord) -> Table | None:
     for method in readers:
         cells: list[str] = []
         for length in record.config["lengths"]:
-            found = _break_even(measured.get((method, length)), measured.get((FULL_CONTEXT, length)))
-            cells.append("-" if found is None else break_even_words(*found))
-            if found is not None:
-                data.append({"method": method, "prefill": length, "queries": found[0], "cheaper": found[1]})
+            queries = _break_even(measured.get((method, length)), measured.get((FULL_CONTEXT, length)))
+            cells.append("-" if queries is None else break_even_words(*queries))
+            if queries is not None:
+                data.append({"method": method, "prefill": length, "queries": queries[0], "cheaper": queries[1]})
         rows.append((method, *cells))
     if not data:
         return None

@@ -56,14 +56,14 @@ def paragraphs(folder: Path, keys: Iterable[str]) -> dict[str, Paragraph]:
         place = split_key(key)
         if place is not None:
             wanted.setdefault(_bare(place[0]), []).append((key, place[1]))
-    found = {}
+    by_article = {}
     for article, file in _files(folder, wanted).items():
         texts, day = _of_xml(file) if file.suffix == ".xml" else (_of_text(file), "")
         day = day or _day_of(file, folder)
         for key, number in wanted[article]:
             if number < len(texts):
-                found[key] = Paragraph(texts[number], day, article, number)
-    return found
+                by_article[key] = Paragraph(texts[number], day, article, number)
+    return by_article
 
 
 def _bare(name: str) -> str:
@@ -72,7 +72,7 @@ def _bare(name: str) -> str:
 
 def _files(folder: Path, wanted: Mapping[str, object]) -> dict[str, Path]:
     """The file of each of these articles, wherever in the folder it lies."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     any_there = packed = False
     for place, _, names in os.walk(folder):
         for name in names:
@@ -85,13 +85,13 @@ def _files(folder: Path, wanted: Mapping[str, object]) -> dict[str, Path]:
             if article not in wanted:
                 continue
             file = Path(place, name)
-            if article in found:
-                raise UserError(f"The article {article} stands twice: {found[article]} and {file}.", "Remove one.")
-            found[article] = file
+            if article in files:
+                raise UserError(f"The article {article} stands twice: {files[article]} and {file}.", "Remove one.")
+            files[article] = file
     if not any_there:
         hint = "Unpack its archives." if packed else "Put one file an article there, 1234567.xml or 1234567.txt."
         raise UserError(f"{folder} holds no article ({' or '.join(ENDINGS)}).", hint)
-    return found
+    return files
 
 
 def _day_of(file: Path, folder: Path) -> str:

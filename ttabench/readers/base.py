@@ -95,12 +95,12 @@ class Bound(Generic[SettingsT]):
     @property
     def notes(self) -> tuple[str, ...]:
         """See `readers.Task`: what differs from what a reader of the figures would assume."""
-        found = [*self.data_notes, *self.remarks()]
+        sentences = [*self.data_notes, *self.remarks()]
         if self.settings.paper_quirks:
-            found.append(f"paper_quirks: {dict(self.card.quirks)}")
+            sentences.append(f"paper_quirks: {dict(self.card.quirks)}")
         if "@unpinned" in self.source:
-            found.append("the hub data set is not pinned to a revision")
-        return tuple(found)
+            sentences.append("the hub data set is not pinned to a revision")
+        return tuple(sentences)
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""

@@ -109,8 +109,8 @@ class Books(Bound[Settings]):
         for other in (*books[place + 1 :], *books[:place]):
             if other.digest != book.digest:
                 return other
-        what = f"The book {book.name} is the only one of {self.source} here: there is no other context."
-        raise UserError(what, "Give --task-set books=2 or more, or a source with several books.")
+        fault = f"The book {book.name} is the only one of {self.source} here: there is no other context."
+        raise UserError(fault, "Give --task-set books=2 or more, or a source with several books.")
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""

@@ -68,8 +68,8 @@ class Prompt(_Part):
             raise UnknownName(f"prompt of task {task}", template, list(self.templates))
         if examples > len(self.examples):
             known = len(self.examples)
-            what = f"examples={examples} are more than the {known} worked examples of task {task}."
-            raise UserError(what, f"Give --task-set examples={known} or fewer.")
+            fault = f"examples={examples} are more than the {known} worked examples of task {task}."
+            raise UserError(fault, f"Give --task-set examples={known} or fewer.")
 
     def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
         """What a query wants that is answered by writing."""

@@ -47,10 +47,10 @@ def content_digest(card: Card) -> str:
 
 def content(card: Card) -> dict[str, Json]:
     """What counts of a card, as JSON; what is empty stands for nothing."""
-    said = card.model_dump(mode="json", exclude_defaults=True)
+    card_fields = card.model_dump(mode="json", exclude_defaults=True)
     for fields in (PROSE, PLACES, *([RESOLVED] if card.reader in READERS else [])):
-        said = without(said, fields)
-    return _pruned(said)
+        card_fields = without(card_fields, fields)
+    return _pruned(card_fields)
 
 
 def without(said: Mapping[str, Json], fields: Fields) -> dict[str, Json]:

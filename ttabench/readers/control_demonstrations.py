@@ -40,11 +40,11 @@ def next_items(task: Bound[Any], one: Drawn) -> tuple[tuple[Item, ...], bool]:
         pools = (each.draw(len(each.pool), 0)[0] for each in made)
         draws = (tuple(item for item in pool if item.shown not in taken)[:shots] for pool in pools)
         return _of_other_categories(_told((*one.shown, *one.asked)), draws, _told)
-    found = part.others(shots, task.seed, one.asked)
-    if shots and not found:
-        what = f"All rows of {part.name} in {task.source} are shown or asked: there is no other context."
-        raise UserError(what, "Ask fewer (--limit N), or show fewer (--task-set shots=N).")
-    return found, False
+    items = part.others(shots, task.seed, one.asked)
+    if shots and not items:
+        fault = f"All rows of {part.name} in {task.source} are shown or asked: there is no other context."
+        raise UserError(fault, "Ask fewer (--limit N), or show fewer (--task-set shots=N).")
+    return items, False
 
 
 def _told(items: Iterable[Item]) -> list[str]:
@@ -70,8 +70,8 @@ def next_rows(task: Bound[Any], meta: MetaTask, fits: Fitted) -> tuple[Sequence[
     spare = short(meta.spare, task.settings, task.card.prompt.delimiter, estimate)
     found = [row for row in spare if (row.input, row.output) not in taken][: len(fits.shown)]
     if fits.shown and not found:
-        what = f"{task.source} has no other draw of {meta.name} whose rows are not asked: there is no other context."
-        raise UserError(what, "Give the folder with all published draws, and ask --split test.")
+        fault = f"{task.source} has no other draw of {meta.name} whose rows are not asked: there is no other context."
+        raise UserError(fault, "Give the folder with all published draws, and ask --split test.")
     return found, False
 
 

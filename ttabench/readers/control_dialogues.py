@@ -42,8 +42,8 @@ def other_dialogues(
         for other, (own, _) in zip(others, wanted, strict=True)
     ]
     if None in others:
-        what = f"All dialogues of {task.source} that are asked about are one: there is no other context."
-        raise UserError(what, "Give a source with several dialogues.")
+        fault = f"All dialogues of {task.source} that are asked about are one: there is no other context."
+        raise UserError(fault, "Give a source with several dialogues.")
     return [other for other in others if other]
 
 
@@ -55,18 +55,18 @@ def _longest(dialogues: Sequence[Dialogue]) -> tuple[Dialogue, Dialogue | None]:
 
 def _next(dialogues: Sequence[Dialogue]) -> list[Dialogue | None]:
     """The next dialogue of another text behind each, from the last on to the first; None where all are alike."""
-    found: list[Dialogue | None] = [None] * len(dialogues)
+    others: list[Dialogue | None] = [None] * len(dialogues)
     after: Dialogue | None = None
     for number in reversed(range(2 * len(dialogues))):
         own, following = dialogues[number % len(dialogues)], dialogues[(number + 1) % len(dialogues)]
         after = following if following.text != own.text else after
-        found[number % len(dialogues)] = after
-    return found
+        others[number % len(dialogues)] = after
+    return others
 
 
 def _of_a_twin(task: Bound[Any], own: Sequence[Dialogue]) -> list[Dialogue]:
     """From another draw of the miniature world, about nobody that the dialogue itself is about."""
-    found: list[Dialogue] = []
+    others: list[Dialogue] = []
     pool: list[tuple[Dialogue, set[str]]] = []
     seeds = other_seeds(task.seed)
     for number, dialogue in enumerate(own):
@@ -75,8 +75,8 @@ def _of_a_twin(task: Bound[Any], own: Sequence[Dialogue]) -> list[Dialogue]:
             if tried == len(pool):
                 seed = next(seeds, None)
                 if seed is None:
-                    what = f"No other draw of {task.card.name} is about other people: there is no other context."
-                    raise UserError(what, "Ask for shorter dialogues with --task-set turns=N.")
+                    fault = f"No other draw of {task.card.name} is about other people: there is no other context."
+                    raise UserError(fault, "Ask for shorter dialogues with --task-set turns=N.")
                 pool += [
                     (each, names_in(each.text))
                     for each in twin_dialogues(task.card, task.split, seed, task.arguments).kept
@@ -84,6 +84,6 @@ def _of_a_twin(task: Bound[Any], own: Sequence[Dialogue]) -> list[Dialogue]:
             other, others_names = pool[(number + tried) % len(pool)]
             tried += 1
             if not names & others_names:
-                found.append(other)
+                others.append(other)
                 break
-    return found
+    return others

@@ -33,11 +33,11 @@ def next_documents(group: Sequence[Document], behind: Sequence[Document], source
     texts = {document.text for document in group}
     fresh = [document for document in behind if document.text not in texts]
     own = titles_of(group)
-    found = ([document for document in fresh if not titles_of([document]) & own] or fresh)[: len(group)]
-    if not found:
-        what = f"{source} has no documents besides the {len(group)} that are read: there is no other context."
-        raise UserError(what, f"Read fewer (--task-set documents={max(1, len(group) // 2)}).")
-    return found
+    documents = ([document for document in fresh if not titles_of([document]) & own] or fresh)[: len(group)]
+    if not documents:
+        fault = f"{source} has no documents besides the {len(group)} that are read: there is no other context."
+        raise UserError(fault, f"Read fewer (--task-set documents={max(1, len(group) // 2)}).")
+    return documents
 
 
 def titles_of(documents: Iterable[Document]) -> set[str]:

@@ -45,8 +45,8 @@ def next_reads(
     else:
         others = [*reads[1:], *reads[:1]]  # in a circle, each begins at the one behind it
     if len(others) < 1 or (others[0] is reads[0]):
-        what = f"{task.source} has no other user here: there is no other context."
-        raise UserError(what, "Ask more users (a larger --limit, or none), or give a file with more.")
+        fault = f"{task.source} has no other user here: there is no other context."
+        raise UserError(fault, "Ask more users (a larger --limit, or none), or give a file with more.")
     told = [_told(read, mini=task.mini) for read in others]
     found = []
     for place, read in enumerate(reads):

@@ -25,12 +25,12 @@ def defaults(card: Card, source: str) -> dict[str, Json]:
     settings = getattr(_module(card.reader), "Settings", None)
     if not (isinstance(settings, type) and issubclass(settings, BaseModel)):
         return {}
-    found: dict[str, Json] = settings.model_construct().model_dump(mode="json")
+    values: dict[str, Json] = settings.model_construct().model_dump(mode="json")
     if source != "mini" or card.twin is None:
-        return found
+        return values
     parameters = inspect.signature(generator_of(card)).parameters
     given = {name: parameters[name].default for name in arguments_of(card)}
-    return {name: value for name, value in given.items() if value is not inspect.Parameter.empty} | found
+    return {name: value for name, value in given.items() if value is not inspect.Parameter.empty} | values
 
 
 def known_options(card: Card, source: str) -> list[str] | None:

@@ -183,19 +183,19 @@ def read(card: Card, request: Request) -> Demonstrations:
         place = (card.splits[request.split].twin, request.seed)
         if settings.size:
             raise UserError(f"size={settings.size}: the miniature world has one size.", "Ask for demonstrations=N.")
-        found = [twin_part(card, name, place, arguments, words) for name in names]
+        twins = [twin_part(card, name, place, arguments, words) for name in names]
     else:
         which = Wanted(names=names, explicit=settings.task != "all", size=settings.size)
-        found, of_source = parts(card, request, which, words)
+        twins, of_source = parts(card, request, which, words)
         notes += of_source
-    drawn = [Drawn(part=part, shown=shown, asked=asked) for part in found
+    drawn = [Drawn(part=part, shown=shown, asked=asked) for part in twins
              for shown, asked in [part.draw(settings.shots, request.seed)]]  # fmt: skip
     return Demonstrations(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=_label(request, [part.label for part in found]),
+        source=_label(request, [part.label for part in twins]),
         drawn=_limited(drawn, request.limit),
         data_notes=tuple(notes),
     )

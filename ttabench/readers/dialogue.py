@@ -75,17 +75,17 @@ class Talks(Bound[Settings]):
     def remarks(self) -> list[str]:
         """Notes of this reader."""
         lengths = {len(dialogue.turns) for dialogue in self.dialogues}
-        places, found = self.settings.places, []
+        places, sentences = self.settings.places, []
         if not self.mini:
-            found += ["nothing is drawn: every seed asks the same and gives the same figures", self._overlap()]
+            sentences += ["nothing is drawn: every seed asks the same and gives the same figures", self._overlap()]
         if len(places) > 1 and min(lengths) < max(places.values()) + BETWEEN and not self.settings.same_dialogues:
-            found.append(
+            sentences.append(
                 "each t has its own dialogues, those with enough turns; same_dialogues=true asks the same ones"
             )
         missing = [step for step, place in places.items() if max(lengths) < place + BETWEEN]
         if missing:
-            found.append(f"no dialogue has the turns of t = {', '.join(map(str, missing))}: nothing is asked there")
-        return [note for note in found if note]
+            sentences.append(f"no dialogue has the turns of t = {', '.join(map(str, missing))}: nothing is asked there")
+        return [note for note in sentences if note]
 
     def _overlap(self) -> str:
         if self.split == "train":
@@ -194,29 +194,29 @@ def read(card: Card, request: Request) -> Talks:
     joined = settings.eval_split == JOINED and request.split == "test"
     names = JOINED.split("+") if joined else [request.split]
     if request.source == "mini":
-        found = [twin_dialogues(card, name, request.seed, arguments) for name in names]
+        twins = [twin_dialogues(card, name, request.seed, arguments) for name in names]
     else:
         if joined and Path(request.source).is_file():
-            what = f"eval_split={JOINED} joins two splits, and {request.source} is one file."
-            raise UserError(what, "Give the folder of all splits, or --task-set eval_split=test.")
-        found = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
+            fault = f"eval_split={JOINED} joins two splits, and {request.source} is one file."
+            raise UserError(fault, "Give the folder of all splits, or --task-set eval_split=test.")
+        twins = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
     kept = [replace(each, id=f"{name}/{each.id}" if joined else each.id)
-            for name, part in zip(names, found, strict=True) for each in part.kept]  # fmt: skip
+            for name, part in zip(names, twins, strict=True) for each in part.kept]  # fmt: skip
     made = Talks(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=found[-1].label,
-        data_notes=tuple(dict.fromkeys(note for part in found for note in part.notes)),
-        unused=sum((Counter(part.dropped) for part in found), Counter()),
+        source=twins[-1].label,
+        data_notes=tuple(dict.fromkeys(note for part in twins for note in part.notes)),
+        unused=sum((Counter(part.dropped) for part in twins), Counter()),
         dialogues=tuple(kept),
         in_training=_in_training(card, request, kept, settings.wording),
     )
     if not made.n_asks:
         left = ", ".join(f"{count} {reason}" for reason, count in made.dropped.items())
-        what = f"No dialogue of {made.source} is asked at t = {', '.join(map(str, settings.places))}: {left}."
-        raise UserError(what, "Give smaller --task-set steps=N,M, or raise max_tokens.")
+        fault = f"No dialogue of {made.source} is asked at t = {', '.join(map(str, settings.places))}: {left}."
+        raise UserError(fault, "Give smaller --task-set steps=N,M, or raise max_tokens.")
     return made
 
 

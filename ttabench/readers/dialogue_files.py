@@ -50,8 +50,8 @@ def dialogues(card: Card, request: Request, wording: Wording = "plain") -> Dialo
         kind = "file" if text == Path(request.source) else "folder"
         notes = serving(card, request.split, _name(text), text)
         return _looked_at(card, list(_lines(text)), f"{kind}:{request.source}", notes, wording)
-    found = table(card, request)
-    return _looked_at(card, found.rows, found.label, found.notes, wording)
+    rows = table(card, request)
+    return _looked_at(card, rows.rows, rows.label, rows.notes, wording)
 
 
 def twin_dialogues(card: Card, split: str, seed: int, arguments: Mapping[str, Scalar]) -> Dialogues:
@@ -72,16 +72,16 @@ def _looked_at(
     dropped: Counter[str] = Counter()
     seen: dict[str, str] = {}
     for number, row in enumerate(rows):
-        found = _dialogue(card, row, number, wording)
-        if found.id in seen:
-            raise malformed(row.place, f"the id {brief(found.id)} is that of {seen[found.id]}, too")
-        seen[found.id] = row.place
-        if len(found.turns) < LEAST:
+        dialogue = _dialogue(card, row, number, wording)
+        if dialogue.id in seen:
+            raise malformed(row.place, f"the id {brief(dialogue.id)} is that of {seen[dialogue.id]}, too")
+        seen[dialogue.id] = row.place
+        if len(dialogue.turns) < LEAST:
             dropped[f"fewer than {LEAST} turns"] += 1
-        elif not all(found.turns):
+        elif not all(dialogue.turns):
             dropped[EMPTY] += 1
         else:
-            kept.append(found)
+            kept.append(dialogue)
     if not kept:
         told = ", ".join(f"{count} with {reason}" for reason, count in dropped.items()) or "no rows"
         hint = "Give a source with longer dialogues." if label != "mini" else "Ask for more with --task-set rows=N."
@@ -132,6 +132,6 @@ def _lines(path: Path) -> Iterator[RawRow]:
             if END_OF_TURN not in line:
                 raise malformed(place, f"no turn ends with {END_OF_TURN}")
             if not ends and not line.endswith("\n"):
-                what = f"{place} is the last and does not end with {END_OF_TURN}: its last turn may be cut."
-                raise UserError(what, "Get the file anew.")
+                fault = f"{place} is the last and does not end with {END_OF_TURN}: its last turn may be cut."
+                raise UserError(fault, "Get the file anew.")
             yield RawRow(place, {"dialog": turns_of(line)})

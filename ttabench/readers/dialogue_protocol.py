@@ -53,12 +53,12 @@ def check(card: Card, request: Request, settings: Settings) -> None:
     check_metrics(card)
     least = len(settings.places)
     if request.limit is not None and request.limit < least:
-        what = f"A limit of {request.limit} questions is less than one turn at each of {least} steps."
-        raise UserError(what, f"Give --limit {least} or more.")
+        fault = f"A limit of {request.limit} questions is less than one turn at each of {least} steps."
+        raise UserError(fault, f"Give --limit {least} or more.")
     if settings.eval_split == JOINED and request.split == "validation":
-        what = f"eval_split={JOINED} is what the split test is, and validation is asked."
-        raise UserError(what, "Give --task-set eval_split=test, or --split test.")
+        fault = f"eval_split={JOINED} is what the split test is, and validation is asked."
+        raise UserError(fault, "Give --task-set eval_split=test, or --split test.")
     doubled = [step for step in settings.places if list(settings.places.values()).count(settings.places[step]) > 1]
     if doubled:
-        what = f"steps {' and '.join(map(str, doubled))} would both read {settings.places[doubled[0]]} turns"
-        raise UserError(f"{what} (context_at_12={settings.context_at_12}).", "Give other --task-set steps=N,M.")
+        fault = f"steps {' and '.join(map(str, doubled))} would both read {settings.places[doubled[0]]} turns"
+        raise UserError(f"{fault} (context_at_12={settings.context_at_12}).", "Give other --task-set steps=N,M.")

@@ -10,8 +10,8 @@ def first_fault(error: ValidationError, where: str) -> tuple[str, str]:
     fault = error.errors()[0]
     place = ".".join(str(part) for part in fault["loc"]) or "top level"
     message = fault["msg"].removeprefix("Value error, ")
-    said = fault["type"] == "value_error" and brief(fault["input"]) in message
-    received = "" if said or fault["type"] == "missing" else f", received {brief(fault['input'])}"
+    in_message = fault["type"] == "value_error" and brief(fault["input"]) in message
+    received = "" if in_message or fault["type"] == "missing" else f", received {brief(fault['input'])}"
     more = f" ({len(error.errors()) - 1} more faults)" if len(error.errors()) > 1 else ""
     return f"{where}: {place}: {message}{received}{more}.", "Mend that field."
 

@@ -62,11 +62,11 @@ def _header(path: Path, cells: list[str]) -> list[str]:
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """A JSON object; one that says a key twice has two values for it, and which is meant cannot be told."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    pairs_by_key = dict(pairs)
+    if len(pairs_by_key) != len(pairs):
         double = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise _TwoValues(f"the key {double!r:.60} stands twice in one object")
-    return found
+    return pairs_by_key
 
 
 class _TwoValues(ValueError):

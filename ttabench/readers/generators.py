@@ -29,13 +29,13 @@ def generator_of(card: Card) -> Callable[..., Any]:
     assert card.twin is not None, "mini was accepted for a card without a twin"
     module, _, function = card.twin.generator.partition(":")
     try:
-        found: Any = getattr(import_module(module), function)
-        names = inspect.signature(found).parameters
+        generator: Any = getattr(import_module(module), function)
+        names = inspect.signature(generator).parameters
     except (ImportError, AttributeError, TypeError, ValueError):
         raise _fault(card, "there is no such function") from None
     if not {"split", "seed"} <= names.keys():
         raise _fault(card, "it makes no rows from a split and a seed")
-    return found  # type: ignore[no-any-return]  # its signature is looked at above
+    return generator  # type: ignore[no-any-return]  # its signature is looked at above
 
 
 def arguments_of(card: Card) -> dict[str, Any]:

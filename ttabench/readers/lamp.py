@@ -80,8 +80,8 @@ class Profiles(Bound[Settings]):
             UserError: nobody is left under the limits on length.
         """
         if not self.reads(tokens):
-            what = f"The limits on length leave nothing to ask of {self.card.name} ({left_out(self.dropped)})."
-            raise UserError(what, "Raise max_entry_tokens, or lower least_kept.")
+            fault = f"The limits on length leave nothing to ask of {self.card.name} ({left_out(self.dropped)})."
+            raise UserError(fault, "Raise max_entry_tokens, or lower least_kept.")
         for read_ in self.reads(tokens):
             yield Episode(key=self._key(read_.user), steps=tuple(blanks_in_front(self._steps(read_))))
 
@@ -182,14 +182,14 @@ def read(card: Card, request: Request) -> Profiles:
     for name in part.metrics if not part.options else ():
         text_metric(name)
     if request.limit is not None and request.limit < least:
-        what = f"A limit of {request.limit} questions is less than one user at each of {least} steps."
-        raise UserError(what, f"Give --limit {least} or more.")
+        fault = f"A limit of {request.limit} questions is less than one user at each of {least} steps."
+        raise UserError(fault, f"Give --limit {least} or more.")
     notes: tuple[str, ...] = ()
     dropped: dict[str, int] = {}
     if request.source == "mini":
         if settings.task != next(iter(card.profiles)):
-            what = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
-            raise UserError(what, f"Give the published files with --source DIR. {card.source.how}")
+            fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
+            raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
         found = twin_users(card, part, (card.splits[request.split].twin, request.seed), arguments)
         source = "mini"
     else:

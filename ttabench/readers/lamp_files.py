@@ -115,13 +115,13 @@ def _beside(questions: Path, card: Card) -> Path:
 
 def _answers(golds: Sequence[RawRow] | Iterator[RawRow]) -> dict[str, tuple[str, str]]:
     """(place, right answer) by the id of the query."""
-    found: dict[str, tuple[str, str]] = {}
+    answers: dict[str, tuple[str, str]] = {}
     for place, values in golds:
         key = _id(place, values)
-        if key in found:
+        if key in answers:
             raise malformed(place, f"the id {brief(key)} stands twice")
-        found[key] = place, _cell(place, values, "output")
-    return found
+        answers[key] = place, _cell(place, values, "output")
+    return answers
 
 
 def _users(

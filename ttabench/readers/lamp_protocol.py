@@ -68,7 +68,7 @@ def fitted(
 ) -> tuple[list[Read], dict[str, int]]:
     """(users under the limits of the settings, how much these leave out by reason)."""
     dropped: Counter[str] = Counter()
-    found = []
+    fits = []
     for user in users:
         kept = short(user, settings, count)
         dropped["entry too long"] += len(user.entries) - len(kept)
@@ -77,8 +77,8 @@ def fitted(
             continue
         read = _read(user, _drawn(kept, max(settings.steps), f"{user.id} {seed}"), settings, words, count)
         dropped["query asked after fewer entries"] += sum(step != place for step, place in read.places.items())
-        found.append(read)
-    return found, {reason: number for reason, number in dropped.items() if number}
+        fits.append(read)
+    return fits, {reason: number for reason, number in dropped.items() if number}
 
 
 def short(user: User, settings: Settings, count: Count) -> list[Entry]:
@@ -93,11 +93,11 @@ def _drawn(entries: Sequence[Entry], wanted: int, name: str) -> list[Entry]:
     if wanted <= len(entries):
         return source.sample(entries, len(entries))[:wanted]
     seen: Counter[str] = Counter()
-    found = []
+    drawn = []
     for entry in source.choices(entries, k=wanted):
         seen[entry.id] += 1
-        found.append(entry if seen[entry.id] == 1 else replace(entry, id=f"{entry.id}#{seen[entry.id]}"))
-    return found
+        drawn.append(entry if seen[entry.id] == 1 else replace(entry, id=f"{entry.id}#{seen[entry.id]}"))
+    return drawn
 
 
 def _read(user: User, drawn: Sequence[Entry], settings: Settings, words: Words, count: Count) -> Read:

@@ -59,9 +59,9 @@ def find(split: Split, folders: Iterable[Path]) -> Files | None:
     held = [_readable(folder) for folder in folders]
     for names, whole in ((split.files, False), (split.whole, True)):
         for files in held:
-            found = next((found for name in names if (found := _named(files, name, whole)) is not None), None)
-            if found is not None:
-                return found
+            file = next((file for name in names if (file := _named(files, name, whole)) is not None), None)
+            if file is not None:
+                return file
     return None
 
 
@@ -145,14 +145,16 @@ def folder_of(card: Card, name: str, base: Path, *, alone: bool) -> Path | None:
     """
     part = card.parts[name]
     above = tops(base, card.source.folders)
-    found = [top / folder for top in above for folder in part.folders if (top / folder).is_dir()]
+    folders = [top / folder for top in above for folder in part.folders if (top / folder).is_dir()]
     here = base.absolute().name
-    found += [place / folder for place in found for folder in part.folders if (place / folder).is_dir()]
+    folders += [place / folder for place in folders for folder in part.folders if (place / folder).is_dir()]
     mine = _last_names(card, [name])
     if here in mine or (alone and here not in _last_names(card, card.parts)):
-        found += above
+        folders += above
     narrowed = narrow(card, part, "test")
-    return next((place for place in found if find(part.test, places(narrowed, place))), found[0] if found else None)
+    return next(
+        (place for place in folders if find(part.test, places(narrowed, place))), folders[0] if folders else None
+    )
 
 
 def _last_names(card: Card, parts: Iterable[str]) -> set[str]:

@@ -169,8 +169,8 @@ def read(card: Card, request: Request) -> MetaIcl:
     settings, arguments = resolve(card, request, Settings)
     least = len(set(settings.steps))
     if request.limit is not None and request.limit < least:
-        what = f"A limit of {request.limit} questions is less than one row at each of {least} steps."
-        raise UserError(what, f"Give --limit {least} or more.")
+        fault = f"A limit of {request.limit} questions is less than one row at each of {least} steps."
+        raise UserError(fault, f"Give --limit {least} or more.")
     lacking: Sequence[str] = ()
     if request.source == "mini":
         tasks = twin_tasks(card, (card.splits[request.split].twin, request.seed), arguments, settings.task)
@@ -184,8 +184,8 @@ def read(card: Card, request: Request) -> MetaIcl:
     for task in kept:
         given = len(task.shown)
         if max(settings.steps) > given:
-            what = f"step {max(settings.steps)} needs more than the {given} demonstrations of {task.name}."
-            raise UserError(what, f"Give --task-set steps=N,M up to {given}.")
+            fault = f"step {max(settings.steps)} needs more than the {given} demonstrations of {task.name}."
+            raise UserError(fault, f"Give --task-set steps=N,M up to {given}.")
     made = MetaIcl(
         card=with_metrics(card, settings),
         request=request,

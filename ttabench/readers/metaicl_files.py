@@ -143,12 +143,12 @@ def wanted_tasks(card: Card, request: Request, wanted: str, *, choosing: bool) -
 def _root(card: Card, given: Path) -> Path:
     """The folder that holds `data` and `config`: what is given, the top folder in it, or the one around `data`."""
     above = given.absolute()
-    found = [place for place in tops(given, card.source.folders) if (place / "data").is_dir()]
-    if not found and above.name == "data" and above.is_dir():
-        found = [above.parent]
-    if not found:
+    roots = [place for place in tops(given, card.source.folders) if (place / "data").is_dir()]
+    if not roots and above.name == "data" and above.is_dir():
+        roots = [above.parent]
+    if not roots:
         raise UserError(f"{given} is no MetaICL folder: it has no folder 'data'.", card.source.how)
-    return found[0]
+    return roots[0]
 
 
 def _configured(base: Path, side: str) -> list[str]:

@@ -24,10 +24,10 @@ from ttabench.readers.sources import Request
 def _count(value: object) -> object:
     """`"16k"` as 16,384."""
     if isinstance(value, str):
-        found = tokens_in(value)
-        if found is None:
+        count = tokens_in(value)
+        if count is None:
             raise ValueError(f"{value!r} is no number of tokens such as 512 or 16k")
-        return found
+        return count
     return value
 
 

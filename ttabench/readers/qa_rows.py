@@ -187,14 +187,14 @@ def answers_of(place: str, value: object, form: str | None = "single") -> tuple[
     if isinstance(value, dict):
         value = value.get("text", value)
     if value is None:
-        found: list[object] = []
+        answers: list[object] = []
     elif isinstance(value, str):
-        found = list(value.split("\\")) if form == "joined" else [value]
+        answers = list(value.split("\\")) if form == "joined" else [value]
     elif isinstance(value, list | tuple):
-        found = [member.get("text", member) if isinstance(member, dict) else member for member in value]
+        answers = [member.get("text", member) if isinstance(member, dict) else member for member in value]
     else:
         raise malformed(place, f"answers are {brief(value)}, no list of texts")
-    texts = (_text(place, "an answer", member).strip() for member in found)
+    texts = (_text(place, "an answer", member).strip() for member in answers)
     return tuple(dict.fromkeys(text for text in texts if text))
 
 

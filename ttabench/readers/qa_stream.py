@@ -58,16 +58,18 @@ class QAStream(Bound[Settings]):
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""
-        found = []
+        sentences = []
         empty = empty_golds(self._ask(row, "", 0) for row in self.asked)
         if empty:
-            found.append(f"{empty} target answers are empty after normalisation: em_prefix counts them right always")
+            sentences.append(
+                f"{empty} target answers are empty after normalisation: em_prefix counts them right always"
+            )
         wanted, read_ = self.settings.documents, len(self.documents)
         if wanted is not None and read_ < wanted and self.settings.downsample == "contexts":
             typed = "documents" in self.request.options
             asked = f"{wanted} documents were asked for, the source has {read_}"
-            found.append(asked if typed else f"all documents of the source are read: {read_}")
-        return found
+            sentences.append(asked if typed else f"all documents of the source are read: {read_}")
+        return sentences
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """The episodes of the protocol; the groups of `kind=grouped` depend on `tokens` (see `readers.Task`)."""
@@ -107,10 +109,10 @@ class QAStream(Bound[Settings]):
         """See `readers.Task`."""
         pairs = [(self._next(group), group) for _, group in self._with_documents(None)]
         counts = {(len(other), len(group)) for other, group in pairs}
-        told = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
+        sentences = [f"the other context has {left} documents, not {own}" for left, own in sorted(counts) if left < own]
         if any(titles_of(other) & titles_of(group) for other, group in pairs):
-            told.append("the other context has documents of the own articles: there are no others")
-        return described(self.others(), told)
+            sentences.append("the other context has documents of the own articles: there are no others")
+        return described(self.others(), sentences)
 
     def _groups(self, tokens: Tokens | None) -> list[list[Document]]:
         texts = (document.text for document in self.documents)

@@ -113,5 +113,5 @@ def whole_lines(path: Path, file: Iterable[str]) -> Iterator[str]:
         number += 1
         yield line
     if not line.endswith(("\n", "\r")):
-        what = f"{path} line {number} is the last and does not end: its last cell may be cut."
-        raise UserError(what, "Get the file anew; if it is whole, add a line break at its end.")
+        fault = f"{path} line {number} is the last and does not end: its last cell may be cut."
+        raise UserError(fault, "Get the file anew; if it is whole, add a line break at its end.")

@@ -136,8 +136,8 @@ class Recall(Bound[Settings]):
         for other in (*found[place + 1 :], *found[:place]):
             if other.text != story.text:
                 return other
-        what = f"The text {story.id} is the only one of {self.source} here: there is no other context."
-        raise UserError(what, "Give --task-set books=2 or more, or a source with several texts.")
+        fault = f"The text {story.id} is the only one of {self.source} here: there is no other context."
+        raise UserError(fault, "Give --task-set books=2 or more, or a source with several texts.")
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
@@ -216,6 +216,6 @@ def read(card: Card, request: Request) -> Recall:
         stories=tuple(found),
     )
     if not made.n_asks:
-        what = f"{made.source} tells no fact within {max(settings.distances)} tokens of a place where it is asked."
-        raise UserError(what, "Give --task-set distances=N with a larger N, or texts with facts.")
+        fault = f"{made.source} tells no fact within {max(settings.distances)} tokens of a place where it is asked."
+        raise UserError(fault, "Give --task-set distances=N with a larger N, or texts with facts.")
     return made

@@ -55,8 +55,8 @@ def stories(card: Card, request: Request) -> tuple[list[Story], str, tuple[str, 
     Raises:
         UserError: the source is not there, or a row lacks a text or facts.
     """
-    found = table(card, request)
-    return of_rows(card, found.rows), found.label, found.notes
+    rows = table(card, request)
+    return of_rows(card, rows.rows), rows.label, rows.notes
 
 
 def of_rows(card: Card, rows: Sequence[RawRow]) -> list[Story]:

@@ -76,9 +76,11 @@ def _sessions(card: Card, split: str, base: Path) -> Numbered:
     """The files of a split in the first folder that has some."""
     for top in tops(base, card.source.folders):
         named = [(_FOLDER.match(folder.name), folder) for folder in top.iterdir() if folder.is_dir()]
-        found = [(int(match["number"]), file) for match, at in named if match for file in _files(card, split, at)[:1]]
-        if found:
-            return sorted(found)
+        sessions = [
+            (int(match["number"]), file) for match, at in named if match for file in _files(card, split, at)[:1]
+        ]
+        if sessions:
+            return sorted(sessions)
     return []
 
 
@@ -107,15 +109,15 @@ def _chained(sessions: Sequence[tuple[int, list[RawRow]]]) -> list[RawRow]:
     Raises:
         UserError: a session has no id, or two of one number have the same.
     """
-    found: dict[str, list[tuple[int, RawRow]]] = {}
+    chains: dict[str, list[tuple[int, RawRow]]] = {}
     for number, rows in sessions:
         for row, key in _keyed(rows):
-            own = found.setdefault(key, [])
+            own = chains.setdefault(key, [])
             if own and own[-1][0] == number:
                 raise malformed(row.place, f"the id {key[:60]!r} stands at {own[-1][1].place}, too")
             own.append((number, row))
     made = []
-    for own in found.values():
+    for own in chains.values():
         before = [{"dialog": row.values.get("dialog")} for _, row in own[:-1]]
         last = own[-1][1]
         made.append(RawRow(last.place, {**last.values, "previous_dialogs": before}))

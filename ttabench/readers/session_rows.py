@@ -85,7 +85,7 @@ def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Convers
             hint = "Score turns instead: --task-set ask=next." if field == "question" else "Give rows of sessions."
             has = brief(", ".join(map(str, first)), 160)
             raise UserError(f"{data.where} lacks the column {wanted}; it has {has}.", f"{hint} {card.source.how}")
-    found: dict[tuple[str, str], Conversation] = {}
+    by_key: dict[tuple[str, str], Conversation] = {}
     ids: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     for raw in data.rows:
@@ -94,19 +94,19 @@ def conversations(card: Card, data: Table, *, asked: bool) -> tuple[list[Convers
             dropped[row] += 1
             continue
         key = row.published, fingerprint(*row.texts())
-        before = found.get(key)
+        before = by_key.get(key)
         if before is None:
             ids[row.published] += 1
             unique = row.id if ids[row.published] == 1 else f"{row.id}#{ids[row.published]}"
-            found[key] = replace(row, id=unique)
+            by_key[key] = replace(row, id=unique)
         elif set(row.questions) <= set(before.questions):
             dropped["the same row twice"] += 1
         else:
-            found[key] = replace(before, questions=(*before.questions, *row.questions))
-    if not found:
+            by_key[key] = replace(before, questions=(*before.questions, *row.questions))
+    if not by_key:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items())
         raise UserError(f"None of the {len(data.rows)} rows of {data.where} is usable ({reasons}).", "Give others.")
-    return list(found.values()), dict(dropped)
+    return list(by_key.values()), dict(dropped)
 
 
 def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str:
@@ -146,15 +146,15 @@ def _question(place: str, value: object) -> tuple[tuple[str, str]] | str:
 
 
 def _turns(place: str, value: object) -> Session:
-    found = []
+    turns = []
     for number, each in enumerate(_list(place, "dialog", value)):
         where = f"{place} turn {number}"
         text, speaker = (each.get("text"), each.get("id")) if isinstance(each, Mapping) else (each, None)
         if not isinstance(text, str):
             _refuse(where, "text", text, "no text")
         name = _text(where, "id", speaker) or f"Speaker {1 + number % 2}"
-        found.append(Turn(name, _text(where, "text", text)))
-    return tuple(found)
+        turns.append(Turn(name, _text(where, "text", text)))
+    return tuple(turns)
 
 
 def _id(place: str, value: object, metadata: object) -> str:

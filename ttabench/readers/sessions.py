@@ -48,13 +48,15 @@ class Sessions(Bound[Settings]):
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""
-        told = []
+        sentences = []
         again = sum("#" in each.id and each.id != each.published for each in self.found)
         if again:
-            told.append(f"{again} conversations have the id of another and other sessions: their ids end in #2, #3 ...")
+            sentences.append(
+                f"{again} conversations have the id of another and other sessions: their ids end in #2, #3 ..."
+            )
         if len(self.chosen) == len(self.found) and not self.mini:
-            told.append("all conversations of the source are read: every seed gives the same figures")
-        return told
+            sentences.append("all conversations of the source are read: every seed gives the same figures")
+        return sentences
 
     @cached_property
     def _asks(self) -> dict[str, dict[int, list[Ask]]]:
@@ -170,8 +172,8 @@ class Sessions(Bound[Settings]):
                     most = other
         if most is not None:
             return most
-        what = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
-        raise UserError(what, "Give a source with several conversations.")
+        fault = f"{self.source} has no conversation of others with earlier sessions: there is no other context."
+        raise UserError(fault, "Give a source with several conversations.")
 
     def _candidates(self, place: int) -> Iterator[Conversation]:
         yield from self.found[place + 1 :]
@@ -246,13 +248,13 @@ def read(card: Card, request: Request) -> Sessions:
         data = twin_table(card, request.split, request.seed, settings.conversations or _OF_A_TWIN, arguments)
     else:
         data = session_table(card, request, settings.session)
-    found, dropped = conversations(card, data, asked=settings.ask == "questions")
-    wanted, chosen = settings.conversations, range(len(found))
-    if wanted is not None and wanted < len(found):
+    conversations_by_key, dropped = conversations(card, data, asked=settings.ask == "questions")
+    wanted, chosen = settings.conversations, range(len(conversations_by_key))
+    if wanted is not None and wanted < len(conversations_by_key):
         drawn = random.Random(f"conversations {request.seed}").sample(chosen, wanted)
-        kept = [found[place] for place in sorted(drawn)]
+        kept = [conversations_by_key[place] for place in sorted(drawn)]
     else:
-        kept = found
+        kept = conversations_by_key
     made = Sessions(
         card=card,
         request=request,
@@ -261,7 +263,7 @@ def read(card: Card, request: Request) -> Sessions:
         source=data.label,
         data_notes=data.notes,
         unused=dropped,
-        found=found,
+        found=conversations_by_key,
         chosen=kept,
     )
     if not made.n_asks:

@@ -142,9 +142,9 @@ def _cut(found: Table, split: Split, name: str) -> Table:
 
 def _from_file(card: Card, path: Path, name: str) -> Table:
     serving(card, name, published_name(path), path)  # a file of another split is not even read
-    found = list(rows(path))
-    whole, notes = _serves(card, name, published_name(path), path, len(found))
-    return Table(rows=found, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
+    rows_read = list(rows(path))
+    whole, notes = _serves(card, name, published_name(path), path, len(rows_read))
+    return Table(rows=rows_read, label=f"file:{path}", where=str(path), folder=path.parent, whole=whole, notes=notes)
 
 
 def _serves(card: Card, wanted: str, name: str, where: Path, count: int) -> tuple[bool, tuple[str, ...]]:
@@ -176,14 +176,14 @@ def _from_folder(card: Card, folder: Path, name: str) -> Table:
             else "Name the file itself with --source FILE."
         )
         raise UserError(f"{what}; {', '.join(READABLE)}, .gz too).", f"{hint} {card.source.how}".strip())
-    found = [row for path in files.paths for row in rows(path)]
+    rows_read = [row for path in files.paths for row in rows(path)]
     return Table(
-        rows=found,
+        rows=rows_read,
         label=label,
         where=files.where,
         folder=files.paths[0].parent,
         whole=files.whole,
-        notes=unlike(files, len(found)),
+        notes=unlike(files, len(rows_read)),
     )
 
 

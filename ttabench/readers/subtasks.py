@@ -152,14 +152,14 @@ def parts(card: Card, request: Request, wanted: Wanted, words: Words) -> tuple[l
         looked = ", ".join(folder for name in missing for folder in card.parts[name].folders)
         hint = f"Choose what is there with --task-set task=NAME: {', '.join(card.parts)}."
         raise UserError(f"{base} holds no data of {', '.join(missing)} (looked for the folders {looked}).", hint)
-    found = [
+    parts_read = [
         _real(card, replace(request, source=source), name, wanted.size, words)
         for name, source in sources.items()
         if source is not None
     ]
     notes = [card.splits[request.split].note] if card.splits[request.split].note else []
     notes += [f"not in {base}, so left out: {', '.join(missing)}"] if missing else []
-    return found, list(dict.fromkeys([*notes, *(note for part in found for note in part.notes)]))
+    return parts_read, list(dict.fromkeys([*notes, *(note for part in parts_read for note in part.notes)]))
 
 
 def _real(card: Card, request: Request, name: str, size: str, words: Words) -> Part:

@@ -56,8 +56,8 @@ class Journal:
         except FileNotFoundError:
             return [], 0
         except (OSError, Unreadable) as error:
-            what = f"{self.path} cannot be read: {getattr(error, 'strerror', None) or error}."
-            raise UserError(what, "Remove it, or give another --out.") from None
+            fault = f"{self.path} cannot be read: {getattr(error, 'strerror', None) or error}."
+            raise UserError(fault, "Remove it, or give another --out.") from None
         parsed = [_parsed(line) for line in whole.splitlines()]
         kept = [line for line in parsed if "kind" in line and "value" in line]
         return kept, len(parsed) - len(kept) + (len(whole) < len(content))
@@ -89,8 +89,8 @@ class Journal:
                 raise IsADirectoryError(21, "Is a directory")
             files.remove(self.path)
         except OSError as error:
-            what = f"{self.path} cannot be removed: {error.strerror or error}."
-            raise UserError(what, "Remove it, or give another --out.") from None
+            fault = f"{self.path} cannot be removed: {error.strerror or error}."
+            raise UserError(fault, "Remove it, or give another --out.") from None
 
 
 def _text(lines: Iterable[Mapping[str, Json]]) -> str:
@@ -100,11 +100,11 @@ def _text(lines: Iterable[Mapping[str, Json]]) -> str:
 def _parsed(line: bytes) -> dict[str, Any]:
     """The JSON object of a line; an empty one where it is none that can be stored."""
     try:
-        found = json.loads(line, parse_int=_integer)
-        json.dumps(found, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
+        parsed = json.loads(line, parse_int=_integer)
+        json.dumps(parsed, ensure_ascii=False).encode("utf-8")  # half a surrogate pair is no text
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _integer(text: str) -> int:

@@ -27,9 +27,9 @@ def without_paths(record: Mapping[str, Json]) -> dict[str, Json]:
     """A record as JSON, every text in it and every name without its paths."""
     named = {text for text in _named(record) if _is_path(text)}
     inside = sorted(named, key=len, reverse=True)
-    found = _told(record, inside)
-    assert isinstance(found, dict), "a record is an object"
-    return found
+    paths = _told(record, inside)
+    assert isinstance(paths, dict), "a record is an object"
+    return paths
 
 
 def _named(record: Mapping[str, Json]) -> Iterator[str]:

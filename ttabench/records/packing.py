@@ -69,8 +69,10 @@ def unpack(suite: Path, out: Path) -> int:
     Raises:
         UserError: `out` cannot be written; an id that is no name of a folder.
     """
-    found = {name: run for name, run in suite_archive.runs(suite).items() if not (out / name / RECORD_FILE).exists()}
-    for name, run in found.items():
+    to_unpack = {
+        name: run for name, run in suite_archive.runs(suite).items() if not (out / name / RECORD_FILE).exists()
+    }
+    for name, run in to_unpack.items():
         if not name.isalnum():
             raise UserError(f"{suite / suite_archive.RUNS_FILE} has a run called {name!r}.", "Restore the file.")
         folder = out / name
@@ -84,7 +86,7 @@ def unpack(suite: Path, out: Path) -> int:
     if out == suite:
         for name in (RUNS_FILE, ALL_SAMPLES_FILE, SCORES_FILE):
             remove(suite / name)
-    return len(found)
+    return len(to_unpack)
 
 
 def _refuse_foreign(suite: Path) -> None:
@@ -152,9 +154,9 @@ def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
 
     tables = []
     for name, table in samples.items():
-        told = {"run": name, "own_columns": " ".join(table.column_names)}
-        whole = [*(pa.array([text] * len(table)) for text in told.values()), *table.columns]
-        tables.append(pa.table(whole, names=[*told, *table.column_names]))
+        metadata = {"run": name, "own_columns": " ".join(table.column_names)}
+        whole = [*(pa.array([text] * len(table)) for text in metadata.values()), *table.columns]
+        tables.append(pa.table(whole, names=[*metadata, *table.column_names]))
     if tables:
         store_table(path, pa.concat_tables(tables, promote_options="permissive"))
     else:

@@ -76,16 +76,16 @@ def read_samples(
         content, count = _content(folder, wanted)
     except FileNotFoundError:
         if suite_archive.record(folder) is not None:
-            what = f"{folder.parent} holds the record of run {folder.name} and not its answers."
-            raise UserError(what, "Run it again with another --out.") from None
+            fault = f"{folder.parent} holds the record of run {folder.name} and not its answers."
+            raise UserError(fault, "Run it again with another --out.") from None
         raise UserError(f"{path} does not exist.", "Run the evaluation again with --force.") from None
     except (OSError, Unreadable, UnicodeDecodeError, pa.ArrowException) as error:
-        what = f"{path} cannot be read ({' '.join(str(error).split())[:160]})."
-        raise UserError(what, "Run again with --force.") from None
+        fault = f"{path} cannot be read ({' '.join(str(error).split())[:160]})."
+        raise UserError(fault, "Run again with --force.") from None
     needed = [name for name in NAMING if wanted is None or name in wanted]
     if record is not None and (wrong := _difference(content, count, record, needed)):
-        what = f"The samples of run {record.id} in {folder} are not those of its record: {wrong}."
-        raise UserError(what, "Restore both files, run again with --force, or remove the folder.")
+        fault = f"The samples of run {record.id} in {folder} are not those of its record: {wrong}."
+        raise UserError(fault, "Restore both files, run again with --force, or remove the folder.")
     return content
 
 

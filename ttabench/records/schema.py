@@ -173,8 +173,8 @@ def load_record(path: Path) -> RunRecord:
     if not isinstance(content.get("schema_version"), int):
         raise UserError(f"The record {file} is corrupted: it names no schema_version.", REMEDY)
     if content["schema_version"] != SCHEMA:
-        what = f"The record {file} has schema version {content['schema_version']}, this ttabench reads {SCHEMA}."
-        raise UserError(what, "Run it again, or install the ttabench that wrote it.")
+        fault = f"The record {file} has schema version {content['schema_version']}, this ttabench reads {SCHEMA}."
+        raise UserError(fault, "Run it again, or install the ttabench that wrote it.")
     try:
         return RunRecord.model_validate(content)
     except ValidationError as error:

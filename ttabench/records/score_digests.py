@@ -22,8 +22,8 @@ DIGITS = 16
 
 def column_digest(values: Sequence[Json]) -> str:
     """Digest of the values of a column, in order."""
-    told = json.dumps([_without_text(value) for value in values], default=repr)  # what is no JSON is of no record
-    return hashlib.sha256(told.encode()).hexdigest()[:DIGITS]
+    text = json.dumps([_without_text(value) for value in values], default=repr)  # what is no JSON is of no record
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 
 def digests_of(columns: Mapping[str, Sequence[Json]]) -> dict[str, str]:

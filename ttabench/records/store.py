@@ -81,11 +81,11 @@ class RunFolder(ResultFolder[RunRecord]):
         samples = self.path / SAMPLES_FILE
         if samples.is_dir():
             raise UserError(f"{samples} is a folder.", "Remove it, or give another --out.")
-        found, self.left_out = self.journal.read()
-        while found and found[-1].get("left"):  # the rest of a batch alone would have other last digits: all again
-            found.pop()
+        lines, self.left_out = self.journal.read()
+        while lines and lines[-1].get("left"):  # the rest of a batch alone would have other last digits: all again
+            lines.pop()
             self.left_out += 1
-        for line in found:
+        for line in lines:
             try:
                 if line.get("run") != self.path.name:
                     raise ValueError("a line of another run")

@@ -128,8 +128,8 @@ def _refuse_others(path: Path, schema: Any) -> None:
     if told is None or not {*TEXTS, QUERIES} <= set(schema.names):
         raise UserError(f"{path} is no submission.", ASK)
     if told != VERSION:
-        what = f"{path} is a submission of layout {told[:20]!r}, this ttabench reads {VERSION.decode()}."
-        raise UserError(what, "Install the ttabench that wrote it.")
+        fault = f"{path} is a submission of layout {told[:20]!r}, this ttabench reads {VERSION.decode()}."
+        raise UserError(fault, "Install the ttabench that wrote it.")
     queries = schema.field(QUERIES).type
     if not (kinds.is_struct(queries) or kinds.is_null(queries)):
         raise UserError(f"{path} is no submission: its column {QUERIES} holds {queries}.", ASK)
@@ -137,5 +137,5 @@ def _refuse_others(path: Path, schema: Any) -> None:
     refuse_doubles(column.name for column in columns)
     for column in columns:
         if not kinds.is_list(column.type):
-            what = f"{path} is no submission: {QUERIES}.{column.name[:40]} holds {column.type}."
-            raise UserError(what, ASK)
+            fault = f"{path} is no submission: {QUERIES}.{column.name[:40]} holds {column.type}."
+            raise UserError(fault, ASK)

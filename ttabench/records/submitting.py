@@ -100,6 +100,6 @@ def _kind(name: str, scores: Sequence[Any]) -> Any:
     kinds = {own[name].type for own in scores if name in own.column_names}
     full = kinds - {pa.null(), pa.list_(pa.null())} or kinds - {pa.null()} or kinds
     if len(full) > 1:
-        what = f"The column {name} of these runs holds {' and '.join(sorted(map(str, full)))}."
-        raise UserError(what, "Export them to several files.")
+        fault = f"The column {name} of these runs holds {' and '.join(sorted(map(str, full)))}."
+        raise UserError(fault, "Export them to several files.")
     return full.pop()

@@ -63,8 +63,8 @@ def runs(suite: Path) -> dict[str, Packed]:
 
 def record(run: Path) -> str | None:
     """The record of SUITE/ID as text, where it is packed."""
-    found = runs(run.parent).get(run.name)
-    return found.record if found else None
+    run_stored = runs(run.parent).get(run.name)
+    return run_stored.record if run_stored else None
 
 
 def sample_columns(run: Path) -> list[str] | None:
@@ -76,8 +76,8 @@ def sample_columns(run: Path) -> list[str] | None:
     if submission.file_of(run):
         table = submission.table_of(run)
         return None if table is None else list(table.column_names)
-    found = _stored(run)
-    return found[1].columns if found else None
+    stored = _stored(run)
+    return stored[1].columns if stored else None
 
 
 def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
@@ -122,14 +122,14 @@ def _runs(path: Path, _changed: tuple[int, ...]) -> dict[str, Packed]:
 def _spans(path: Path, _changed: tuple[int, ...]) -> dict[str, Span]:
     """Where the samples of each run stand in the file: as a rule in one place."""
     names, columns = texts(path, ("run", "own_columns"))
-    found: dict[str, Span] = {}
+    spans: dict[str, Span] = {}
     start = 0
     for name, same in groupby(names):
         count = sum(1 for _ in same)
-        own = found.setdefault(name, Span(columns=columns[start].split()))
+        own = spans.setdefault(name, Span(columns=columns[start].split()))
         own.places.append((start, count))
         start += count
-    return found
+    return spans
 
 
 @lru_cache(maxsize=4)

@@ -41,19 +41,19 @@ def texts(path: Path, columns: Sequence[str]) -> list[list[str]]:
     """
     table = read_table(path, columns)
     try:
-        found = [table[name].to_pylist() for name in columns]
+        columns_of_text = [table[name].to_pylist() for name in columns]
     except UnicodeDecodeError:
         raise damaged(path, "it holds what is no UTF-8") from None
-    for name, values in zip(columns, found, strict=True):
+    for name, values in zip(columns, columns_of_text, strict=True):
         if not all(isinstance(value, str) for value in values):
             raise damaged(path, f"the column {name} has what is no text")
-    return found
+    return columns_of_text
 
 
 def version_of(path: Path) -> tuple[Path, tuple[int, ...]]:
     """What tells a file from the one that stood there before: as long as it is the same, it is read once."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return path, ()
-    return path, (found.st_ino, found.st_size, found.st_mtime_ns)
+    return path, (status.st_ino, status.st_size, status.st_mtime_ns)

@@ -38,8 +38,8 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
     """
     header = header_of(folder)
     if registry.find_installed(header.method).growth != "none":
-        what = f"{folder} is a checkpoint of {header.method}: its weights depend on what was read."
-        raise UserError(what, "Give a checkpoint of lora.")
+        fault = f"{folder} is a checkpoint of {header.method}: its weights depend on what was read."
+        raise UserError(fault, "Give a checkpoint of lora.")
     if header.stands_on and not lm.stands_on:
         _stand_below(lm, folder, header.stands_on)
     method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)
@@ -61,6 +61,6 @@ def _stand_below(lm: LM, folder: Path, under: Mapping[str, Json]) -> None:
     if not below.exists():
         raise UserError(f"{folder} was trained on top of {name}, which is not there.", "Put it back, or train again.")
     if digest(below) != under["digest"]:
-        what = f"{folder} was trained on top of {name}, which has changed since."
-        raise UserError(what, f"Train {folder} again, or put the old {name} back.")
+        fault = f"{folder} was trained on top of {name}, which has changed since."
+        raise UserError(fault, f"Train {folder} again, or put the old {name} back.")
     merge_checkpoint(lm, below, name)

@@ -30,12 +30,12 @@ FEW = 10
 
 def caveats_before(plan: Plan, lm: LM) -> list[str]:
     """What is known once the base model is loaded."""
-    found = plan.notes()
+    caveats = plan.notes()
     if lm.random_weights:
-        found.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
+        caveats.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
     elif _told_too_late(plan, lm):
-        found.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
-    return [*found, *fertility_caveats(lm, _texts(plan.task))]
+        caveats.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
+    return [*caveats, *fertility_caveats(lm, _texts(plan.task))]
 
 
 def caveats_after(
@@ -78,19 +78,19 @@ def _texts(task: Task) -> Iterator[str]:
 
 def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
     """What the states of all episodes say about how they came about: a label holds where it held once."""
-    found: dict[str, Json] = {}
+    labels_by_name: dict[str, Json] = {}
     for cost in costs:
-        found |= {name: value or found.get(name, value) for name, value in cost.labels.items()}
-    return found
+        labels_by_name |= {name: value or labels_by_name.get(name, value) for name, value in cost.labels.items()}
+    return labels_by_name
 
 
 def label_caveats(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
     """What a method says about how it did its work, in one note."""
-    told = ", ".join(
+    shares = ", ".join(
         f"{label} {'yes' if value is True else 'no' if value is False else value}"
         for label, value in labels(costs).items()
     )
-    return [f"{name}: {told.replace('_', ' ')}"] if told else []
+    return [f"{name}: {shares.replace('_', ' ')}"] if shares else []
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:
@@ -106,13 +106,13 @@ def count_caveats(samples: Sequence[Sample]) -> list[str]:
     """How many queries stand behind the figures, where that is fewer than it seems, or few."""
     # a row that is asked at several places of the stream says so in its key: ROW@PLACE
     rows = {(sample.episode, sample.key.removesuffix(f"@{sample.step}")) for sample in samples}
-    found = []
+    caveats = []
     if len(rows) < len(samples):
         asked = f"{len(samples)} answers to {len(rows)} {'row' if len(rows) == 1 else 'rows'}"
-        found.append(f"every row is asked at several places in the stream, and n counts them all: {asked}")
+        caveats.append(f"every row is asked at several places in the stream, and n counts them all: {asked}")
     if 0 < len(rows) < FEW:
-        found.append(f"n = {len(rows)}: figures of so few queries say little")
-    return found
+        caveats.append(f"n = {len(rows)}: figures of so few queries say little")
+    return caveats
 
 
 def answer_caveats(samples: Sequence[Sample]) -> list[str]:

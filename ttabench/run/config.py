@@ -105,9 +105,9 @@ class RunConfig(RunFields):
 
     def to_json(self) -> dict[str, Json]:
         """The configuration as JSON values, every field named but `defaults`."""
-        told = {key: dict(value) if isinstance(value, Mapping) else value for key, value in asdict(self).items()}
-        del told["defaults"]
-        return told
+        values = {key: dict(value) if isinstance(value, Mapping) else value for key, value in asdict(self).items()}
+        del values["defaults"]
+        return values
 
     def differing(self) -> dict[str, Json]:
         """What is hashed: everything that differs from the defaults, without what is no part of the identity."""

@@ -99,15 +99,15 @@ def execute(
     """
     from ttabench.records.store import RunFolder
 
-    told = watching or Watching()
+    watchers = watching or Watching()
     where = out / plan.config.identity()
     if force or not RunFolder.is_stored(where):
         refuse_on_paper(plan)
 
     def work(folder: RunFolder) -> RunRecord:
-        return _run(plan, models, folder, told)
+        return _run(plan, models, folder, watchers)
 
-    return obtained(RunFolder, where, work, force=force, notify=told.notify)
+    return obtained(RunFolder, where, work, force=force, notify=watchers.notify)
 
 
 class _Notes:
@@ -151,8 +151,8 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
     pending.give()
     if not folder.samples:
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
-        what = f"Nothing of {plan.config.task} is left to ask by the tokens of {lm.name}: {left}."
-        raise UserError(what, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
+        fault = f"Nothing of {plan.config.task} is left to ask by the tokens of {lm.name}: {left}."
+        raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
     for note in caveats_after(plan, method, folder.costs, folder.samples):
         watching.notify(f"Note: {note}.")
     if note := folder.drop_leftovers():

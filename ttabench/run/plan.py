@@ -104,8 +104,8 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
     )
     record = dict(known.once("record", *of_task, make=task.describe))
     if request.state_of != "own" and not task.n_observes:
-        what = f"{task.card.name} shows nothing to adapt to here: there is no state to swap."
-        raise UserError(what, "Change --task-set.")
+        fault = f"{task.card.name} shows nothing to adapt to here: there is no state to swap."
+        raise UserError(fault, "Change --task-set.")
     if request.state_of == "other":
         record["others"] = known.once("others", *of_task, make=task.describe_others)
     config = RunConfig(

@@ -141,8 +141,8 @@ def _origin(draw: Draw, sample: Sample) -> Origin:
 def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: Sequence[Sample]) -> list[Row]:
     """The row of a metric; none where it is no number."""
     draw = Draw(plan.task.card.unit, plan.config.seed, fresh=plan.task.source == "mini")
-    found = _figure(name, draw, samples)
-    if found is None:
+    estimate = _figure(name, draw, samples)
+    if estimate is None:
         return []
     read = [sample.context_tokens for sample in samples if sample.context_tokens is not None]
     config = plan.config
@@ -157,12 +157,12 @@ def _row(plan: Plan, place: tuple[int | None, str | None], name: str, samples: S
         subtask=place[1],
         context_tokens=fmean(read) if read else None,
         metric=name,
-        value=found.mean,
-        n=found.n,
-        stderr=found.stderr,
-        ci_low=found.ci_low,
-        ci_high=found.ci_high,
-        weight=found.weight if found.weight != found.n else None,
+        value=estimate.mean,
+        n=estimate.n,
+        stderr=estimate.stderr,
+        ci_low=estimate.ci_low,
+        ci_high=estimate.ci_high,
+        weight=estimate.weight if estimate.weight != estimate.n else None,
     )
     return [row]
 

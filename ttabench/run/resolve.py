@@ -151,18 +151,18 @@ def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
         return ResolvedMethod(
             spec=spec, preset=preset, changes=changes, settings=plain(settings), checkpoint=None, checkpoint_digest=""
         )
-    found = header(path)
-    if found.method not in (spec.name, spec.trained_as):
-        raise UserError(f"{path} is a checkpoint of {found.method}.", f"Use --method {found.method}.")
-    settings_in(found, spec, changes, path)
+    stored = header(path)
+    if stored.method not in (spec.name, spec.trained_as):
+        raise UserError(f"{path} is a checkpoint of {stored.method}.", f"Use --method {stored.method}.")
+    settings_in(stored, spec, changes, path)
     return ResolvedMethod(
         spec=spec,
         preset="",
         changes=changes,
-        settings=plain({**found.settings, **changes}),
+        settings=plain({**stored.settings, **changes}),
         checkpoint=path,
         checkpoint_digest=digest(path),
-        training=found.training,
+        training=stored.training,
     )
 
 

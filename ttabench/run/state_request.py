@@ -33,10 +33,10 @@ ANEW = "Read anew with --context FILE, or leave it out."
 
 def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
     """What a state's header says of the request that it was made for; `chat`: it was read in a chat template."""
-    said = {name: getattr(request, name) for name in READING_FIELDS}
+    reading_fields = {name: getattr(request, name) for name in READING_FIELDS}
     known = (NANO, *ARCHITECTURES)
     return {
-        **said,
+        **reading_fields,
         "method": _placed_method(request.method),
         "task": _placed(request.task) if request.task.endswith((".yaml", ".yml")) else request.task,
         "model": request.model if request.model in known else _placed(request.model),
@@ -68,8 +68,8 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
     method = str(typed.get("method", ""))
     if is_file(request.method):
         if not is_file(method):
-            what = f"The state in {folder} names the file {request.method} as its method; only what you name is run."
-            raise UserError(what, f"Add --method {quote(request.method)}, if that file is yours.")
+            fault = f"The state in {folder} names the file {request.method} as its method; only what you name is run."
+            raise UserError(fault, f"Add --method {quote(request.method)}, if that file is yours.")
         request = replace(request, method=method)  # whether it is the same one, its digest tells (`origin`)
     for name, value in typed.items():
         if name in ("device", "dtype"):
@@ -87,8 +87,8 @@ def _refuse_other(request: RunRequest, folder: Path, name: str, value: str) -> N
     if {value, _placed(value), _placed_method(value)} & own:
         return
     told = request.base_name if name == "model" else getattr(request, name) or "none"
-    what = f"The state in {folder} was made with {name.replace('_', ' ')} {told}, not {value}."
-    raise UserError(what, f"Leave --{name.replace('_', '-')} out, or read anew with --context FILE.")
+    fault = f"The state in {folder} was made with {name.replace('_', ' ')} {told}, not {value}."
+    raise UserError(fault, f"Leave --{name.replace('_', '-')} out, or read anew with --context FILE.")
 
 
 def _placed(text: str) -> str:

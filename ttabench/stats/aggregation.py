@@ -46,9 +46,9 @@ def aggregate(values: Sequence[float]) -> Estimate:
     """
     assert values, "no values to aggregate"
     assert all(math.isfinite(value) for value in values), "a per-query value is not finite"
-    found = estimated(None, [single(str(index), value) for index, value in enumerate(values)])
-    assert found is not None, "a mean of finite values is a number"
-    return found
+    estimate_of_mean = estimated(None, [single(str(index), value) for index, value in enumerate(values)])
+    assert estimate_of_mean is not None, "a mean of finite values is a number"
+    return estimate_of_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +144,8 @@ def estimated(kind: Kind | None, values: Sequence[Any]) -> Estimate | None:
     assert values, "nothing to aggregate"
     if kind is None:
         return estimate(values, share={each.terms[0] for each in values} <= {0.0, 1.0})
-    found = kind.observed(values)
-    told = None if found is None else estimate(found, kind.figure)
+    observed = kind.observed(values)
+    told = None if observed is None else estimate(observed, kind.figure)
     return None if told is None else replace(told, n=len(values))
 
 
@@ -190,8 +190,8 @@ def pooled(
         drawn = [
             Observed(str(i), (kind.unfinish(each) * weight, weight)) for i, (each, _, weight) in enumerate(figures)
         ]
-        told = estimate(drawn, kind.figure)
-        drawing = told.stderr if told else None
+        pooled_estimate = estimate(drawn, kind.figure)
+        drawing = pooled_estimate.stderr if pooled_estimate else None
         if not fresh and drawing is not None and len(known) == len(own):
             return value, math.hypot(drawing, kind.slope(value) * sum(known))
         if drawing:

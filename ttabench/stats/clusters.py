@@ -82,8 +82,10 @@ def spread(observed: Sequence[Observed], pulls: Sequence[float], weights: Sequen
             else one._replace(units=clusters, across=len(strata), shares=(0.0, 1.0))
         )
     if crossed(list(cells.values())):
-        found = two_way(list(cells.values()))
-        return Spread(found.error, found.freedom, clusters, found.freedom + 1, across=across, shares=found.shares)
+        variance = two_way(list(cells.values()))
+        return Spread(
+            variance.error, variance.freedom, clusters, variance.freedom + 1, across=across, shares=variance.shares
+        )
     fine = _one_way(strata, len(pulls))
     coarse = _one_way(_sums(observed, pulls, [each.cluster for each in observed]), len(pulls))
     if coarse is None:

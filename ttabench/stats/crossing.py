@@ -82,10 +82,10 @@ def _variances(cells: Cells) -> tuple[float, float, float]:
 
 def _by(values: Mapping[tuple[str, str], float], side: int) -> dict[str, float]:
     """Sums by row (side 0) or by column (1)."""
-    found: defaultdict[str, float] = defaultdict(float)
+    sums: defaultdict[str, float] = defaultdict(float)
     for key, value in values.items():
-        found[key[side]] += value
-    return found
+        sums[key[side]] += value
+    return sums
 
 
 def _moments(weights: Mapping[tuple[str, str], float]) -> tuple[list[list[float]], list[float]]:

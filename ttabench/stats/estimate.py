@@ -112,21 +112,21 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
     if plain:  # exact where values are
         value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
     pulls = map(sub, _pulls(left, ours, one, figure), _pulls(right, theirs, other, figure))
-    found = spread(left, list(pulls), _weights(left, figure))
-    if found is None:
+    scatter = spread(left, list(pulls), _weights(left, figure))
+    if scatter is None:
         return Apart(value=value, units=1)
     shares = plain and {each.terms[0] for each in (*left, *right)} <= {0, 1}
-    if shares and found.independent:
+    if shares and scatter.independent:
         return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
-    if found.error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how far another would differ
-        alike = min(found.units, found.across or found.units)
+    if scatter.error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how far another would differ
+        alike = min(scatter.units, scatter.across or scatter.units)
         none = abs(value) <= ROUNDING
-        return Apart(value=value, units=found.units, p=1.0 if none else unanimous(alike), test="" if none else SIGN)
-    most, half = 1.0 if shares else figure.most - figure.least, student(found.freedom) * found.error
+        return Apart(value=value, units=scatter.units, p=1.0 if none else unanimous(alike), test="" if none else SIGN)
+    most, half = 1.0 if shares else figure.most - figure.least, student(scatter.freedom) * scatter.error
     low, high = (max(-most, min(most, value + end)) for end in (-half, half))
-    p = _two_sided(value / found.error, found.freedom)
-    return Apart(value=value, units=found.units, ci_low=low, ci_high=high, p=p, stderr=found.error,
-                 freedom=found.freedom, test=STUDENT, across=found.across, shares=found.shares)  # fmt: skip
+    p = _two_sided(value / scatter.error, scatter.freedom)
+    return Apart(value=value, units=scatter.units, ci_low=low, ci_high=high, p=p, stderr=scatter.error,
+                 freedom=scatter.freedom, test=STUDENT, across=scatter.across, shares=scatter.shares)  # fmt: skip
 
 
 def _of_shares(value: float, signs: Sequence[int]) -> Apart:

@@ -72,8 +72,8 @@ def _label(text: str) -> str:
 
 
 def _number(text: str) -> float | None:
-    found = NUMBER.search(text)
-    value = float(found[0].replace(",", "")) if found else None
+    match = NUMBER.search(text)
+    value = float(match[0].replace(",", "")) if match else None
     return None if value is None or abs(value) > LARGEST else value
 
 
@@ -89,11 +89,11 @@ def _errors(values: Sequence[Written]) -> list[float]:
         text = values[right.index(None)].target
         raise UserError(f"The right answer {text[:40]!r} is no number.", "Give the task another metric.")
     low, high = min(known), max(known)
-    found = []
+    errors = []
     for each, target in zip(values, known, strict=True):
         given = _number(each.prediction)
-        found.append(max(target - low, high - target) if given is None else abs(given - target))
-    return found
+        errors.append(max(target - low, high - target) if given is None else abs(given - target))
+    return errors
 
 
 CORPORA = {

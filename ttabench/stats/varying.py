@@ -31,9 +31,9 @@ OF_READERS: dict[str, Varying] = {
 
 def unit_of(task: dict[str, object]) -> Varying:
     """Of a task as records describe it."""
-    told = task.get("unit") or OF_READERS.get(str(task.get("reader")), "query")
-    assert told in get_args(Varying), told
-    return told  # type: ignore[return-value]
+    unit = task.get("unit") or OF_READERS.get(str(task.get("reader")), "query")
+    assert unit in get_args(Varying), unit
+    return unit  # type: ignore[return-value]
 
 
 class Draw(NamedTuple):

@@ -122,17 +122,17 @@ def engine(name: str) -> Engine:
     if name in ENGINES:
         module, _, attribute = ENGINES[name].partition(":")
         try:
-            found: Any = getattr(import_module(module), attribute)
+            engine_class: Any = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
             if name not in PACKAGES or error.name != PACKAGES[name]:
                 raise
-            what = f"The engine {name} needs the package {PACKAGES[name]}, which is not installed."
-            raise UserError(what, f"Install it: pip install {PACKAGES[name]} (or ttabench[{name}]).") from None
+            fault = f"The engine {name} needs the package {PACKAGES[name]}, which is not installed."
+            raise UserError(fault, f"Install it: pip install {PACKAGES[name]} (or ttabench[{name}]).") from None
     elif name in offered(GROUP):
-        found = offered(GROUP)[name].load()
+        engine_class = offered(GROUP)[name].load()
     else:
         raise UnknownName("engine", name, [*ENGINES, *offered(GROUP)])
-    made: Engine = found()
+    made: Engine = engine_class()
     return made
 
 

@@ -25,13 +25,13 @@ class Local:
         count = min(resources.jobs, len(jobs))
         threads = resources.threads or (max(1, (cores() or 1) // count) if count > 1 else None)
         processes = [Process(threads=threads, environment=place) for place in _places(count, resources.gpus)]
-        waiting, told = list(jobs), SimpleQueue[Report | Exception]()
+        waiting, reports = list(jobs), SimpleQueue[Report | Exception]()
         for process in processes:
-            threading.Thread(target=_serve, args=(process, waiting, told), daemon=True).start()
+            threading.Thread(target=_serve, args=(process, waiting, reports), daemon=True).start()
         left = len(jobs)
         try:
             while left:
-                report = told.get()
+                report = reports.get()
                 if isinstance(report, Exception):
                     raise report
                 left -= report.state not in OPEN
@@ -70,8 +70,8 @@ def _places(count: int, gpus: float) -> list[dict[str, str]]:
     else:
         devices = [device for device in named.split(",") if device]
     if count * gpus > len(devices):
-        what = f"{count} runs at a time with {gpus:g} GPUs each are more than the {len(devices)} GPUs here."
-        raise UserError(what, "Give fewer --jobs, or less to --gpus-per-run.")
+        fault = f"{count} runs at a time with {gpus:g} GPUs each are more than the {len(devices)} GPUs here."
+        raise UserError(fault, "Give fewer --jobs, or less to --gpus-per-run.")
     shares = [
         devices[int(place * gpus) : max(int(place * gpus) + 1, int((place + 1) * gpus))] for place in range(count)
     ]

@@ -85,5 +85,5 @@ def _connected(address: str, resources: Resources) -> None:
             socket.create_connection((host, int(port)), timeout=REACHED).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        what = f"No Ray cluster can be reached at {address} ({' '.join(str(error).split())[:160]})."
-        raise UserError(what, "Start one: ray start --head; or give --address HOST:PORT, or local.") from None
+        fault = f"No Ray cluster can be reached at {address} ({' '.join(str(error).split())[:160]})."
+        raise UserError(fault, "Start one: ray start --head; or give --address HOST:PORT, or local.") from None

@@ -51,16 +51,16 @@ class OnSlurm:
 def _made(shares: Sequence[Sequence[Job]], resources: Resources) -> Iterator[Report]:
     """What becomes of the runs of one array: what is stored at once, all else when its task ends."""
     tasks = _submitted(shares, resources)
-    told: set[str] = set()
+    reported: set[str] = set()
     try:
         while any(not task.done() for task in tasks):
             for job in (job for share in shares for job in share):
-                if job.id not in told and not job.force and is_stored(Path(job.out) / job.id):
-                    told.add(job.id)
+                if job.id not in reported and not job.force and is_stored(Path(job.out) / job.id):
+                    reported.add(job.id)
                     yield Report(id=job.id, state="new")
             time.sleep(EVERY)
         for task, share in zip(tasks, shares, strict=True):
-            yield from (report for report in _results(task, share) if report.id not in told)
+            yield from (report for report in _results(task, share) if report.id not in reported)
     finally:
         for task in tasks:
             if not task.done():
@@ -87,8 +87,8 @@ def _submitted(shares: Sequence[Sequence[Job]], resources: Resources) -> list[An
         )  # fmt: skip
         return list(executor.map_array(_take, shares, [resources.threads] * len(shares)))
     except (RuntimeError, ValueError, OSError, submitit.core.utils.FailedJobError) as error:
-        what = f"The cluster {cluster} takes no jobs ({' '.join(str(error).split())[:200]})."
-        raise UserError(what, "Mend --engine-set, or try --cluster local.") from None
+        fault = f"The cluster {cluster} takes no jobs ({' '.join(str(error).split())[:200]})."
+        raise UserError(fault, "Mend --engine-set, or try --cluster local.") from None
 
 
 def _take(jobs: Sequence[Job], threads: int | None) -> list[Report]:

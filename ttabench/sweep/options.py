@@ -71,15 +71,15 @@ def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
     Raises:
         UserError: a setting that is no key=value.
     """
-    found: dict[str, Json] = {}
+    options: dict[str, Json] = {}
     for name, value in typed.items():
         if name in RENAMED:
-            found[RENAMED[name]] = dict(assignments(value, declared(RunRequest)[name].flag))
+            options[RENAMED[name]] = dict(assignments(value, declared(RunRequest)[name].flag))
         elif name == "batch_size":
-            found[name] = value or AUTO
+            options[name] = value or AUTO
         else:
-            found[name] = str(value) if isinstance(value, Path) else value
-    return found
+            options[name] = str(value) if isinstance(value, Path) else value
+    return options
 
 
 def requested(said: Mapping[str, Json], state_of: str = "own") -> RunRequest:

@@ -66,10 +66,10 @@ def share(runs: Sequence[Run], part: str) -> list[Run]:
     Raises:
         UserError: it is no such part.
     """
-    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"--shard {part[:40]!r} is no part.", "Write --shard 1/4 to 4/4.")
-    return list(runs[int(found[1]) - 1 :: int(found[2])])
+    return list(runs[int(match[1]) - 1 :: int(match[2])])
 
 
 def _run(cell: Cell, plan: Plan) -> Run:

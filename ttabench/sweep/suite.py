@@ -97,8 +97,8 @@ def checked(read: Read) -> dict[str, Json]:
         found = Suite.model_validate(read.data)
     except ValidationError as error:
         raise _fault(error, read) from None
-    said: dict[str, Json] = found.model_dump(mode="json", exclude_unset=True)
-    return said
+    values: dict[str, Json] = found.model_dump(mode="json", exclude_unset=True)
+    return values
 
 
 def schema() -> dict[str, Json]:

@@ -57,8 +57,8 @@ def show(tables: Sequence[Table], form: Format = "table") -> None:
     elif form == "csv":
         _write(_as_csv(tables))
     elif form == "markdown":
-        told = "".join(f"{line}\n" for line in explained(tables))
-        sys.stdout.write(printable("\n".join([*map(as_markdown, tables), *([told] if told else [])])))
+        glossary = "".join(f"{line}\n" for line in explained(tables))
+        sys.stdout.write(printable("\n".join([*map(as_markdown, tables), *([glossary] if glossary else [])])))
     else:
         screen.draw_all(tables, console(), narrow=sys.stdout.isatty())
 

@@ -82,22 +82,22 @@ def _fitting(table: Table, spared: Sequence[str], width: int) -> Layout | None:
 
 def draw(table: Table, screen: Console, *, narrow: bool) -> Table:
     """Print a table, its title above it, its caption below; returns it with the columns that had room."""
-    found = layout(shown(table), screen.width, narrow=narrow)
-    if table.narrower is not None and found.frame is None:
+    drawn = layout(shown(table), screen.width, narrow=narrow)
+    if table.narrower is not None and drawn.frame is None:
         return draw(table.narrower, screen, narrow=narrow)
     tell(table.folded().title, screen, "bold", wrap=narrow)
     if not table.rows and not table.prose:
         tell("(none)", screen, "", wrap=narrow)
-    elif found.frame is None:
-        _blocks(found.table, screen)
+    elif drawn.frame is None:
+        _blocks(drawn.table, screen)
     else:
-        screen.print(_grid(found), crop=False, soft_wrap=not narrow)
-    if found.spared:
-        left_out = ", ".join(name.lstrip("#") for name in found.spared)
+        screen.print(_grid(drawn), crop=False, soft_wrap=not narrow)
+    if drawn.spared:
+        left_out = ", ".join(name.lstrip("#") for name in drawn.spared)
         tell(f"Columns hidden (narrow screen): {left_out}.", screen, "dim", wrap=narrow)
     for line in table.caption.splitlines():
         tell(line, screen, "dim", wrap=narrow)
-    return found.table
+    return drawn.table
 
 
 def draw_all(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
@@ -159,7 +159,7 @@ def _lines(cells: Sequence[str]) -> list[str]:
 
 def _bounds(table: Table) -> list[tuple[int, int]]:
     """(least, most) cells of every column: headings wrap between words, as texts do."""
-    found = []
+    bounds = []
     for column, cells in _cells(table):
         heading = column.lstrip("#")
         most = max(cell_len(heading), _longest(_lines(cells)))
@@ -169,8 +169,8 @@ def _bounds(table: Table) -> list[tuple[int, int]]:
         else:
             words = max(words, _longest([word for cell in cells for word in cell.split()]))
             words = max(words, min(_longest(_lines(cells)), COMFORT))
-        found.append((max(1, words), max(1, most)))
-    return found
+        bounds.append((max(1, words), max(1, most)))
+    return bounds
 
 
 def _least(table: Table, frame: Frame) -> int:
@@ -230,5 +230,5 @@ def _field(heading: str, cell: str, wide: int, screen: Console) -> None:
     """A line of a block; what follows stands under its first word."""
     first = f"  {heading}" + " " * (wide - 2 - cell_len(heading))
     whole = COMMAND.match(cell)
-    told = cell if whole else wrapped(cell, max(1, screen.width - wide)).replace("\n", "\n" + " " * wide)
-    screen.print(Text.assemble(first, (told, _style(cell))), soft_wrap=True)
+    text = cell if whole else wrapped(cell, max(1, screen.width - wide)).replace("\n", "\n" + " " * wide)
+    screen.print(Text.assemble(first, (text, _style(cell))), soft_wrap=True)

@@ -64,18 +64,18 @@ class Table:
         """The same table with what all of several rows have alike in its title; one column stays at least."""
         if not self.fold or len(self.rows) < 2:
             return self
-        found = self
+        folded = self
         for column in self.columns[1:]:
-            cells = {row[found.columns.index(column)] for row in found.rows}
-            if len(cells) == 1 and len(found.columns) > 2:
-                found = found.without(column)
+            cells = {row[folded.columns.index(column)] for row in folded.rows}
+            if len(cells) == 1 and len(folded.columns) > 2:
+                folded = folded.without(column)
                 if (cell := cells.pop()).strip("-"):
                     cell = cell.replace(" ", GLUE) if self.whole(column) else cell
-                    found = replace(found, title=f"{found.title}, {column.lstrip('#')} {cell}".lstrip(", "))
-        return found
+                    folded = replace(folded, title=f"{folded.title}, {column.lstrip('#')} {cell}".lstrip(", "))
+        return folded
 
 
 def explained(tables: Sequence[Table]) -> list[str]:
     """What the headings of several tables mean, a line each."""
-    told = (line for table in tables for column, line in table.glossary.items() if column in table.columns)
-    return list(dict.fromkeys(told))
+    lines = (line for table in tables for column, line in table.glossary.items() if column in table.columns)
+    return list(dict.fromkeys(lines))

@@ -31,11 +31,11 @@ def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
 
 def described(others: Sequence[Plan]) -> dict[str, Json]:
     """What a checkpoint tells of further tasks; nothing where there are none."""
-    found: list[Json] = [
+    tasks: list[Json] = [
         {"task": one.task.card.name, "source": one.task.source, "digest": one.config.inputs.get("rows", "")}
         for one in others
     ]
-    return {"also": found} if found else {}
+    return {"also": tasks} if tasks else {}
 
 
 def batches(plans: Sequence[Plan], recipe: Recipe, base: LM, seed: int, accumulate: int) -> Iterator[list[Episode]]:

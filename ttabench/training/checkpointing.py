@@ -45,15 +45,15 @@ def keep(
         for index, moments in optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
         tensors |= {f"carried.{name}": value for name, value in method.training_state().items()}
-        told = {"record": asdict(record), "belongs": _belongs(method, config)}
-        training_state.write(out, record.steps, tensors, told)
+        state = {"record": asdict(record), "belongs": _belongs(method, config)}
+        training_state.write(out, record.steps, tensors, state)
     publish(out, method, record, config)
 
 
 def publish(out: Path, method: Trainable[Any], record: TrainRecord, config: TrainConfig) -> None:
     """Store the checkpoint that `--checkpoint` reads."""
-    told, step = record.summary(config), record.steps
-    checkpoints.save(method, out, told, config.dtype, step=step, stands_on=config.stands_on)
+    summary, step = record.summary(config), record.steps
+    checkpoints.save(method, out, summary, config.dtype, step=step, stands_on=config.stands_on)
 
 
 def taken_up(

@@ -107,9 +107,9 @@ class TrainRecord:
         """The record with its configuration as JSON; the curve is thinned to at most `points` means."""
         width = max(1, math.ceil(len(self.losses) / points))
         parts = [self.losses[start : start + width] for start in range(0, len(self.losses), width)]
-        told = {key: value for key, value in asdict(config).items() if key not in ("out", "resume")}
+        settings = {key: value for key, value in asdict(config).items() if key not in ("out", "resume")}
         means = [round(sum(part) / len(part), 4) for part in parts]
-        return {**asdict(self), "losses": means, "steps_per_loss": width, "config": told}
+        return {**asdict(self), "losses": means, "steps_per_loss": width, "config": settings}
 
 
 def rate(config: TrainConfig, step: int) -> float:

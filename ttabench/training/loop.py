@@ -112,10 +112,10 @@ class _Training:
             stream = chain([first], stream)
         try:
             while record.steps < config.steps:
-                told = self._step(stream)
-                self.curve.add(record.steps, told)
+                parts = self._step(stream)
+                self.curve.add(record.steps, parts)
                 if on_step is not None:
-                    on_step(record.steps, told)
+                    on_step(record.steps, parts)
                 last = record.steps == config.steps
                 if validation and config.validate_every and (last or record.steps % config.validate_every == 0):
                     self._validate(validation)
@@ -135,7 +135,7 @@ class _Training:
         carried = method.training_state()
         try:
             batch = _draw(stream, step)
-            told = self._accumulate(batch, step)
+            parts = self._accumulate(batch, step)
             tokens = _tokens(method.lm, batch)
         except KeyboardInterrupt:
             method.load_training_state(carried)
@@ -143,9 +143,9 @@ class _Training:
         self.whole = False
         self.optimiser.step()
         seconds = time.perf_counter() - started
-        self.record.note(batch, tokens, told["loss"], seconds)
+        self.record.note(batch, tokens, parts["loss"], seconds)
         self.whole = True
-        return {**told, "lr": rate(config, step), "tokens_per_second": tokens / seconds}
+        return {**parts, "lr": rate(config, step), "tokens_per_second": tokens / seconds}
 
     def _accumulate(self, batch: Sequence[Episode], step: int) -> dict[str, float]:
         """Clipped gradients, by randomness (dropout, subsets) that depends on the seed and the step alone."""
@@ -154,13 +154,13 @@ class _Training:
         with torch.random.fork_rng(devices=self.devices):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
-            told = {name: part.item() for name, part in method.accumulate_gradients(batch, config.accumulate).items()}
-        if not math.isfinite(told["loss"]):
-            raise UserError(f"The loss of step {step} is {told['loss']}.", "Lower the learning rate, or clip more.")
+            parts = {name: part.item() for name, part in method.accumulate_gradients(batch, config.accumulate).items()}
+        if not math.isfinite(parts["loss"]):
+            raise UserError(f"The loss of step {step} is {parts['loss']}.", "Lower the learning rate, or clip more.")
         norm = torch.nn.utils.clip_grad_norm_(_parameters(method), config.clip)
         for group in self.optimiser.param_groups:
             group["lr"] = rate(config, step)
-        return {**told, "gradient": norm.item()}
+        return {**parts, "gradient": norm.item()}
 
     def _validate(self, validation: Sequence[Episode]) -> None:
         self.method.modules().eval()

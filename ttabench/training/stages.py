@@ -234,10 +234,10 @@ def recipe_of(spec: MethodSpec, preset: str, changes: Mapping[str, Any]) -> Reci
     Raises:
         UserError: a count below 1, an unknown schedule or optimiser.
     """
-    said = {key: value for key, value in changes.items() if value not in (None, "")}
-    if isinstance(said.get("documents"), str):
-        said["documents"] = whole_numbers("--documents", said["documents"])
-    recipe = replace(spec.recipes.get(preset, Recipe()), **said)
+    changed_fields = {key: value for key, value in changes.items() if value not in (None, "")}
+    if isinstance(changed_fields.get("documents"), str):
+        changed_fields["documents"] = whole_numbers("--documents", changed_fields["documents"])
+    recipe = replace(spec.recipes.get(preset, Recipe()), **changed_fields)
     if recipe.schedule not in SCHEDULES:
         raise UnknownName("schedule", recipe.schedule, list(SCHEDULES))
     if recipe.optimizer not in OPTIMIZERS:

@@ -92,8 +92,8 @@ def locked(out: Path, room: int) -> Iterator[None]:
         claim(out, NAMES, "train", _known(out))
         free = shutil.disk_usage(out).free
         if free < room:
-            what = f"{out} has room for {free / 2**20:,.0f} MiB; saves of this training take {room / 2**20:,.0f} MiB."
-            raise UserError(what, "Free some, or give another --out.")
+            fault = f"{out} has room for {free / 2**20:,.0f} MiB; saves of this training take {room / 2**20:,.0f} MiB."
+            raise UserError(fault, "Free some, or give another --out.")
         yield
 
 
@@ -191,8 +191,8 @@ def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any
         before = {**{key: values[key] for key in NEWER if key in values}, **stored.get(group, {})}
         for key in dict.fromkeys([*values, *before]):
             if values.get(key) != before.get(key):
-                what = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
-                raise UserError(what, AGAIN)
+                fault = f"{out} was trained otherwise ({group}): {key} {before.get(key)}, not {values.get(key)}."
+                raise UserError(fault, AGAIN)
 
 
 def tidy(out: Path) -> None:
@@ -214,8 +214,8 @@ def refuse_in_the_way(out: Path, steps: range) -> None:
     for path in sorted((out / SAVES).glob("step-*/*")):
         ours = path.name in (STATE, TENSORS) or path.name.endswith(files.PART)
         if not ours and STEP.fullmatch(path.parent.name) and int(path.parent.name[5:]) in steps:
-            what = f"{path} was not written by `ttabench train`, and a save will be in its folder."
-            raise UserError(what, "Give another --out, or move it away.")
+            fault = f"{path} was not written by `ttabench train`, and a save will be in its folder."
+            raise UserError(fault, "Give another --out, or move it away.")
 
 
 def discard(out: Path) -> None:

@@ -167,8 +167,8 @@ def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, m
         )
     parts = [slice(begin, begin + step) for begin in range(0, rows, step)]
     masks = [mask if mask is None or len(mask) == 1 else mask[p] for p in parts]
-    found = [_attend(query[p], (key[p], value[p]), shared, seen) for p, seen in zip(parts, masks, strict=True)]
-    return found[0] if len(found) == 1 else torch.cat(found)
+    attended = [_attend(query[p], (key[p], value[p]), shared, seen) for p, seen in zip(parts, masks, strict=True)]
+    return attended[0] if len(attended) == 1 else torch.cat(attended)
 
 
 def widened(bias_BMP: Tensor, slots: int) -> Tensor:

@@ -46,8 +46,8 @@ def piece_ids(lm: LM, piece: Observe, *, first: bool) -> list[int]:
 def _known(lm: LM, ids: Sequence[int]) -> Sequence[int]:
     """The same ids: those behind the vocabulary are of tokens that methods add (COMP of CCM), never of a text."""
     if ids and max(ids) >= lm.vocab_size:
-        what = f"A text brings the token id {max(ids):,}, and the ids of {lm.name} end at {lm.vocab_size - 1:,}."
-        raise UserError(what, "Cut it with the tokenizer of the model.")
+        fault = f"A text brings the token id {max(ids):,}, and the ids of {lm.name} end at {lm.vocab_size - 1:,}."
+        raise UserError(fault, "Cut it with the tokenizer of the model.")
     return ids
 
 

@@ -164,8 +164,8 @@ def _writing(cache: Path, source: Source) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         number = getattr(error, "errno", None)
-        said = re.search(r"os error (\d+)", str(error))
-        number = int(said.group(1)) if number is None and said else number
+        system_error = re.search(r"os error (\d+)", str(error))
+        number = int(system_error.group(1)) if number is None and system_error else number
         if number in FULL:
             raise _no_room(cache, source) from None
         raise _CannotWrite(f"{cache} cannot be written ({getattr(error, 'strerror', None) or error})") from None
@@ -178,5 +178,5 @@ def _check_room(cache: Path, needed: int, source: Source) -> None:
 
 
 def _no_room(cache: Path, source: Source, size: str = "") -> UserError:
-    what = f"There is no room in {cache} for the dequantised weights of {source.name}{size}."
-    return UserError(what, "Free some, or name another folder with TTABENCH_CACHE.")
+    fault = f"There is no room in {cache} for the dequantised weights of {source.name}{size}."
+    return UserError(fault, "Free some, or name another folder with TTABENCH_CACHE.")

@@ -47,8 +47,8 @@ def readable_header(file: Path) -> Header:
             raise UserError(f"Tensor {tensor.name} of {file} is of an unknown format, {tensor.type}.", hint)
         block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.type)]
         if header.data + tensor.offset + tensor.elements * block_bytes // block > size:
-            what = f"{file} is truncated: tensor {tensor.name} ends after its {size:,} bytes."
-            raise UserError(what, "Download or copy it again.")
+            fault = f"{file} is truncated: tensor {tensor.name} ends after its {size:,} bytes."
+            raise UserError(fault, "Download or copy it again.")
     return header
 
 
@@ -56,9 +56,9 @@ def weights_of(header: Header) -> str:
     """What records say of the weights, "Q4_1, dequantised": by the file's word, else by the format of most numbers."""
     import gguf
 
-    said = header.metadata.get("general.file_type")
-    if isinstance(said, int) and said in set(gguf.LlamaFileType):
-        kind = gguf.LlamaFileType(said).name.removeprefix("MOSTLY_").removeprefix("ALL_")
+    file_type = header.metadata.get("general.file_type")
+    if isinstance(file_type, int) and file_type in set(gguf.LlamaFileType):
+        kind = gguf.LlamaFileType(file_type).name.removeprefix("MOSTLY_").removeprefix("ALL_")
     else:
         sizes: dict[int, int] = {}
         for tensor in header.tensors:
@@ -92,9 +92,9 @@ def _mended(tokenizer: PreTrainedTokenizerFast, header: Header, vocabulary: int)
     from transformers import PreTrainedTokenizerFast
 
     if len(tokenizer) > vocabulary:
-        said = json.loads(tokenizer.backend_tokenizer.to_str())
-        said["added_tokens"] = [token for token in said["added_tokens"] if token["id"] < vocabulary]
-        backend, template = Tokenizer.from_str(json.dumps(said)), tokenizer.chat_template
+        definition = json.loads(tokenizer.backend_tokenizer.to_str())
+        definition["added_tokens"] = [token for token in definition["added_tokens"] if token["id"] < vocabulary]
+        backend, template = Tokenizer.from_str(json.dumps(definition)), tokenizer.chat_template
         roles = {role: token for role, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
         known = {role: token for role, token in roles.items() if backend.token_to_id(token) is not None}
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, chat_template=template, **known)

@@ -93,8 +93,8 @@ def read_header(file: Path) -> Header:
             infos = tuple(walk.tensor() for _ in range(tensors))
         except (struct.error, ValueError, OverflowError, MemoryError) as error:
             reason = "the file ends within it" if isinstance(error, struct.error) else error
-            what = f"{file} is truncated or damaged: its head cannot be read ({reason})."
-            raise UserError(what, "Download or copy it again.") from None
+            fault = f"{file} is truncated or damaged: its head cannot be read ({reason})."
+            raise UserError(fault, "Download or copy it again.") from None
     alignment = metadata.get("general.alignment") or ALIGNMENT
     if not isinstance(alignment, int) or alignment < 1:
         raise UserError(f"{file} is damaged: its alignment is {alignment}.", "Download or copy it again.")

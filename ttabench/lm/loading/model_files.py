@@ -56,8 +56,8 @@ def check(place: str) -> None:
         UserError: naming the file and what is in it.
     """
     if small_file(place, ADAPTER) is not None:
-        what = f"{place} holds an adapter of peft ({ADAPTER}), not a model alone."
-        raise UserError(what, "Merge it into its base model (merge_and_unload), save that, and give its folder.")
+        fault = f"{place} holds an adapter of peft ({ADAPTER}), not a model alone."
+        raise UserError(fault, "Merge it into its base model (merge_and_unload), save that, and give its folder.")
     for entry in sorted(Path(place).iterdir()) if Path(place).is_dir() else ():
         if entry.suffix in SUFFIXES and not entry.is_file():
             raise UserError(f"{entry} is no file.", AGAIN)
@@ -110,20 +110,20 @@ def _object(file: Path) -> dict[str, Json]:
 def _check_values(file: Path, values: Mapping[str, Json]) -> None:
     for key, value in _fields(values):
         if key == "auto_map" and value:
-            what = f"{file} names code that the model brings (auto_map); no such code is run here."
-            raise UserError(what, "If transformers knows the architecture itself, take auto_map out of the file.")
+            fault = f"{file} names code that the model brings (auto_map); no such code is run here."
+            raise UserError(fault, "If transformers knows the architecture itself, take auto_map out of the file.")
         if key.endswith("_implementation") and any("/" in text for text in _texts(value)):
-            what = f"{file} names code that is fetched ({key}: {value!r:.60}); no such code is run here."
-            raise UserError(what, f"Take {key} out of the file.")
+            fault = f"{file} names code that is fetched ({key}: {value!r:.60}); no such code is run here."
+            raise UserError(fault, f"Take {key} out of the file.")
         if key == "quantization_config" and value:
-            what = f"{file} says that the weights are quantised ({key}); those of GGUF files are read alone."
-            raise UserError(what, f"Give its full-precision weights, or a GGUF file; if these are, take {key} out.")
+            fault = f"{file} says that the weights are quantised ({key}); those of GGUF files are read alone."
+            raise UserError(fault, f"Give its full-precision weights, or a GGUF file; if these are, take {key} out.")
         if key == "tokenizer_class" and value is not None and not TOKENIZER.fullmatch(str(value)):
             raise UserError(f"{file} names no tokenizer ({key}: {value!r:.60}).", f"Take {key} out of the file.")
     for key in ELSEWHERE:
         if any(isinstance(text, str) for text in _texts(values.get(key))):
-            what = f"{file} names other files to read ({key}: {values[key]!r:.60}); only those beside it are read."
-            raise UserError(what, f"Take {key} out of the file.")
+            fault = f"{file} names other files to read ({key}: {values[key]!r:.60}); only those beside it are read."
+            raise UserError(fault, f"Take {key} out of the file.")
     for field, most in DEEPEST.items():
         if isinstance(depth := values.get(field), int) and depth > most:
             raise UserError(f"{file} is damaged: its {field} is {str(depth)[:12]}.", AGAIN)
@@ -137,8 +137,8 @@ def _check_index(file: Path, values: Mapping[str, Json]) -> None:
         raise UserError(f"{file} is damaged: it has no weight_map.", AGAIN)
     for name in shards.values():
         if not isinstance(name, str) or not SHARD.fullmatch(name):
-            what = f"{file} names {name!r:.60}; only safetensors files beside it are read."
-            raise UserError(what, "Give a folder of safetensors written by save_pretrained.")
+            fault = f"{file} names {name!r:.60}; only safetensors files beside it are read."
+            raise UserError(fault, "Give a folder of safetensors written by save_pretrained.")
 
 
 def _fields(value: Json) -> Iterator[tuple[str, Json]]:

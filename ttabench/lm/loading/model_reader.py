@@ -148,8 +148,8 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
     if misshapen:
         name = min(misshapen)
         found, wanted = misshapen[name]
-        what = f"Tensor {name} of model {source.name!r} is {list(found)}, its config.json wants {list(wanted)}."
-        raise UserError(what, AGAIN)
+        fault = f"Tensor {name} of model {source.name!r} is {list(found)}, its config.json wants {list(wanted)}."
+        raise UserError(fault, AGAIN)
     if broken := first_not_finite(model.named_parameters()):
         raise UserError(f"Tensor {broken} of model {source.name!r} holds values that are not finite.", AGAIN)
 

@@ -67,8 +67,8 @@ def chat_of(
     for words in WORDS:
         part, found, rest = rest.partition(words)
         if not found or words in rest:
-            what = f"The chat template of {name} does not hold the words of every turn once."
-            raise UserError(what, "Leave --chat-template out.")
+            fault = f"The chat template of {name} does not hold the words of every turn once."
+            raise UserError(fault, "Leave --chat-template out.")
         parts.append(part)
     start, answer, following = parts
     ids = (tuple(encode(text)) for text in (start, answer, following, rest))
@@ -101,10 +101,10 @@ def has_template(model: str) -> bool:
                 return b"tokenizer.chat_template" in file.read(HEADER_BYTES)
         if (path / "chat_template.jinja").is_file():
             return True
-        told = json_of(path / "tokenizer_config.json")
+        config = json_of(path / "tokenizer_config.json")
     except (OSError, ValueError):
         return False
-    return isinstance(told, dict) and bool(told.get("chat_template"))
+    return isinstance(config, dict) and bool(config.get("chat_template"))
 
 
 def _cached(model: str) -> Path | None:

@@ -80,18 +80,18 @@ class Texts:
 
     def _following(self, own: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         """Ids of texts behind other text: behind an anchor, without it."""
-        found: dict[int, list[int]] = {}
+        groups: dict[int, list[int]] = {}
         for anchor, known in self._anchors.items():
-            left = [number for number in range(len(texts)) if number not in found]
+            left = [number for number in range(len(texts)) if number not in groups]
             rows = own.encode_batch([anchor + texts[number] for number in left], add_special_tokens=False)
             cut = {number: row.ids for number, row in zip(left, rows, strict=True)}
-            found |= {number: ids[len(known) :] for number, ids in cut.items() if tuple(ids[: len(known)]) == known}
-            if len(found) == len(texts):
+            groups |= {number: ids[len(known) :] for number, ids in cut.items() if tuple(ids[: len(known)]) == known}
+            if len(groups) == len(texts):
                 break
-        alone = [number for number in range(len(texts)) if number not in found]
+        alone = [number for number in range(len(texts)) if number not in groups]
         rows = own.encode_batch([texts[number] for number in alone], add_special_tokens=False)
-        found |= {number: row.ids for number, row in zip(alone, rows, strict=True)}
-        return [found[number] for number in range(len(texts))]
+        groups |= {number: row.ids for number, row in zip(alone, rows, strict=True)}
+        return [groups[number] for number in range(len(texts))]
 
     def encode_template(self, text: str) -> list[int]:
         """Token ids of a text whose special tokens are meant, as those of a chat template are; nothing is added."""

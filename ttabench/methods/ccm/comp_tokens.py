@@ -153,8 +153,8 @@ def first_embeddings(lm: LM, comp_tokens: int) -> Tensor:
 def prefix_of(memory: Memory, next_B: Tensor, real_BP: Tensor | None = None) -> Prefix:
     """A memory in front of text that goes on at these positions; `real_BP` is false where a slot is padding."""
     keys, values = memory
-    told: dict[str, Any] = {} if real_BP is None else {"mask_BP": real_BP}
-    return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, holds_bos=True, **told)
+    masks: dict[str, Any] = {} if real_BP is None else {"mask_BP": real_BP}
+    return Prefix(tuple(keys.unbind(0)), tuple(values.unbind(0)), next_B, holds_bos=True, **masks)
 
 
 def joined(memory: Memory | None, fresh: Memory) -> Memory:

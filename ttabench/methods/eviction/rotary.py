@@ -36,8 +36,8 @@ class Rotary:
 
     def __init__(self, lm: LM) -> None:
         if not rotates(lm):
-            what = f"positions=cache moves rotated keys, but {lm.name} has no rotary position embeddings."
-            raise UserError(what, "Use --set positions=original.")
+            fault = f"positions=cache moves rotated keys, but {lm.name} has no rotary position embeddings."
+            raise UserError(fault, "Use --set positions=original.")
         self._angles = lm.decoder.get_submodule("rotary_emb")
 
     def rotate(self, x_BHPD: Tensor, positions_BP: Tensor) -> Tensor:

@@ -64,8 +64,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             UserError: a chunk does not fit the model's positions, a sum is not finite, or the deltas were finalized.
         """
         if state.tensors and "sum" not in state.tensors:
-            what = "This state keeps the deltas alone (finalize=true), and nothing more can be read."
-            raise UserError(what, "Read everything at once, or give finalize=false.")
+            fault = "This state keeps the deltas alone (finalize=true), and nothing more can be read."
+            raise UserError(fault, "Read everything at once, or give finalize=false.")
         rows = new_ids(self.lm, state, pieces)
         read = list(state.meta["tokens_read"])
         chunks = [self._chunks(texts, bool(before)) for texts, before in zip(rows, read, strict=True)]
@@ -86,8 +86,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
             UserError: one of them keeps the deltas alone, or the sum is not finite.
         """
         if any(each.tensors and "sum" not in each.tensors for each in (state, other)):
-            what = "States that keep the deltas alone (finalize=true) cannot be put together."
-            raise UserError(what, "Make them with finalize=false.")
+            fault = "States that keep the deltas alone (finalize=true) cannot be put together."
+            raise UserError(fault, "Make them with finalize=false.")
         sums = [each.tensors["sum"] for each in (state, other) if each.tensors]
         tensors = self.networks.kept(self.networks.checked(sum(sums[1:], sums[0]))) if sums else {}
         counts = [sum(pair) for pair in zip(tokens_read(state), tokens_read(other), strict=True)]
@@ -107,8 +107,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         if self.settings.init == "aligned":
             chunks = self.rows(first).chunks
             if not chunks:
-                what = "The first training episodes read nothing, and an aligned training begins on what they read."
-                raise UserError(what, "Give longer ones (of books: --task-set sequence_tokens=N above window).")
+                fault = "The first training episodes read nothing, and an aligned training begins on what they read."
+                raise UserError(fault, "Give longer ones (of books: --task-set sequence_tokens=N above window).")
             start.align(self.networks, [row.ids for row in chunks])
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:
@@ -118,9 +118,9 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         """
         rows = self.rows(episodes)
         if not any(row.part and row.after for row in rows.all):
-            what = "No training episode has anything to predict behind a chunk, so nothing is learned."
+            fault = "No training episode has anything to predict behind a chunk, so nothing is learned."
             raise UserError(
-                what, f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
+                fault, f"Give shorter chunks (--set chunk=N, now {self.settings.chunk}) or more --documents."
             )
         values = row_logprobs(self.networks, rows)
         sums = {part: -torch.cat(own).sum() for part, own in _by_part(rows, values).items()}
@@ -133,21 +133,21 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         """NLL of a token under the deltas of what was read, of another episode's and of nothing, by part of the loss;
         "loss" is the mean of the first."""
         rows = apart(self.rows(episodes))
-        told: dict[str, float] = {}
+        figures: dict[str, float] = {}
         for state, shift in (("own", 0), ("other", 1), ("none", None)):
             values = _by_part(rows, row_logprobs(self.networks, adapted_to(rows, shift)))
-            told |= {f"{part}_{state}": -float(torch.cat(own).mean()) for part, own in values.items()}
-        own = [value for name, value in told.items() if name.endswith("_own")]
-        return {"loss": sum(own) / len(own), **told}
+            figures |= {f"{part}_{state}": -float(torch.cat(own).mean()) for part, own in values.items()}
+        own = [value for name, value in figures.items() if name.endswith("_own")]
+        return {"loss": sum(own) / len(own), **figures}
 
     def rows(self, episodes: Sequence[Episode]) -> Rows:
         """The rows of one forward of these episodes."""
-        found, parts = Rows([], []), self.parts_of_loss
+        rows, parts = Rows([], []), self.parts_of_loss
         for owner, episode in enumerate(episodes):
-            found += texts(self.lm, episode, owner, self._chunks, parts) if parts else answers(
+            rows += texts(self.lm, episode, owner, self._chunks, parts) if parts else answers(
                 self.lm, episode, owner, self._chunks
             )  # fmt: skip
-        return found if self.settings.strategy == "sequential" else read_by_base(found)
+        return rows if self.settings.strategy == "sequential" else read_by_base(rows)
 
     def _targets(self, episodes: Sequence[Episode]) -> int:
         return sum(row.targets for row in self.rows(episodes).all) if self.parts_of_loss else super()._targets(episodes)

@@ -84,8 +84,8 @@ class GenerativeAdapterNetworks(nn.Module):
         finite_N = torch.isfinite(sum_NBRK.sum((1, 2, 3)))
         if not bool(finite_N.all()):
             name = [name for own in self.names for name in own][int(finite_N.logical_not().nonzero()[0, 0])]
-            what = f"What generative_adapter sums for {name} is not finite (NaN or infinity)."
-            raise UserError(what, "Check its checkpoint and the weights, or try --dtype float32.")
+            fault = f"What generative_adapter sums for {name} is not finite (NaN or infinity)."
+            raise UserError(fault, "Check its checkpoint and the weights, or try --dtype float32.")
         return sum_NBRK
 
     def kept(self, sum_NBRK: Tensor) -> dict[str, Tensor]:
@@ -94,12 +94,12 @@ class GenerativeAdapterNetworks(nn.Module):
         if self.settings.norm != "svd":
             return {"sum": sum_NBRK}
         made = self._made(sum_NBRK)
-        found = {"sum": sum_NBRK}
+        tensors = {"sum": sum_NBRK}
         for place in range(len(self.names[0])):
             own = [deltas[place] for deltas in made]
-            found[f"a{place}"] = torch.stack([delta.a_BRI for delta in own])
-            found[f"b{place}"] = torch.stack([delta.b_BOR for delta in own])
-        return found
+            tensors[f"a{place}"] = torch.stack([delta.a_BRI for delta in own])
+            tensors[f"b{place}"] = torch.stack([delta.b_BOR for delta in own])
+        return tensors
 
     def deltas(self, tensors: Mapping[str, Tensor]) -> dict[str, LowRank]:
         """Deltas of all adapted maps, by name; none of a text of which nothing was read."""

@@ -40,13 +40,13 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Rows) -> list[Tensor
         UserError: a row does not fit the model's positions.
     """
     lm, readers = networks.lm, _Readers(rows)
-    found: dict[int, Tensor] = {}
+    by_row: dict[int, Tensor] = {}
     deltas: dict[str, LowRank] = {}
     if rows.chunks:
         ids_BT, real_BT = _padded(lm, rows.chunks)
         with _adapting(networks, readers, real_BT, deltas):
             hidden_BTD = Window(lm, None, len(ids_BT), retain=False).feed(ids_BT, filled_BT=real_BT)
-        found |= dict(enumerate(_targets(lm, rows.chunks, hidden_BTD, ids_BT)))
+        by_row |= dict(enumerate(_targets(lm, rows.chunks, hidden_BTD, ids_BT)))
     for places in _alike(rows.asked):
         group = [rows.asked[place] for place in places]
         ids_BT, real_BT = _padded(lm, group)
@@ -55,8 +55,8 @@ def row_logprobs(networks: GenerativeAdapterNetworks, rows: Rows) -> list[Tensor
         with deltas_applied(lm, own, len(group)):
             hidden_BTD = Window(lm, None, len(group), retain=False).feed(ids_BT, filled_BT=real_BT)
         values = _targets(lm, group, hidden_BTD, ids_BT)
-        found |= {len(rows.chunks) + place: value for place, value in zip(places, values, strict=True)}
-    return [found[place] for place in range(len(rows.all))]
+        by_row |= {len(rows.chunks) + place: value for place, value in zip(places, values, strict=True)}
+    return [by_row[place] for place in range(len(rows.all))]
 
 
 class _Readers:

@@ -108,8 +108,8 @@ class KvPress(BaseMethod[Any]):
         """What a press leaves of a text: keys and values [L, H, P, D], hidden bool [L, H, P] if slots are hidden."""
         total = len(ids)
         if total > self.lm.max_positions:
-            what = f"A context of {total} tokens exceeds the {self.lm.max_positions} positions of {self.lm.name}."
-            raise UserError(what, "Read less (--task-set documents=N) or give a --model with more positions.")
+            fault = f"A context of {total} tokens exceeds the {self.lm.max_positions} positions of {self.lm.name}."
+            raise UserError(fault, "Read less (--task-set documents=N) or give a --model with more positions.")
         press = presses.build(self.wanted, self.known)  # a new one for every text: presses remember
         if self.budget is not None:
             press.compression_ratio = removed_share(int(tokens_of(self.budget, torch.tensor([total]))), total)
@@ -122,26 +122,26 @@ class KvPress(BaseMethod[Any]):
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # whatever a press of another package raises, it refuses this text
-            told = " ".join(str(error).split()) or type(error).__name__
-            what = f"{self.wanted.name} cannot compress these {total} tokens ({told[:200].rstrip('.')})."
+            reason = " ".join(str(error).split()) or type(error).__name__
+            fault = f"{self.wanted.name} cannot compress these {total} tokens ({reason[:200].rstrip('.')})."
             raise UserError(
-                what, "Give it other arguments (?key=value), more text, or choose another press."
+                fault, "Give it other arguments (?key=value), more text, or choose another press."
             ) from error
         return self._measured(cache, hidden)
 
     def _measured(self, cache: DynamicCache, hidden: list[Tensor | None]) -> dict[str, Tensor]:
         slots = sorted({int(layer.keys.shape[2]) for layer in cache.layers})
         if len(slots) > 1:
-            what = f"{self.wanted.name} leaves {slots[0]} to {slots[-1]} tokens in different layers."
-            raise UserError(what, "That is not supported: queries of several tokens need as many in all layers.")
-        found = {name: torch.cat([getattr(layer, name) for layer in cache.layers]) for name in ("keys", "values")}
+            fault = f"{self.wanted.name} leaves {slots[0]} to {slots[-1]} tokens in different layers."
+            raise UserError(fault, "That is not supported: queries of several tokens need as many in all layers.")
+        joined = {name: torch.cat([getattr(layer, name) for layer in cache.layers]) for name in ("keys", "values")}
         if any(each is not None for each in hidden):
-            blind = torch.zeros(found["keys"].shape[:3], dtype=torch.bool, device=self.lm.device)
+            blind = torch.zeros(joined["keys"].shape[:3], dtype=torch.bool, device=self.lm.device)
             for layer_HP, each in zip(blind, hidden, strict=True):
                 if each is not None:
                     layer_HP[each[0], each[1]] = True
-            found["hidden"] = blind
-        return found
+            joined["hidden"] = blind
+        return joined
 
 
 def removed_share(kept: int, total: int) -> float:
@@ -191,19 +191,19 @@ def _stacked(rows: Sequence[Mapping[str, Tensor]], next_B: Tensor) -> dict[str, 
     """Rows as one state; shorter ones are padded in front."""
     slots = [row["keys"].shape[2] for row in rows]
     gaps = [max(slots) - each for each in slots]
-    found = {
+    stacked = {
         name: torch.stack([pad(row[name], (0, 0, gap, 0)) for row, gap in zip(rows, gaps, strict=True)], dim=1)
         for name in ("keys", "values")
     }
-    found["next"] = next_B
+    stacked["next"] = next_B
     if any(gaps):
-        found["mask"] = (
+        stacked["mask"] = (
             torch.arange(max(slots), device=next_B.device) >= torch.tensor(gaps, device=next_B.device)[:, None]
         )
     if any("hidden" in row for row in rows):
         blind = [row["hidden"] if "hidden" in row else torch.zeros_like(row["keys"][..., 0].bool()) for row in rows]
-        found["hidden"] = torch.stack([pad(each, (gap, 0)) for each, gap in zip(blind, gaps, strict=True)], dim=1)
-    return found
+        stacked["hidden"] = torch.stack([pad(each, (gap, 0)) for each, gap in zip(blind, gaps, strict=True)], dim=1)
+    return stacked
 
 
 def spec_of(text: str) -> MethodSpec:
@@ -217,16 +217,16 @@ def spec_of(text: str) -> MethodSpec:
     known = presses.known_presses()
     for each in wanted.all():
         if presses.passes_of_its_own(presses.class_of(each, known)):
-            what = f"{each.name} reads a text several times or evicts while decoding,"
+            fault = f"{each.name} reads a text several times or evicts while decoding,"
             hint = "Choose another, or use kvpress's own pipeline."
-            raise UserError(f"{what} and only presses of one pass are offered.", hint)
+            raise UserError(f"{fault} and only presses of one pass are offered.", hint)
     spec = replace(KVPRESS, name=f"kvpress:{text}")
     if not presses.takes_a_budget(presses.build(wanted, known)):
         spec = replace(spec, Settings=NoSettings, presets={})
     elif given := [each for each in wanted.all() if "compression_ratio" in each.arguments]:
         ratio = given[0].arguments["compression_ratio"]
-        what = f"compression_ratio={ratio} of {given[0].name} is the share removed, which the budget sets."
-        raise UserError(what, "Give the share kept instead, e.g. --set budget=0.5.")
+        fault = f"compression_ratio={ratio} of {given[0].name} is the share removed, which the budget sets."
+        raise UserError(fault, "Give the share kept instead, e.g. --set budget=0.5.")
     made = type("KvPress", (KvPress,), {"wanted": wanted, "known": known})
     spec = replace(spec, where=made)
     setattr(made, "spec", spec)  # noqa: B010  # type() gives a plain type

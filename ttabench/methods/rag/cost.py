@@ -72,18 +72,18 @@ def encoder_of(name: str) -> Encoder | None:
     if name in PUBLISHED:
         return PUBLISHED[name]
     try:
-        told: dict[str, Any] = json_of(Path(name).expanduser() / "config.json")
-        dpr = told["model_type"] == "dpr"
-        if told["model_type"] != "bert" and not dpr:
+        config: dict[str, Any] = json_of(Path(name).expanduser() / "config.json")
+        dpr = config["model_type"] == "dpr"
+        if config["model_type"] != "bert" and not dpr:
             return None
         return Encoder(
-            width=int(told["hidden_size"]),
-            layers=int(told["num_hidden_layers"]),
-            feed_forward=int(told["intermediate_size"]),
-            vocabulary=int(told["vocab_size"]),
-            positions=int(told["max_position_embeddings"]),
+            width=int(config["hidden_size"]),
+            layers=int(config["num_hidden_layers"]),
+            feed_forward=int(config["intermediate_size"]),
+            vocabulary=int(config["vocab_size"]),
+            positions=int(config["max_position_embeddings"]),
             pooler=not dpr,
-            projection=int(told.get("projection_dim", 0)) if dpr else 0,
+            projection=int(config.get("projection_dim", 0)) if dpr else 0,
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -189,8 +189,10 @@ class Rag(BaseMethod[RagSettings]):
 
     def _check(self, state: State) -> None:
         if state.meta["retriever"] != self.retriever.identity:
-            what = f"The index is of another encoder than {self.settings.retriever} is now (weights or pooling differ)."
-            raise UserError(what, "Read the documents again with this one, or give that one.")
+            fault = (
+                f"The index is of another encoder than {self.settings.retriever} is now (weights or pooling differ)."
+            )
+            raise UserError(fault, "Read the documents again with this one, or give that one.")
 
     def _collections(self, state: State) -> list[Collection]:
         """The documents of every reader; kept for as long as the same state is asked."""
@@ -205,8 +207,8 @@ class Rag(BaseMethod[RagSettings]):
         texts = items(state.tensors, "texts", row)
         indexed = items(state.tensors, self.retriever.tensor, row)
         if len(indexed) != len(texts):
-            what = f"The index is of another collection: {len(indexed)} documents, and {len(texts)} texts are kept."
-            raise UserError(what, "Read the documents again.")
+            fault = f"The index is of another collection: {len(indexed)} documents, and {len(texts)} texts are kept."
+            raise UserError(fault, "Read the documents again.")
         return Collection([text.cpu() for text in texts], self.retriever.index(indexed))
 
 
