@@ -32,7 +32,7 @@ TOGETHER = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What one method said, and what it cost."""
+    """The answers of one method, and their cost."""
 
     method: str
     answers: list[Answer]

@@ -35,7 +35,7 @@ FLOOR, CEILING = "none", "icl"
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """What is asked, as typed."""
+    """The questions of `ask`, as typed."""
 
     questions: tuple[str, ...] = ()
     file: Path | None = None
@@ -51,7 +51,7 @@ class Asking:
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What is asked of, as typed: a state, or files and how to read them."""
+    """The context of `ask`, as typed: a state, or files and how to read them."""
 
     state: Path | None
     reading: Reading
@@ -61,7 +61,7 @@ class Given:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """What is asked of, resolved, before a model is loaded."""
+    """The context of `ask`, resolved, before a model is loaded."""
 
     request: RunRequest
     resolved: ResolvedMethod
@@ -183,7 +183,7 @@ def _options(text: str) -> tuple[str, ...]:
 
 
 def _compared(asker: Asker, source: _Source) -> tuple[list[Told], list[str]]:
-    """What floor and ceiling say, and why one of them is left out."""
+    """The answers of floor and ceiling, and why one of them is left out."""
     found, left_out = [], []
     for name in (FLOOR, CEILING):
         if name == source.resolved.spec.name:

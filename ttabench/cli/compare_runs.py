@@ -159,7 +159,7 @@ def _more(asked: Asked, found: Comparison, *, every: bool) -> list[Table]:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What is shown of a comparison."""
+    """The tables and data of a comparison."""
 
     found: Comparison
     summary: bool

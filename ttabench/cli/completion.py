@@ -1,4 +1,4 @@
-"""What the shell completes: names of methods, tasks and models, and ids of runs. Nothing heavy is imported."""
+"""Completions for the shell: names of methods, tasks and models, and ids of runs. Nothing heavy is imported."""
 
 from __future__ import annotations
 

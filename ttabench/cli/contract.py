@@ -49,7 +49,7 @@ def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bo
 
 
 def _settings(spec: MethodSpec, preset: str, changes: Sequence[str]) -> object:
-    """What was typed on top of a preset, or of the settings that the method is checked with."""
+    """The settings to check a method with: those typed, on top of a preset or of the defaults."""
     if preset or spec.checked is None:
         return settings_of(spec, typed_settings(spec, changes), preset_for(spec, preset, ""))
     at = replace(spec, presets={"checked": spec.checked})

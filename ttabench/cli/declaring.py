@@ -72,7 +72,7 @@ def _is_list(field: Field) -> bool:
 
 
 def _parameter(field: Field, said: bool, defaults: dict[str, Any]) -> inspect.Parameter:
-    """What Typer makes an option of."""
+    """The parameter that Typer makes an option of."""
     spec, kind = field.said, field.said.kind or field.kind
     default = defaults.get(field.name, None if said or _is_list(field) else field.default)
     if _is_list(field):
@@ -89,7 +89,7 @@ def _parameter(field: Field, said: bool, defaults: dict[str, Any]) -> inspect.Pa
 
 
 def _parser(parse: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-    """The same, its fault told as one of an option."""
+    """The parser of a value, whose fault is reported as one of an option."""
     if parse is None:
         return None
 

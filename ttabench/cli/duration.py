@@ -37,7 +37,7 @@ TOGETHER = 64
 
 @dataclass(frozen=True)
 class Paper:
-    """What is known without a model: its shape, what one episode reads and asks, and what that costs."""
+    """A run on paper: the shape of the model, the tokens of one episode, and what they cost."""
 
     shape: Shape
     work: Workload
@@ -62,7 +62,7 @@ class Estimate:
 
 
 def estimate(plans: Sequence[Plan], first: Episode, paper: Paper, setting: Setting) -> Estimate | None:
-    """What these runs, which differ in their seeds, should take together; None where their device is not here.
+    """The time of these runs, which differ in their seeds, together; None where their device is not here.
 
     Args:
         plans: resolved runs.

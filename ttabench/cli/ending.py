@@ -90,7 +90,7 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
 
 
 def _of_words(error: typer.TyperException) -> str:
-    """What is wrong with the words of a command; an option that there is not gets the one that looks like it."""
+    """The fault of a command's words; an unknown option gets the one that looks like it."""
     typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if hasattr(error, "possibilities") and isinstance(typed, str) and context is not None:
         options = {

@@ -59,7 +59,7 @@ def evaluate(
 
 
 def _tell_stored(plan: Plan, record: RunRecord, showing: Showing) -> None:
-    """What a stored run was made with; that its figures would be others now is said even where nothing else is."""
+    """Remarks on a stored run: other versions, other defaults, and metrics that it lacks."""
     others, versions = plan.config.other_defaults(record.config), other_versions(record.versions)
     missing = [
         name for name in plan.task.card.metrics if name not in record.task.get("metrics", plan.task.card.metrics)
@@ -100,7 +100,7 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
 
 
 def expected(plans: Sequence[Plan], threads: int | None) -> tuple[cost.Cost | None, Estimate | None]:
-    """What plans that differ in their seeds cost on paper, and how long they should take here; None: nobody knows."""
+    """Cost on paper and time here of plans that differ in their seeds; None where they are not known."""
     from ttabench.cli import duration
     from ttabench.profiling.matmul_rates import Setting
 

@@ -104,7 +104,7 @@ def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
 
 
 def told(reading: Reading, folder: Path) -> list[dict[str, Json]]:
-    """What the header of a state in `folder` says of files: their paths from there, digests, and how they were cut."""
+    """The files that a state's header in `folder` names: their paths from there, digests, and how they were cut."""
     return [
         {"file": os.path.relpath(file, folder), "digest": digest(file), "pieces": reading.pieces}
         for file in reading.files

@@ -143,7 +143,7 @@ def sweep(
 
 
 def _suite(file: Path | None, said: Mapping[str, Json]) -> Read:
-    """The suite of a file, with what was typed beside it.
+    """The suite of a file, overridden by the options typed beside it.
 
     Raises:
         UserError: the file is no suite; no runs are named.

@@ -72,7 +72,7 @@ def _to_do(row: dict[str, Json]) -> str:
 
 
 def _total(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
-    """How long all of them should take, one after the other, and how many of them nobody knows it of."""
+    """Seconds of all of them, one after the other, and for how many no time is known."""
     times = [row["time"] for row in rows if row["time"]]
     unknown = sum(not (row["stored"] or row["reason"] or row["time"]) for row in rows)
     return {

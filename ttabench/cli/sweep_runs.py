@@ -1,4 +1,4 @@
-"""What people see of a sweep: one screen while it goes on, a table of its runs at the end, or before it begins."""
+"""A sweep on screen: its progress, and the table of its runs at the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_ROWS = 40
 
 
 class Screen:
-    """What goes on: on a terminal bars for the sweep and for every run that is being made, else a line a run.
+    """The progress of a sweep: on a terminal bars for it and for every run in progress, else a line a run.
 
     Args:
         runs: all of them.
@@ -143,7 +143,7 @@ def _cells(run: Run, report: Report, record: RunRecord | None) -> tuple[str, ...
 
 
 def _how(report: Report) -> str:
-    """What became of a run: `new (1.4 s)`; not every engine tells how long."""
+    """The outcome of a run: `new (1.4 s)`; not every engine reports seconds."""
     if report.state == "failed":
         return f"failed: {report.reason}"
     return f"{report.state} ({report.seconds:.1f} s)" if report.seconds else report.state

@@ -79,7 +79,7 @@ def train(
 
 
 def _figures(record: TrainRecord, out: Path) -> dict[str, Any]:
-    """What came of a training, with the figures of its last validation."""
+    """Steps, loss and seconds of a training, with the figures of its last validation."""
     figures = {"steps": record.steps, "loss": record.losses[-1], "seconds": record.seconds, "folder": str(out)}
     last = record.validation[-1] if record.validation else {}
     return figures | {f"validation_{name}": value for name, value in last.items() if name != "step"}

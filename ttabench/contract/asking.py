@@ -44,7 +44,7 @@ def nothing_read(case: Case) -> None:
 
 
 def patch_rows(case: Case) -> None:
-    """What is shared is encoded once, and rows can be selected."""
+    """A shared patch is encoded once, and its rows can be selected."""
     method, questions = case.method(), asks(*PROMPTS)
     state = read(method, *TEXTS)
     patch = method.patch(state, questions)

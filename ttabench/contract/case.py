@@ -90,7 +90,7 @@ def logits(method: BaseMethod[Any], state: State, questions: Sequence[Ask]) -> l
 
 
 def answers(method: BaseMethod[Any], state: State, questions: Sequence[Ask]) -> list[list[int]]:
-    """What is generated, as token ids."""
+    """The generated answers, as token ids."""
     prompts = [method.lm.encode(ask.prompt) for ask in questions]
     return generate(method.lm, method.patch(state, questions), prompts, max_new_tokens=4)
 

@@ -1,4 +1,4 @@
-"""What a broken promise raises, and when two computations gave the same."""
+"""The exception of a broken promise, and when two computations count as equal."""
 
 from __future__ import annotations
 

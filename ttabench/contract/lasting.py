@@ -34,7 +34,7 @@ def described(case: Case) -> None:
 
 
 def stored(case: Case) -> None:
-    """What `ttabench adapt` writes is all there is."""
+    """A state that was written and read again answers alike."""
     method, questions = case.method(), asks(*PROMPTS)
     state = read(method, *TEXTS)
     belongs = {"method": method.name, "fingerprint": method.lm.fingerprint, "checkpoint": "", "settings": {}}
@@ -110,7 +110,7 @@ def _episode(key: str, documents: int) -> Episode:
 
 
 def checkpoint(case: Case) -> None:
-    """What `ttabench train` writes is all there is."""
+    """A checkpoint that was written and read again answers alike."""
     method, questions = case.method(), asks(*PROMPTS)
     if not case.spec.trainable:
         return

@@ -1,4 +1,4 @@
-"""The one place where small files of a user's folders are opened: what is no plain file, or too long, is not read.
+"""Opens the small files of a user's folders: a pipe, a device or a file that is too long is refused.
 
 json_of(Path("mine/state.json"))      the value; a ValueError says in a few words why there is none
 

@@ -1,4 +1,4 @@
-"""What code does that is not ttabench's, as a digest: of a file with the local modules it imports, or of a package.
+"""A digest of code that is not ttabench's: of a file with the local modules it imports, or of a package.
 
     code_of_file(Path("mine.py"), names)     mine.py, helper.py that it imports, and what helper.py imports
     code_of_package("echo_package")          every file of Python in it

@@ -20,7 +20,7 @@ RECIPE = "Recipe (defaults: those of the preset)"
 
 @dataclass(frozen=True)
 class Declared:
-    """What a field is to people.
+    """How an option is presented: its help, group, flags and default.
 
     Attributes:
         help: one sentence, as `--help` shows it.
@@ -67,7 +67,7 @@ class Field:
         return on, off
 
     def words(self, value: Any) -> list[str]:
-        """What is typed for a value; nothing for the default."""
+        """The words that set a field to a value on the command line; none for the default."""
         if value == self.default:
             return []
         if isinstance(value, bool):

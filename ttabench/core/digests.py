@@ -1,4 +1,4 @@
-"""What files hold, in 16 hexadecimal digits: files are identified by that, not by where they lie.
+"""Digests of files' contents, 16 hexadecimal digits: they identify a file wherever it lies.
 
 Every byte is read, 1.6 GB a second where the file is in memory and the processor knows SHA-256 (98 MB in 0.06 s on one
 core), else as fast as the disk. The digests of large files are remembered, see `remembered`: 0.2 ms a file.

@@ -1,4 +1,4 @@
-"""What a run stood on: seeds, versions, hardware, the commit of the code."""
+"""The environment of a run: seeds, versions, hardware, the commit of the code."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def versions() -> dict[str, str]:
 
 
 def other_versions(before: Mapping[str, str]) -> list[str]:
-    """What a result was made with that is of another version now, or gone: `torch 2.8.0 (now 2.9.0)`."""
+    """Libraries of a result that have another version now, or are gone: `torch 2.8.0 (now 2.9.0)`."""
     now = versions()
     return [f"{name} {was} (now {now.get(name, '-')})" for name, was in before.items() if now.get(name) != was]
 
@@ -194,7 +194,7 @@ def cores() -> int | None:
 
 
 def cpu_name() -> str:
-    """What the processor is called."""
+    """The name of the processor."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -136,7 +136,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """The same of what is no text.
+    """Write bytes to a file, all of them or none, see `write_atomically`.
 
     Raises:
         UserError: the folder cannot be written.

@@ -47,7 +47,7 @@ def wanted(error: BaseException) -> int | None:
 
 
 def told(error: BaseException, hint: str) -> UserError:
-    """The user error for this one; frees what a limit kept back, so that it can be told.
+    """The user error for a failed allocation; frees the memory that a limit kept back, so that it can be reported.
 
     Args:
         error: see `out_of_memory`.
@@ -122,7 +122,7 @@ def released() -> int | None:
 
 
 def in_use() -> int | None:
-    """Bytes of private writable memory of this process, as the limit counts them; None where nobody says."""
+    """Bytes of private writable memory of this process, as the limit counts them; None where it is not known."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
             if line.startswith("VmData:"):

@@ -134,7 +134,7 @@ class Lap:
 
 
 class Spent:
-    """What a piece of work took, in every process that worked on it. It begins when it is made, or again at `begin`."""
+    """Seconds of a piece of work, over all processes that worked on it; the clock starts at once, or at `begin`."""
 
     def __init__(self) -> None:
         self.wall_seconds = self.cpu_seconds = 0.0

@@ -1,4 +1,4 @@
-"""What other packages offer through entry points, and what a single file of Python holds.
+"""Plugins: objects of other packages, through entry points, and those in a single file of Python.
 
     # pyproject.toml of another package
     [project.entry-points."ttabench.methods"]
@@ -36,7 +36,7 @@ _codes: dict[str, str] = {}
 
 @dataclass(frozen=True)
 class Offer:
-    """What a package offers under a name."""
+    """An entry point: a package offers an object under a name."""
 
     name: str
     package: str
@@ -65,7 +65,7 @@ class Offer:
 
 @cache
 def offered(group: str) -> Mapping[str, Offer]:
-    """What installed packages offer under an entry-point group, by name; the first of two that share one."""
+    """The entry points of a group, by name; the first of two that share one."""
     found: dict[str, Offer] = {}
     for entry in entry_points(group=group):
         package = f"{entry.dist.name}=={entry.dist.version}" if entry.dist else "an unknown package"

@@ -1,4 +1,4 @@
-"""Telling somebody how far a long piece of work is; who it is and how it looks is decided above.
+"""Progress of long work: ticks, rates and time left; how it is shown is decided in `terminal`.
 
     pace = Pace()
     pace.tick(32, 400)      ...      pace.rate, pace.left()       4.2 a second, 85.0 seconds
@@ -29,7 +29,7 @@ CLEAR = "\r\x1b[K"
 
 
 def no_tick(what: str, done: int, total: int) -> None:
-    """Tell nobody."""
+    """A tick that shows nothing."""
 
 
 def no_word(line: str) -> None:
@@ -135,7 +135,7 @@ def loading(what: str) -> None:
 
 
 def say_loading(model: str, silent: bool) -> None:
-    """The first thing somebody sees: importing what is needed takes seconds."""
+    """Show that libraries and the model load, which takes seconds, unless `silent`."""
     if not silent:
         loading(f"libraries and {Path(model).name or model}")
 

@@ -53,7 +53,7 @@ def remembered(file: Path, compute: Callable[[Path], str]) -> str:
 
 
 def _key(place: Path, seen: os.stat_result) -> list[Json]:
-    """What a file is known by, as JSON."""
+    """The key of a file in the cache, as JSON."""
     return [os.fsencode(place).hex(), seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino]
 
 

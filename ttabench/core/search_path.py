@@ -1,4 +1,4 @@
-"""What is imported is what is installed: never a file that happens to lie in the current folder.
+"""The module search path without the current folder: an installed package is imported, never a file that lies there.
 
 `python -m` puts the current folder first on the module search path, so a `torch.py` in a folder of downloads would be
 run. The `ttabench` command does not do that; `python -m ttabench`, `python -m ttabench.harness` and the processes of a

@@ -156,7 +156,7 @@ class Ask:
 
 
 def wanted(asks: Sequence[Ask], kind: type[WantT]) -> list[WantT]:
-    """What queries of one kind want."""
+    """The wants of queries of one kind."""
     found = [ask.want for ask in asks if isinstance(ask.want, kind)]
     assert len(found) == len(asks), f"a batch of {kind.__name__} mixes modes {sorted({ask.mode for ask in asks})}"
     return found
@@ -164,7 +164,7 @@ def wanted(asks: Sequence[Ask], kind: type[WantT]) -> list[WantT]:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What the model made of one query."""
+    """The model's answer to one query."""
 
     prediction: str
     """The generated text or the chosen option, without surrounding blanks; nothing where a given text was scored."""

@@ -1,4 +1,4 @@
-"""What is known of a method on paper: its settings, its presets, and what it costs.
+"""A method on paper: its settings, its presets, and its cost.
 
 Formula(name="gisting", Settings=GistingSettings, cost=gisting)
 """

@@ -1,4 +1,4 @@
-"""What is read and asked, what that costs, and the one thing all methods share: answering.
+"""The work of an episode in tokens, its cost, and the part that all methods share: answering.
 
 Workload(pieces=(256, 256), prompt_tokens=32, new_tokens=16)  --formula-->  Cost(adapt_flops=..., state_bytes=..., ...)
 """
@@ -64,7 +64,7 @@ def workload(episode: Episode, dtype: str) -> Workload:
 
 
 def _answer_tokens(ask: Ask) -> int:
-    """What is written or, of a given continuation or the options, scored."""
+    """Tokens that are written, or scored where a continuation or options are given."""
     if isinstance(ask.want, Generate):
         return ask.want.max_new_tokens
     return _tokens([ask.want.continuation] if isinstance(ask.want, Score) else ask.want.options)

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def parts(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """What an `AdaptedLM` is made of.
+    """The parts of an `AdaptedLM`.
 
     Args:
         given: model arguments; lm-eval has turned some of the texts into numbers.

@@ -156,7 +156,7 @@ class LM(Texts):
         self.__dict__.pop("fingerprint", None)
 
     def describe(self) -> dict[str, Any]:
-        """What a run record says about the base model (JSON values)."""
+        """The base model for a run record (JSON values)."""
         return {
             "name": self.name,
             "architecture": str(self.config.model_type),

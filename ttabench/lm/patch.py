@@ -39,7 +39,7 @@ class State:
 
     @property
     def labels(self) -> Mapping[str, Json]:
-        """What readers of a record should know about how the method came to this state."""
+        """Labels of how the method came to this state, for readers of a record."""
         found: Mapping[str, Json] = self.meta.get("labels", {})
         return found
 

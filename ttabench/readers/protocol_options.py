@@ -54,7 +54,7 @@ StepCounts = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length
 
 
 class ProtocolSettings(BaseModel):
-    """What the settings of every reader share."""
+    """Base of the settings of every reader."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

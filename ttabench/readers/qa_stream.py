@@ -189,7 +189,7 @@ class QAStream(Bound[Settings]):
         return documents_of(rows, True)
 
     def counts(self) -> dict[str, Json]:
-        """Of the source, of what is read, and of what is asked."""
+        """Counts of the source, of the pieces read, and of the queries asked."""
         return {"rows": len(self.rows), "documents": len(self.documents), "questions": len(self.asked)}
 
     def texts(self) -> Iterator[str]:

@@ -72,7 +72,7 @@ def opened(path: Path, newline: str = "\n") -> Iterator[TextIO]:
 
 
 class _Unpacked(RawIOBase):
-    """What a gzip file holds, until it is more than such a file can hold."""
+    """The unpacked bytes of a gzip file, refused where they are more than such a file can hold."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._count = path, 0

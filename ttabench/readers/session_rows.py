@@ -24,14 +24,14 @@ from ttabench.readers.sources import Table
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What somebody says."""
+    """One turn of a speaker."""
 
     speaker: str
     text: str
 
     @property
     def line(self) -> str:
-        """As transcripts have it."""
+        """The turn as transcripts have it."""
         return f"{self.speaker}: {self.text}"
 
 
@@ -58,7 +58,7 @@ class Conversation:
         return (*self.previous, self.current) if self.current else self.previous
 
     def texts(self) -> Iterator[str]:
-        """Everything that is said."""
+        """All turns, as texts."""
         return (turn.line for session in self.sessions for turn in session)
 
 

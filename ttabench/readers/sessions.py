@@ -218,7 +218,7 @@ class Sessions(Bound[Settings]):
             yield self.split, _in_order(self._observes(each), asks)
 
     def counts(self) -> dict[str, Json]:
-        """Of the source, of what is read, and of what is asked."""
+        """Counts of the source, of the pieces read, and of the queries asked."""
         return {
             "rows": len(self.found),
             "conversations": len(self._asked()),

@@ -1,1 +1,1 @@
-"""What a command leaves behind: records, finished queries, whole files or none."""
+"""Stored results: records, finished queries, whole files or none."""

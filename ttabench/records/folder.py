@@ -61,7 +61,7 @@ class ResultFolder(ABC, Generic[RecordT]):
 
     @abstractmethod
     def busy(self) -> str:
-        """What is said where another process holds the folder and we wait for it.
+        """The line shown while another process holds the folder and we wait for it.
 
         Raises:
             UserError: we do not wait.
@@ -69,7 +69,7 @@ class ResultFolder(ABC, Generic[RecordT]):
 
     @abstractmethod
     def resume(self) -> int:
-        """Take up what was found before; returns how much that is.
+        """Read back the partial results; returns how many there are.
 
         Raises:
             UserError: it cannot be read.
@@ -79,7 +79,7 @@ class ResultFolder(ABC, Generic[RecordT]):
         """The lock is held from here on."""
 
     def discard(self) -> None:
-        """Forget what was found."""
+        """Drop the partial results."""
         self.journal.discard()
 
     def is_empty(self) -> bool:
@@ -154,7 +154,7 @@ def obtained(
 
 
 def _tidy(kind: type[ResultFolder[Any]], where: Path) -> None:
-    """Drop what was found on the way to a record, where a kill left it and nobody works here."""
+    """Drop partial results beside a finished record, where a kill left them and no process works here."""
 
     def busy() -> None:
         raise UserError("Another process holds the folder.")

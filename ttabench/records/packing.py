@@ -104,7 +104,7 @@ def _refuse_foreign(suite: Path) -> None:
 
 
 def _row(run: Path) -> dict[str, Json]:
-    """What `runs.parquet` says of a run: columns to look runs up by, and the record itself."""
+    """The row of a run in `runs.parquet`: columns to look runs up by, and the record itself."""
     record = load_record(run)
     if record.id != run.name:
         raise UserError(f"{run} holds the record of run {record.id}.", "Give the folder that name.")
@@ -112,7 +112,7 @@ def _row(run: Path) -> dict[str, Json]:
 
 
 def columns_of(record: RunRecord) -> dict[str, Json]:
-    """What a row of runs says of one, to look it up by."""
+    """The columns of a row of `runs.parquet` by which a run is looked up."""
     main = record.value(record.main_metric)
     return {
         "id": record.id,

@@ -27,7 +27,7 @@ def batch_size(typed: str | int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFields:
-    """What a run is asked for and what its record says, in the same words."""
+    """Options of a run that its record keeps under the same names."""
 
     model: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""What is kept of a run while it goes on: one value for every answered query, one for every episode that is done."""
+"""Samples and costs of a run in progress: one value for every answered query, one for every finished episode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ttabench.stats.aggregation import Unit
 
 @dataclass(frozen=True, kw_only=True)
 class AskCost:
-    """What asking one group of queries, under one patch or one after the other, has cost so far."""
+    """The cost so far of asking one group of queries, under one patch or one after the other."""
 
     group: str
     """Key of the first query of the group."""
@@ -99,7 +99,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeCost:
-    """What one episode cost, once all its queries are answered. Seconds, bytes, counts; bytes are peaks."""
+    """The cost of one finished episode: seconds, bytes, counts; bytes are peaks."""
 
     episode: str
     pieces: int

@@ -1,4 +1,4 @@
-"""The record of a run: one JSON file that says what was run, on what, and what came out.
+"""The record of a run: one JSON file with its configuration, its environment and its figures.
 
     OUT/<run id>/run.json          the record, written last: its presence means the run is finished
     OUT/<run id>/samples.parquet   one row a query: prompt, prediction, answers, metrics, milliseconds
@@ -124,7 +124,7 @@ class RunRecord(BaseModel):
 
     @property
     def unit(self) -> Varying:
-        """What varies from one reader to the next, see `stats.varying`."""
+        """The unit that varies from one reader to the next, see `stats.varying`."""
         return unit_of(self.task)
 
     @property
@@ -134,7 +134,7 @@ class RunRecord(BaseModel):
 
 
 def text_of(record: RunRecord) -> str:
-    """What `run.json` holds."""
+    """The text of `run.json`."""
     return json.dumps(record.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -28,7 +28,7 @@ NAMES = ("episode", "key", "source_key", *SUBTASK)
 
 @lru_cache(maxsize=100_000)
 def digest_of(text: str) -> str:
-    """What tells a text from others; nothing of an empty text, and a digest is its own."""
+    """The digest of a text; empty for an empty text, and a digest is its own."""
     if not text or is_digest(text):
         return text
     return f"sha256:{hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""What stands under the names that a record is known by: a damaged one is refused before anything is computed from it.
+"""Types of a record's named fields: a damaged record is refused before anything is computed from it.
 
 Names that are not listed may hold any JSON value: earlier versions, and others' methods and tasks, tell other things.
 """

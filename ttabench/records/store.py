@@ -120,7 +120,7 @@ class RunFolder(ResultFolder[RunRecord]):
         self._answered = {(sample.episode, sample.key) for sample in self.samples}
 
     def take_up(self, episode: Episode, metrics: Collection[str]) -> Sequence[Sample]:
-        """What was answered before of this episode; what was read under its name and is of no query of it is dropped.
+        """Samples of this episode from before; lines under its name that are of no query of it are dropped.
 
         Args:
             episode: of the run's own task.
@@ -147,7 +147,7 @@ class RunFolder(ResultFolder[RunRecord]):
         self.costs = kept
 
     def drop_leftovers(self) -> str:
-        """Drop what was read back of episodes that the task does not have; returns a note of all that was dropped.
+        """Drop lines of episodes that the task does not have; returns a note of all that was dropped.
 
         The note is of the file, not of the run: what was dropped has been asked again.
         """

@@ -1,4 +1,4 @@
-"""Runs of somebody in one file that may be passed on: records and scores, without a text (written by `submitting`).
+"""Runs in one file that may be passed on: records and scores, without a text (written by `submitting`).
 
     lab-b.parquet                   one row a run: id, method, task, ..., `record` (its run.json) and `queries`, which
                                     has a list a column of its samples: names, scores, and digests of the texts
@@ -33,7 +33,7 @@ LONGEST = 1 << 34
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """What a submission holds."""
+    """The runs of a submission."""
 
     records: dict[str, tuple[str, str]]
     """(text of the record, when it was made) by id, in order."""
@@ -59,7 +59,7 @@ def is_submission(file: Path) -> bool:
 
 
 def submitted(file: Path) -> Submitted:
-    """What a file holds, read once as long as it stays the same.
+    """The contents of a submission, read once as long as the file stays the same.
 
     Raises:
         UserError: it is missing, damaged, or no submission.

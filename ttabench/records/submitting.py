@@ -26,7 +26,7 @@ WORDS = ("start", "chat_end")
 
 
 class Part(NamedTuple):
-    """What of a run may be passed on."""
+    """The part of a run that may be passed on."""
 
     record: RunRecord
     scores: Any
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
 
 def part_of(folder: Path, record: RunRecord) -> Part:
-    """What of a run may be passed on.
+    """The part of a run that may be passed on.
 
     Raises:
         UserError: samples that cannot be read, or are not those of the record.

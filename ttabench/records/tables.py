@@ -51,7 +51,7 @@ def texts(path: Path, columns: Sequence[str]) -> list[list[str]]:
 
 
 def version_of(path: Path) -> tuple[Path, tuple[int, ...]]:
-    """What tells a file from the one that stood there before: as long as it is the same, it is read once."""
+    """The version of a file, by its size, time and number: while it is the same, the file is read once."""
     try:
         status = path.stat()
     except FileNotFoundError:

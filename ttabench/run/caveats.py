@@ -1,4 +1,4 @@
-"""What a record and its reader should know beside the figures: notes, each one sentence without a full stop.
+"""Caveats of a run, stored as its notes: each one sentence without a full stop.
 
 before a run    what the task's reader, the method's checkpoint and the base model leave to say
 after a run     what came of it: nothing was evicted, too few queries, answers that are empty or cut
@@ -29,7 +29,7 @@ FEW = 10
 
 
 def caveats_before(plan: Plan, lm: LM) -> list[str]:
-    """What is known once the base model is loaded."""
+    """Caveats that are known once the base model is loaded."""
     caveats = plan.notes()
     if lm.random_weights:
         caveats.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
@@ -41,7 +41,7 @@ def caveats_before(plan: Plan, lm: LM) -> list[str]:
 def caveats_after(
     plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost], samples: Sequence[Sample]
 ) -> list[str]:
-    """What is known once all queries are answered."""
+    """Caveats that are known once all queries are answered."""
     return [
         *_truncations(truncated(costs)),
         *label_caveats(method.name, costs),
@@ -53,7 +53,7 @@ def caveats_after(
 
 
 def state_caveats(method: BaseMethod[Any], state: State) -> list[str]:
-    """What is known of a state that was made outside a run."""
+    """Caveats of a state that was made outside a run."""
     lost = {key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")}
     smaller = [f"{note}; smaller pieces may fit (--pieces paragraphs)" for note in _truncations(lost)]
     return [*smaller, *eviction_caveats(method, state.meta.get("tokens_read", []))]
@@ -66,7 +66,7 @@ def _told_too_late(plan: Plan, lm: LM) -> bool:
 
 
 def _texts(task: Task) -> Iterator[str]:
-    """What the first reader of a task reads and is asked, cut as without a tokenizer."""
+    """Texts that the first reader of a task reads and is asked, cut as without a tokenizer."""
     first = next(iter(task.episodes()), None)
     for step in () if first is None else first.steps:
         if isinstance(step, Observe):
@@ -77,7 +77,7 @@ def _texts(task: Task) -> Iterator[str]:
 
 
 def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
-    """What the states of all episodes say about how they came about: a label holds where it held once."""
+    """Labels of the states of all episodes: a label holds where it held once."""
     labels_by_name: dict[str, Json] = {}
     for cost in costs:
         labels_by_name |= {name: value or labels_by_name.get(name, value) for name, value in cost.labels.items()}
@@ -85,7 +85,7 @@ def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
 
 
 def label_caveats(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
-    """What a method says about how it did its work, in one note."""
+    """The labels of a method's states, in one note."""
     shares = ", ".join(
         f"{label} {'yes' if value is True else 'no' if value is False else value}"
         for label, value in labels(costs).items()
@@ -130,7 +130,7 @@ def answer_caveats(samples: Sequence[Sample]) -> list[str]:
 
 
 def truncated(costs: Sequence[EpisodeCost]) -> dict[str, int]:
-    """What of the context was not taken in, by the methods' own counts."""
+    """Context that the methods did not read, by their own counts: summed over episodes, by the name of the count."""
     names = sorted({name for cost in costs for name in cost.truncated})
     return {name: sum(cost.truncated.get(name, 0) for cost in costs) for name in names}
 

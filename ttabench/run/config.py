@@ -110,7 +110,7 @@ class RunConfig(RunFields):
         return values
 
     def differing(self) -> dict[str, Json]:
-        """What is hashed: everything that differs from the defaults, without what is no part of the identity."""
+        """The values that the id hashes: those that differ from the defaults and are part of the identity."""
         said = {key: value for key, value in self.to_json().items() if key not in UNHASHED}
         if "rows" in self.inputs and self.source not in ("mini", "hub"):
             said["source"] = "files"

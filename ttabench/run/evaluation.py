@@ -34,7 +34,7 @@ Base: TypeAlias = "tuple[str, str, str, bool, str, bool]"
 
 
 def base_of(request: RunRequest, *, chat_template: bool) -> Base:
-    """What has to be loaded for a request: name, device, number format, random weights, BOS, chat template."""
+    """The base model of a request: name, device, number format, random weights, BOS, chat template."""
     return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
 
 
@@ -75,7 +75,7 @@ class ModelCache:
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """Who is told what goes on: `tick` about progress, `notify` in one line about what else is worth knowing."""
+    """Callbacks of a run: `tick` with progress, `notify` with other lines worth knowing."""
 
     tick: Tick = no_tick
     notify: Callable[[str], None] = no_word
@@ -111,7 +111,7 @@ def execute(
 
 
 class _Notes:
-    """Notes that are given once something is done: what is refused at the start is refused in one line."""
+    """Notes that wait for the first progress: a run that is refused at the start prints its one line alone."""
 
     def __init__(self, notes: Sequence[str], watching: Watching) -> None:
         self._pending, self._watching = list(notes), watching

@@ -1,4 +1,4 @@
-"""A resolved run: what is asked for, with nothing left to decide and no model loaded.
+"""A resolved run: every choice is made, and no model is loaded.
 
 plan = make_plan(RunRequest(method="mac", task="streamingqa"), seed=0)
 plan.config.identity()                                  # the run's id
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Shared:
-    """What plans of one command have in common, such as the rows of a task: made once, the newest few are kept."""
+    """Values that plans of one command share, such as the rows of a task: made once, the newest few are kept."""
 
     MOST = 64
 
@@ -40,7 +40,7 @@ class Shared:
         self._made: dict[tuple[object, ...], object] = {}
 
     def once(self, kind: str, *of: object, make: Callable[[], T]) -> T:
-        """What `make` gives, or gave before for the same kind and arguments."""
+        """The value of `make`, or of the earlier call with the same kind and arguments."""
         key = (kind, *of)
         if key not in self._made:
             while len(self._made) >= self.MOST:
@@ -62,7 +62,7 @@ class Plan:
     """The task's own description for the record, its metrics included."""
 
     def notes(self) -> list[str]:
-        """What the record and the user should know."""
+        """Caveats that the plan itself gives."""
         found = [str(note) for note in self.task.notes]
         if told := STATES_OF[self.config.state_of]:
             found += [told, *self.task_record.get("others", {}).get("notes", [])]

@@ -89,7 +89,7 @@ def resolve_prompting(request: RunRequest, card: Card | None = None) -> Promptin
 
 
 def trained_with(task_options: Mapping[str, Json], chat: bool) -> dict[str, Json]:
-    """What a checkpoint tells of how it was asked, see `TRAINED_WITH`; nothing where its task has one way only."""
+    """The prompt that a checkpoint was trained with, see `TRAINED_WITH`; empty where its task has one way only."""
     if "prompt" not in task_options:
         return {}
     return {TRAINED_WITH: {"prompt": task_options["prompt"], "examples": task_options["examples"], "turns": chat}}

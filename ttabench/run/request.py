@@ -1,4 +1,4 @@
-"""What a user asks for, as typed: the fields of a request are the options of `eval`, each declared once.
+"""The request of a user, as typed: its fields are the options of `eval`, each declared once.
 
     RunRequest(method="mac", task="streamingqa", settings=("hierarchy=16",))
 
@@ -30,7 +30,7 @@ OWN_QUESTIONS = "qa"
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(RunFields):
-    """What a user asks for, as typed; see the options of `ttabench eval`."""
+    """The request of a user, as typed; see the options of `ttabench eval`."""
 
     method: Annotated[
         str, Declared("How to adapt; see `list methods`.", RUN, flags=("--method", "-m"), completes="method")

@@ -71,7 +71,7 @@ class ResolvedMethod:
         return f"{SHIPPED}{self.checkpoint.name}" if shipped else str(self.checkpoint)
 
     def notes(self) -> list[str]:
-        """What figures of this method would hide."""
+        """Caveats of figures of this method."""
         if not self.spec.trainable or self.checkpoint is not None:
             return []
         name = self.spec.name
@@ -90,7 +90,7 @@ class ResolvedMethod:
         }
 
     def stored_state(self, folder: Path, lm: LM) -> State:
-        """What one reader has read before, as `ttabench adapt` wrote it.
+        """The state of one reader, as `ttabench adapt` wrote it.
 
         Raises:
             UserError: missing, damaged, of another method, base model, setting or checkpoint, or of several readers.

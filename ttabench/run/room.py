@@ -110,7 +110,7 @@ def _asked(ask: Ask, tokens: Tokens) -> tuple[int, int]:
 
 
 def _advice(plan: Plan, shape: Shape) -> str:
-    """What would fit: less of the task, or settings and methods that keep less."""
+    """Advice that would fit: less of the task, or settings and methods that keep less."""
     protocol, spec = plan.task_record["protocol"], plan.resolved.spec
     assert shape.positions is not None
     half = shape.positions // 2

@@ -36,7 +36,7 @@ class Sink(Protocol):
     """Where finished queries go, and what was finished before (see `store.RunFolder`)."""
 
     def take_up(self, episode: Episode, metrics: Collection[str]) -> Sequence[Sample]:
-        """What was answered of this episode before, with a value of each of these metrics."""
+        """Samples of this episode from before, with a value of each of these metrics."""
         ...
 
     def finished(self, episode: str) -> bool:

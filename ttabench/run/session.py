@@ -72,7 +72,7 @@ class Session(session.Session):
         super().read([Observe(text=piece) if isinstance(piece, str) else piece for piece in pieces])
 
     def ask(self, question: str, max_new_tokens: int = 16) -> str:
-        """What the model answers to a question, in the words of the task.
+        """The model's answer to a question, asked in the words of the task.
 
         Raises:
             UserError: what was read does not fit the model, or the task asks no questions.
@@ -84,7 +84,7 @@ class Session(session.Session):
         return answer.prediction
 
     def save(self, folder: str | Path) -> Path:
-        """Write what was read, as `ttabench adapt` does.
+        """Write the state, as `ttabench adapt` does.
 
         Raises:
             UserError: the folder cannot be written.

@@ -1,4 +1,4 @@
-"""What a state says about how it was made, so that whoever asks it need not say it again.
+"""The request that made a state, kept in its header, so that `ask` needs no options.
 
     save_state(folder, state, {**resolved.belongs(lm), MADE: made_with(request, chat=False)})
     request_of(header(folder), folder).method                "mac"
@@ -32,7 +32,7 @@ ANEW = "Read anew with --context FILE, or leave it out."
 
 
 def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
-    """What a state's header says of the request that it was made for; `chat`: it was read in a chat template."""
+    """The request that a state was made for, for its header; `chat`: it was read in a chat template."""
     reading_fields = {name: getattr(request, name) for name in READING_FIELDS}
     known = (NANO, *ARCHITECTURES)
     return {

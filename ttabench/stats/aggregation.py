@@ -1,4 +1,4 @@
-"""What queries and scored stretches of text add to a figure: plain means, and ratios of sums.
+"""Terms that queries and scored stretches of text add to a figure: plain means, and ratios of sums.
 
     aggregate([0.0, 1.0, 1.0])                     mean 0.667, stderr 0.333
     estimated(RATIOS["ppl"], units)                exp(sum of NLL / sum of tokens), every token counting alike
@@ -128,7 +128,7 @@ class Kind(Protocol):
         ...
 
     def observed(self, values: Any) -> list[Observed] | None:
-        """What each value adds to the sums; None where the figure is no number."""
+        """The terms of each value; None where the figure is no number."""
         ...
 
 

@@ -25,7 +25,7 @@ LUCK = 1e-9
 
 
 class Observed(NamedTuple):
-    """What one query, or one scored stretch of text, adds to a figure."""
+    """The terms of one query, or of one scored stretch of text."""
 
     cluster: str
     """Which document, draw or book it is of."""

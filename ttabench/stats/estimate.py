@@ -162,7 +162,7 @@ def _pulls(observed: Sequence[Observed], sums: tuple[float, ...], value: float, 
 
 
 def _weights(observed: Sequence[Observed], figure: Figure) -> list[float]:
-    """What the figure is a mean over."""
+    """The weights of the figure's mean."""
     return [each.terms[-1] if figure.weighs else 1.0 for each in observed]
 
 

@@ -37,7 +37,7 @@ class Figure:
     """The last sum is what the figure is a mean over (tokens, words); else queries are."""
 
     def weight(self, sums: Sums, n: int) -> float:
-        """What the figure is a mean over."""
+        """The weights of the figure's mean."""
         return sums[-1] if self.weighs else float(n)
 
 

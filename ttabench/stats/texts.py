@@ -48,7 +48,7 @@ class Corpus:
     figure: Figure
 
     def observed(self, values: Sequence[Written]) -> list[Observed]:
-        """What each answer adds."""
+        """The terms of each answer."""
         terms = self.terms(values)
         return [
             Observed(each.cluster, own, each.stratum, each.across, each.question)

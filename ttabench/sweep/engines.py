@@ -54,7 +54,7 @@ class Job:
     """Waits where another process is making this run; else that is a report."""
 
     def to_json(self) -> dict[str, Json]:
-        """As JSON values."""
+        """The values as JSON."""
         request = {**asdict(self.request), "state": None if self.request.state is None else str(self.request.state)}
         return {**asdict(self), "request": request}
 
@@ -74,7 +74,7 @@ OPEN = ("running", "waiting")
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What becomes of a run."""
+    """The state of a run in a sweep."""
 
     id: str
     state: State
@@ -88,7 +88,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What runs may take."""
+    """The resources of a sweep's runs."""
 
     jobs: int = 1
     """Runs at a time."""
@@ -137,7 +137,7 @@ def engine(name: str) -> Engine:
 
 
 def refuse_options(resources: Resources, known: Sequence[str], engine: str) -> None:
-    """See that an engine knows what was typed for it.
+    """Refuse options that an engine does not know.
 
     Raises:
         UnknownName: it does not.

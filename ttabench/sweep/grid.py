@@ -47,7 +47,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layer:
-    """What is said in one place."""
+    """The values at one place of a suite."""
 
     place: Place
     values: Mapping[str, Json]
@@ -57,7 +57,7 @@ class _Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """What a method and a task of a grid know."""
+    """The settings and options that a method and a task of a grid have."""
 
     spec: MethodSpec
     keys: Mapping[str, Sequence[str] | None]
@@ -136,7 +136,7 @@ class _Grid:
         return False
 
     def refuse_spare(self) -> None:
-        """See that everything that was said is for some run.
+        """Refuse settings that are of no run.
 
         Raises:
             UserError: a setting is for none; the closest one is named.

@@ -59,7 +59,7 @@ def _serve(process: Process, waiting: list[Job], told: SimpleQueue[Report | Exce
 
 
 def _places(count: int, gpus: float) -> list[dict[str, str]]:
-    """What each of so many processes sees of the GPUs."""
+    """The GPUs that each of so many processes may use."""
     if not gpus:
         return [{}] * count
     named = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -50,7 +50,7 @@ class OnRay:
 
 
 def _report(task: Any, job: Job) -> Report:
-    """What a task that is done says of its run."""
+    """The report of a finished task of Ray."""
     try:
         found: Report = ray.get(task)
     except ray.exceptions.RayError as error:  # a machine or process that went away

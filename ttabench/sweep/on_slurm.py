@@ -101,7 +101,7 @@ def _take(jobs: Sequence[Job], threads: int | None) -> list[Report]:
 
 
 def _results(task: Any, share: Sequence[Job]) -> list[Report]:
-    """What a task says of its runs; where it was killed, they are lost."""
+    """The reports of a task's runs; where it was killed, they are lost."""
     try:
         found: list[Report] = task.result()
     except Exception as error:  # whatever submitit tells of a task that has no result

@@ -34,7 +34,7 @@ class Process:
         self._said: IO[str] | None = None
 
     def make(self, job: Job) -> Iterator[Report]:
-        """What becomes of a job; `lost` where the process ended."""
+        """The report of a job; `lost` where the process ended."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None

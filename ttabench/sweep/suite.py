@@ -60,7 +60,7 @@ def _fields(*, of_axes: bool) -> dict[str, Any]:
 
 
 def _entry(axis: str) -> type[_Named]:
-    """What is said of a method, a task or a model."""
+    """The entry of a method, a task or a model."""
     own: dict[str, Any] = {axis: (str, ...), **_fields(of_axes=False)}
     made: type[_Named] = create_model(axis.capitalize(), __base__=_Named, **own)
     made.axis = axis

@@ -1,1 +1,1 @@
-"""What stands on a terminal or in a file of text: tables, remarks, progress."""
+"""Output for people and machines: tables, remarks, progress."""

@@ -50,7 +50,7 @@ def progress(enabled: bool) -> Iterator[Tick]:
 
 
 def counted(what: str) -> str:
-    """What a tick counts, without what is said beside it."""
+    """The name of the thing that a tick counts, without the detail behind its comma."""
     return what.partition(",")[0]
 
 

@@ -1,4 +1,4 @@
-"""What people see: tables, remarks, progress (`bars`), and the machine formats of the same tables.
+"""Output on the streams: tables, remarks, progress, and the machine formats of the same tables.
 
 Results go to standard output, progress and remarks to standard error, so a pipe carries results only. What names,
 records and data hold is shown, never obeyed by a terminal.

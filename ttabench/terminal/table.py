@@ -76,6 +76,6 @@ class Table:
 
 
 def explained(tables: Sequence[Table]) -> list[str]:
-    """What the headings of several tables mean, a line each."""
+    """The glossary of several tables, a line a heading."""
     lines = (line for table in tables for column, line in table.glossary.items() if column in table.columns)
     return list(dict.fromkeys(lines))

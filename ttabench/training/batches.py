@@ -1,4 +1,4 @@
-"""What `ttabench train` trains on: a task, or several that take turns (`--also NAME` or `--also NAME=SOURCE`)."""
+"""The batches of a training: of a task, or of several that take turns (`--also NAME` or `--also NAME=SOURCE`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
 
 
 def described(others: Sequence[Plan]) -> dict[str, Json]:
-    """What a checkpoint tells of further tasks; nothing where there are none."""
+    """The further tasks of a training, for its checkpoint; empty where there are none."""
     tasks: list[Json] = [
         {"task": one.task.card.name, "source": one.task.source, "digest": one.config.inputs.get("rows", "")}
         for one in others

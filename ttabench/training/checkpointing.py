@@ -110,7 +110,7 @@ def _filled(
 
 
 def _moments(method: Trainable[Any], config: TrainConfig) -> dict[str, Tensor]:
-    """What an optimiser keeps of every parameter, by the parameter's place and its own name; values mean nothing."""
+    """The tensors that an optimiser keeps of every parameter, by its place and its own name; values mean nothing."""
     turned = {id(each) for each in matrices(method.modules())} if config.optimizer == "muon" else set()
     return {
         f"{index}.{name}": torch.zeros(()) if name == "step" else parameter
@@ -142,7 +142,7 @@ def _grouped(
 
 
 def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str, Json]]:
-    """What must be the same in a training that goes on, as JSON gives it back."""
+    """The values that a resumed training must share with the saved one, as JSON gives them back."""
     base = {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)}
     found = {
         "method": {"method": method.name},

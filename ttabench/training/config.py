@@ -70,7 +70,7 @@ class TrainConfig:
             raise ValueError("resume needs out")
 
     def recipe(self) -> dict[str, Json]:
-        """What a training that goes on must have in common with the one that was stopped."""
+        """The values that a resumed training must share with the stopped one."""
         names = ["lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "accumulate", "seed", "fresh"]
         names += ["steps"] if self.schedule == "cosine" else []
         return {name: getattr(self, name) for name in names}
@@ -78,7 +78,7 @@ class TrainConfig:
 
 @dataclass(kw_only=True)
 class TrainRecord:
-    """What happened so far; stored in every save and in the checkpoint's header."""
+    """The record of a training so far; stored in every save and in the checkpoint's header."""
 
     steps: int = 0
     seconds: float = 0.0

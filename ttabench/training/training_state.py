@@ -103,7 +103,7 @@ def unwritable(out: Path, error: Exception) -> UserError:
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in the system's words."""
+    """The fault, in the system's words."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

@@ -135,6 +135,6 @@ def attend_shared(
 
 
 def bias_of(mask_B1TS: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores so that a token sees what the bool mask says: 0 or the lowest number of the type."""
+    """A bool mask as numbers added to scores: 0 where a token sees a slot, else the lowest number of the type."""
     bias_B1TS = torch.zeros_like(mask_B1TS, dtype=dtype)
     return bias_B1TS.masked_fill_(~mask_B1TS, torch.finfo(dtype).min)

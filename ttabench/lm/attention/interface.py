@@ -55,7 +55,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Call:
-    """What one layer's attention is given, after any rotation of queries and keys; nothing of it may be changed."""
+    """The arguments of one layer's attention, after any rotation of queries and keys; they must not be changed."""
 
     layer: int
     query: Tensor
@@ -75,7 +75,7 @@ Watcher: TypeAlias = Callable[[Call], Tensor | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Extras:
-    """What attention is given beside what transformers gives it, for all layers of a forward."""
+    """Extra arguments of attention, for all layers of a forward, beside those that transformers passes."""
 
     shared: Sequence[Shared] | None = None
     """Keys and values that all rows see in front of what their cache returns, one entry a layer."""
@@ -107,7 +107,7 @@ def watched(watcher: Watcher | None) -> AbstractContextManager[None]:
 
 
 def is_watched() -> bool:
-    """Whether somebody watches; windows made now keep their prefix where watchers see it."""
+    """Whether a watcher is set; windows made now keep their prefix where watchers see it."""
     return _extras.get().watcher is not None
 
 

@@ -1,4 +1,4 @@
-"""What enters chosen decoder layers and linear maps while the frozen LM reads, layer by layer as it happens.
+"""Inputs of chosen decoder layers and linear maps, shown while the frozen LM reads.
 
     with observe_inputs(lm, see, rows=2, blocks=[0, 5]):          see(5, hidden_BTC) at every forward of the block
         read(lm, patch, ids_BT)

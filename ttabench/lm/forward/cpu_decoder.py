@@ -149,7 +149,7 @@ class CpuDecoder:
         return text.in_rows(_normed(x_XC, self._norm, self._epsilon))
 
     def _entering(self, text: Text) -> Tensor:
-        """What enters the first layer, [X, C]."""
+        """The inputs of the first layer, [X, C]."""
         if text.embeddings_BTC is not None:
             return text.packed(text.embeddings_BTC)
         return embedding(text.packed(text.ids_BT), self._embedding._parameters["weight"])

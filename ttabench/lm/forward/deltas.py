@@ -78,7 +78,7 @@ def merged(lm: LM, patch: Patch) -> Iterator[Patch]:
 
 
 def weight_changes(lm: LM, deltas: Mapping[str, Delta]) -> dict[str, Tensor]:
-    """What these deltas, each of all rows alike, add to weights: by parameter name, in the parameter's layout."""
+    """Changes of weights that these deltas, alike for all rows, make: by parameter name, in the parameter's layout."""
     changes: dict[str, Tensor] = {}
     for name, delta in deltas.items():
         if isinstance(delta, LowRank):

@@ -166,7 +166,7 @@ def follows_text(patch: Patch) -> bool:
 
 
 def text_start(lm: LM, patch: Patch) -> list[int]:
-    """What begins a text under this (encoded) patch: `lm.start_ids`, unless the text goes on behind other text."""
+    """Ids that begin a text under this (encoded) patch: `lm.start_ids`, unless the text goes on behind other text."""
     return [] if follows_text(patch) else list(lm.start_ids)
 
 

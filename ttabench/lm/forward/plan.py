@@ -107,7 +107,7 @@ def _is_lent(prefix: Prefix, rows: int) -> bool:
 
 
 def _finite_bias(lm: LM, prefix: Prefix) -> tuple[Tensor, ...] | None:
-    """What a prefix adds to scores of its slots, hidden ones too, in the model's numbers; None for nothing.
+    """The bias of a prefix on scores of its slots, hidden ones too, in the model's numbers; None for none.
 
     The lowest number stands for minus infinity: a head may miss all slots, and shares of no sum are not numbers.
     """

@@ -57,7 +57,7 @@ def _give_back() -> None:
 
 
 class _Kept:
-    """What entered each layer, in one tensor [L, B, T, D]."""
+    """The inputs of all layers, in one tensor [L, B, T, D]."""
 
     def __init__(self, layers: int) -> None:
         self._layers = layers

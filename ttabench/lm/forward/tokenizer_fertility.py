@@ -31,7 +31,7 @@ LEAST_TOKENS = 1024
 
 
 def bytes_a_token(lm: LM, texts: Iterable[str]) -> float | None:
-    """UTF-8 bytes of words, the blank in front included, in a token; None where nothing can be told."""
+    """UTF-8 bytes of words in a token, the blank in front included; None for too few words or a small vocabulary."""
     found = (match[0] for text in texts for match in WORD.finditer(text))
     words = [f" {word}" for word in islice(found, MOST_WORDS)]
     if len(words) < LEAST_WORDS or len(lm.tokenizer) < LEAST_TOKENS:

@@ -86,7 +86,7 @@ def prompt_ids(lm: LM, ask: Ask, *, follows: bool) -> list[int]:
 
 
 def _opened(chat: Chat, ask: Ask, follows: bool) -> tuple[tuple[int, ...], str]:
-    """What opens the turn of a prompt, and its text: a turn of its own behind demonstrations."""
+    """The tokens that open a prompt's turn, and its text: a turn of its own behind demonstrations."""
     if follows and ask.after_turns:
         return chat.next_ids, ask.prompt
     return (), (ask.joiner if follows else "") + ask.prompt

@@ -29,7 +29,7 @@ from ttabench.lm.patch import Eviction, Prefix
 
 
 class Window:
-    """What a batch of rows has read so far.
+    """The text window of a batch of rows: everything read so far, and the cache it is in.
 
     Args:
         lm: the base model.
@@ -172,7 +172,7 @@ class Window:
         return hidden_BTD
 
     def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
-        """What each of the tokens sees, bool [B or 1, 1, T, S]; None: all slots up to its own."""
+        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own."""
         if mask is not None and mask.dim() == 4:
             return mask
         held = self._layers[0].get_seq_length()

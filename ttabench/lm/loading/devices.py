@@ -26,7 +26,7 @@ def find_device(name: str) -> torch.device:
 
 
 def _missing(name: str) -> str:
-    """What is wrong with a device that is not there."""
+    """The fault of a device that is not there."""
     if not name.startswith("cuda"):
         return f"Unknown device {name!r}."
     count = torch.cuda.device_count()

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Copy:
-    """What `copy.json` says."""
+    """The contents of `copy.json`."""
 
     schema: int
     source: str

@@ -1,4 +1,4 @@
-"""What a GGUF file holds, as a model in float32 and a tokenizer; files that cannot be read are refused in one line."""
+"""A GGUF file as a model in float32 and a tokenizer; files that cannot be read are refused in one line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def readable_header(file: Path) -> Header:
 
 
 def weights_of(header: Header) -> str:
-    """What records say of the weights, "Q4_1, dequantised": by the file's word, else by the format of most numbers."""
+    """The weights' format for records, "Q4_1, dequantised": by the file's word, else by the format of most numbers."""
     import gguf
 
     file_type = header.metadata.get("general.file_type")

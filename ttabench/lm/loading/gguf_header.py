@@ -1,4 +1,4 @@
-"""What the head of a GGUF file says: architecture, quantisation, tensors and where they lie. Nothing else is read.
+"""The head of a GGUF file: architecture, quantisation, tensors and their places. Nothing else is read.
 
     header = read_header(Path("SmolLM2-135M-Instruct.Q4_1.gguf"))
     header.metadata["general.architecture"], header.metadata["general.file_type"], len(header.tensors)

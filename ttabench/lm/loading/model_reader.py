@@ -108,7 +108,7 @@ def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Ma
 
 
 def refusal(source: Source, error: Exception) -> UserError:
-    """What is told to a user whose model could not be loaded."""
+    """The user error for a model that could not be loaded."""
     if isinstance(error, UserError):
         return error
     if memory.out_of_memory(error):

@@ -142,7 +142,7 @@ def _special_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, in
 
 
 def _first_ids(tokenizer: PreTrainedTokenizerFast, bos: str, name: str) -> tuple[int, ...]:
-    """What begins a text. A BOS token that the tokenizer knows but does not add (SmolLM2, GPT-2) begins none."""
+    """Ids that begin a text. A BOS token that the tokenizer knows but does not add (SmolLM2, GPT-2) begins none."""
     if bos == "no":
         return ()
     if bos == "yes":
