@@ -155,7 +155,7 @@ def test_nor_does_a_stored_profile(ttabench: Command, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(ProfileFolder, "__init__", refuse)
     monkeypatch.setattr(ProfileFolder, "load", stored)
-    monkeypatch.setattr(driver, "where_stored", lambda out, *_given, **_more: out / "abc")
+    monkeypatch.setattr(driver, "identity", lambda *_given: "abc")
     words = ["profile", "--methods", "none", "--prefill", "32", "--out", tmp_path]
     assert "Read-only" in one_line(ttabench(*words))
     (tmp_path / "abc").mkdir()

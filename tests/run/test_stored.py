@@ -56,7 +56,10 @@ def test_a_record_of_another_schema_is_one_line(evaluate: Evaluate) -> None:
     for schema in (1, 3):
         file.write_text(json.dumps({**json.loads(file.read_text()), "schema_version": schema}))
         told = one_line(evaluate())
-        assert f"has schema version {schema}, this ttabench reads 2. Run it again" in told
+        assert (
+            f"has schema version {schema}, this ttabench reads 2. Install the ttabench that wrote it, or run it again"
+            in told
+        )
 
 
 def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:

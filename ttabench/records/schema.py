@@ -174,7 +174,7 @@ def load_record(path: Path) -> RunRecord:
         raise UserError(f"The record {file} is corrupted: it names no schema_version.", REMEDY)
     if content["schema_version"] != SCHEMA:
         fault = f"The record {file} has schema version {content['schema_version']}, this ttabench reads {SCHEMA}."
-        raise UserError(fault, "Run it again, or install the ttabench that wrote it.")
+        raise UserError(fault, "Install the ttabench that wrote it, or run it again.")
     try:
         return RunRecord.model_validate(content)
     except ValidationError as error:
