@@ -147,6 +147,7 @@ def test_a_configuration_nested_too_deep(tmp_path: Path) -> None:
     [
         ({"generator": "ttabench.mini.qa:nosuch"}, "there is no such function"),
         ({"generator": "ttabench.mini.nosuch:x"}, "there is no such function"),
+        ({"generator": "ttabench.mini.nano:main"}, "it makes no rows from a split and a seed"),
         ({"generator": "ttabench.mini.demonstrations:groups"}, "it makes no rows from a split and a seed"),
         ({"generator": "ttabench.mini.demonstrations:superglue"}, "it does not fit this card's reader"),
         ({"generator": "ttabench.mini.demonstrations:metaicl"}, "it makes rows for another reader"),

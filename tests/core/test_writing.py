@@ -87,6 +87,8 @@ def outside_scratch(tree: ast.AST) -> Iterator[str]:
 
 BARE = {
     "readers.raw": "open",  # a file that `plain` let through, read to its end
+    "mini.card": "read_text",  # files of the repository, and of a training of nano
+    "mini.nano": "read_text",
     "core.digests": "open read_bytes",  # files that `is_file` let through
     "core.plugins": "read_bytes",  # a module that is executed
     "core.meter": "read_text",  # of /proc

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 import pytest
 
-from recipes.nano.card import card
-from recipes.nano.far import FAR
-from recipes.nano.figures import QUESTIONS, Worlds, answering
-from recipes.nano.lessons import STAGES
 from ttabench.lm.model import LM, load
 from ttabench.mini import qa
+from ttabench.mini.card import card
+from ttabench.mini.far import FAR
+from ttabench.mini.figures import QUESTIONS, Worlds, answering
+from ttabench.mini.lessons import STAGES
 
 
 @pytest.fixture(scope="module")

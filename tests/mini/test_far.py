@@ -11,9 +11,9 @@ import torch
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from recipes.nano import corpus, far, lessons
-from recipes.nano.teaching import losses_of
 from ttabench.lm.model import LM, load
+from ttabench.mini import corpus, far, lessons
+from ttabench.mini.teaching import losses_of
 from ttabench.mini.world import entities, rng
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from recipes.nano import corpus
-from ttabench.mini import books, demonstrations, dialogue, profiles, qa
+from ttabench.mini import books, corpus, demonstrations, dialogue, profiles, qa
 from ttabench.mini.relations import RELATIONS
 from ttabench.mini.world import CATEGORIES, KINDS, SPLITS, categories_in, entities, name_pieces, rng
 

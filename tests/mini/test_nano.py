@@ -12,18 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recipes.nano import far, figures, lessons, train
-from recipes.nano.tokens import train_tokenizer
-from recipes.nano.trainer import Trainer
-from tests.places import ROOT
 from ttabench.lm.model import LM, load
 from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
+from ttabench.mini import far, figures, lessons, nano
+from ttabench.mini.tokens import train_tokenizer
+from ttabench.mini.trainer import Trainer
 from ttabench.readers import load as load_task
 from ttabench.records.store import RunFolder
 from ttabench.run.runner import RunContext, run_episodes
 
-ASSETS = ROOT / "ttabench" / "assets"
+ASSETS = Path(nano.__file__).parent.parent / "assets"
 FOLDER = ASSETS / "nano"
 
 
@@ -84,16 +83,16 @@ def test_its_card_tells_the_training_and_the_figures_that_were_measured() -> Non
 
 
 def test_the_tokenizer_knows_every_word_of_the_world_whole(lm: LM) -> None:
-    from recipes.nano.corpus import vocabulary_words
+    from ttabench.mini.corpus import vocabulary_words
 
     assert all(len(lm.encode(f" {word}")) == 1 for word in vocabulary_words())
 
 
 def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
-    first = train.train(tmp_path / "a", share=0.001)
+    first = nano.train(tmp_path / "a", share=0.001)
     assert first["tokens"] >= 0.001 * sum(stage.tokens for stage in lessons.STAGES)
     assert first["steps"]["far"] == 3
-    again = train.train(tmp_path / "a", share=0.001)
+    again = nano.train(tmp_path / "a", share=0.001)
     assert (again["tokens"], again["steps"]) == (first["tokens"], first["steps"])
     made = load(str(tmp_path / "a"), device="cpu")
     assert made.max_positions == 8192
@@ -102,7 +101,7 @@ def test_the_recipe_trains_saves_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_the_last_stage_begins_with_the_weights_and_the_tokenizer_of_another_training(tmp_path: Path) -> None:
-    made = train.train(tmp_path / "b", share=0.0004, start=FOLDER)
+    made = nano.train(tmp_path / "b", share=0.0004, start=FOLDER)
     shipped = json.loads((FOLDER / "training.json").read_text(encoding="utf-8"))
     assert made["steps"] == shipped["steps"] | {"far": 1}
     assert made["tokens"] > shipped["tokens"]
@@ -114,13 +113,13 @@ def test_the_last_stage_begins_with_the_weights_and_the_tokenizer_of_another_tra
 
 
 def test_a_training_that_is_stopped_in_the_last_stage_ends_with_the_same_weights(tmp_path: Path) -> None:
-    whole = train.train(tmp_path / "whole", share=0.0015, start=FOLDER)
+    whole = nano.train(tmp_path / "whole", share=0.0015, start=FOLDER)
     stage = replace(far.FAR, steps=4)
     first = Trainer(tmp_path / "parts", seed=0, share=0.0015, device="cpu", peak=1e-3, start=FOLDER)
     for step, (batch, teaching_of) in enumerate(islice(far.batches(first.tokenizer, stage, 0), 2)):
         first.ended("far", [first.step(batch, teaching_of, stage.rate(step, 1e-3))])
     first.save()
-    again = train.train(tmp_path / "parts", share=0.0015, start=FOLDER)
+    again = nano.train(tmp_path / "parts", share=0.0015, start=FOLDER)
     assert (again["tokens"], again["steps"]) == (whole["tokens"], whole["steps"])
     ours, theirs = (load(str(tmp_path / name), device="cpu").model.state_dict() for name in ("whole", "parts"))
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items())

@@ -121,7 +121,8 @@ def test_a_cut_archive_with_bytes_that_are_no_text(
 
 
 @pytest.mark.parametrize(
-    "generator", ["ttabench.mini.nosuch:x", "ttabench.mini.qa:nosuch", "ttabench.mini.qa:random"]
+    "generator", ["ttabench.mini.nosuch:x", "ttabench.mini.qa:nosuch", "ttabench.mini.nano:main",
+                  "ttabench.mini.qa:random", "ttabench.mini.figures:answering"]
 )  # fmt: skip
 def test_a_generator_that_is_none(tmp_path: Path, generator: str) -> None:
     with pytest.raises(UserError, match=r"there is no such function|it makes no rows from a split"):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
-from recipes.nano import corpus
+from ttabench.mini import corpus
 from ttabench.mini.world import rng
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The nano LM: recipe and training command of the base model that ships with the package.
 
-    python -m recipes.nano.train --out ttabench/assets/nano        # about an hour and a half on two cores
+    python -m ttabench.mini.nano --out ttabench/assets/nano        # about an hour and a half on two cores
 
 A small Llama (grouped-query attention, RoPE, tied embeddings) with a byte-level BPE, trained on the training split of
 the miniature world only. Three things make it learn to *use* its context: layers that start quiet, so that words can be
@@ -17,10 +17,10 @@ import math
 from itertools import islice
 from pathlib import Path
 
-from recipes.nano import far
-from recipes.nano.far import FAR, FarStage
-from recipes.nano.lessons import STAGES, batches
-from recipes.nano.trainer import Trainer
+from ttabench.mini import far
+from ttabench.mini.far import FAR, FarStage
+from ttabench.mini.lessons import STAGES, batches
+from ttabench.mini.trainer import Trainer
 
 WARMUP = 177_500
 """Tokens of linear warm-up."""

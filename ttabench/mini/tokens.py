@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recipes.nano import corpus
+from ttabench.mini import corpus
 from ttabench.mini.world import rng
 
 if TYPE_CHECKING:

@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from recipes.nano import corpus
-from recipes.nano.corpus import Segment, Segments
-from recipes.nano.lessons import Batch, Sequence, Stage, Teaching, batch_of, encoded, sequence
-from ttabench.mini import qa
+from ttabench.mini import corpus, qa
+from ttabench.mini.corpus import Segment, Segments
+from ttabench.mini.lessons import Batch, Sequence, Stage, Teaching, batch_of, encoded, sequence
 from ttabench.mini.relations import RELATIONS
 from ttabench.mini.world import PIECES, Fact, entities, facts, name_pieces, rng
 

@@ -1,6 +1,6 @@
 """Writes the nano LM's model card from what was recorded and measured.
 
-    python -m recipes.nano.card ttabench/assets/nano --first 9000
+    python -m ttabench.mini.card ttabench/assets/nano --first 9000
 
 measures on test worlds of seeds from 9000 on, then writes figures.json and README.md there.
 """
@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.nano.figures import Worlds, figures
 from ttabench.core.files import write_atomically
 from ttabench.lm.model import load
+from ttabench.mini.figures import Worlds, figures
 
 TEXT = """# nano
 
@@ -25,12 +25,12 @@ of this package; what it can do is use its context. It loads with `AutoModelForC
 
 - **Data**: the training split of the miniature world (`ttabench/mini/`), all nine task families, generated from seed
   {seed}. Test entities and test rules never occur in it.
-- **Recipe**: `python -m recipes.nano.train --out ttabench/assets/nano`, {tokens:,} tokens in {steps:,} steps,
+- **Recipe**: `python -m ttabench.mini.nano --out ttabench/assets/nano`, {tokens:,} tokens in {steps:,} steps,
   {minutes:.0f} minutes of one or two CPU cores shared with other work (AdamW, peak rate {rate}; a cosine over the last
   third of the stages before the last, and one over three quarters of the last). `training.json` holds its curve.
 - **Curriculum**: {stages}.
 - **Beyond plain language modelling**: layers start quiet, and two losses teach attention where names and answers stand
-  (`recipes/nano/teaching.py`). With the losses but full-sized starts it stayed at chance between entities;
+  (`ttabench/mini/teaching.py`). With the losses but full-sized starts it stayed at chance between entities;
   quiet layers alone were not tried.
 - **How the recipe was chosen**: the stages before the last after looking at small samples of the test split; the last
   one on the validation split alone. The figures below are of test worlds drawn from seeds that were not used before.
@@ -40,7 +40,7 @@ of this package; what it can do is use its context. It loads with `AutoModelForC
 ## Figures
 
 Test worlds of seeds from {first} on, full context in the window, measured by
-`python -m recipes.nano.card ttabench/assets/nano --first {first}`.
+`python -m ttabench.mini.card ttabench/assets/nano --first {first}`.
 
 Exact match, per cent, by number of documents of four facts each (0: closed book):
 

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recipes.nano.far import FAR, FarStage
-from recipes.nano.lessons import STAGES, Batch, Teaching
-from recipes.nano.tokens import BOS, EOS, PAD, VOCABULARY, tokenizer_of
 from ttabench.core.checked_file import json_of
 from ttabench.core.files import replacing_files, write_atomically
+from ttabench.mini.far import FAR, FarStage
+from ttabench.mini.lessons import STAGES, Batch, Teaching
+from ttabench.mini.tokens import BOS, EOS, PAD, VOCABULARY, tokenizer_of
 
 if TYPE_CHECKING:
     import torch
@@ -158,7 +158,7 @@ class Trainer:
 
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        from recipes.nano.teaching import losses_of
+        from ttabench.mini.teaching import losses_of
 
         answer, taught = losses_of(self.model, batch.to(self.device), teaching)
         (answer + taught).backward()  # type: ignore[no-untyped-call]

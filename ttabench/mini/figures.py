@@ -1,7 +1,7 @@
 """What a base model can do in the miniature world: the figures of the nano LM's model card.
 
-    python -m recipes.nano.figures ttabench/assets/nano --split validation       # what recipes are chosen by
-    python -m recipes.nano.figures ttabench/assets/nano --first 9000             # test worlds that nobody has seen yet
+    python -m ttabench.mini.figures ttabench/assets/nano --split validation       # what recipes are chosen by
+    python -m ttabench.mini.figures ttabench/assets/nano --first 9000             # test worlds that nobody has seen yet
 
 Entities and rules of one split, in worlds drawn from seeds from `--first` on; full context in the window. Question
 answering: exact match of the greedy answer. Demonstrations: option with the highest log-likelihood. Running text:
@@ -20,13 +20,12 @@ from typing import Any
 
 import torch
 
-from recipes.nano import corpus
 from ttabench.lm.forward.patching import read
 from ttabench.lm.model import LM, load
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import choose, token_logprobs
-from ttabench.mini import books, demonstrations, dialogue, profiles, qa
+from ttabench.mini import books, corpus, demonstrations, dialogue, profiles, qa
 from ttabench.mini.world import SPLITS, rng
 
 QUESTIONS: dict[str, tuple[Callable[..., list[dict[str, Any]]], Callable[[dict[str, Any]], tuple[str, str]]]] = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from recipes.nano.lessons import Batch, Teaching
+from ttabench.mini.lessons import Batch, Teaching
 
 if TYPE_CHECKING:
     from torch import Tensor
