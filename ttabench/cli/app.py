@@ -39,11 +39,7 @@ class Commands(TyperGroup):
     """The commands; one that there is not is told as other names are."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the first word names.
-
-        Raises:
-            UnknownName: there is none.
-        """
+        """The command that the first word names."""
         if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             raise UnknownName("command", args[0], list(self.commands))
         return super().resolve_command(ctx, args)

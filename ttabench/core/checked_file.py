@@ -51,11 +51,7 @@ def plain(path: Path, most: int = LONGEST) -> Path:
 
 
 def refuse_expanding(path: Path, unpacked: int, times: int = TIMES) -> None:
-    """See that a compressed file does not unpack to a multiple of its size, as no data of people does.
-
-    Raises:
-        Unreadable: it does.
-    """
+    """See that a compressed file does not unpack to a multiple of its size, as no data of people does."""
     if unpacked > SMALL and unpacked > times * path.stat().st_size:
         raise Unreadable(f"it unpacks to more than {times} times its size")
 

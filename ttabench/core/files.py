@@ -127,20 +127,12 @@ def _named(folder: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text so that a reader sees the old file or the new one, never half of it.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write a text so that a reader sees the old file or the new one, never half of it."""
     write_bytes_atomically(path, _bytes(text))
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """Write bytes to a file, all of them or none, see `write_atomically`.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write bytes to a file, all of them or none, see `write_atomically`."""
     try:
         with replacing(path) as scratch:
             scratch.write_bytes(content)

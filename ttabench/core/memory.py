@@ -98,11 +98,7 @@ def check(most: int) -> None:
 
 
 def reserve(count: int) -> None:
-    """See that a limit leaves so many bytes more, where native code would find out and end the process.
-
-    Raises:
-        MemoryError: it does not.
-    """
+    """See that a limit leaves so many bytes more, where native code would find out and end the process."""
     if _limit is None or count < NOTICED:
         return
     if (taken := in_use()) is not None and taken + count > _limit:

@@ -37,9 +37,6 @@ def remembered(file: Path, compute: Callable[[Path], str]) -> str:
     Args:
         file: exists.
         compute: reads the file and gives its digest.
-
-    Raises:
-        OSError: the file cannot be read.
     """
     place = file.resolve()
     seen = place.stat()

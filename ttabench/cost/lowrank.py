@@ -20,11 +20,7 @@ from ttabench.cost.shape import Linear, Shape
 
 
 def targeted(targets: Sequence[str], shape: Shape) -> list[Linear]:
-    """The linear maps of a layer that are named; all of them where none is.
-
-    Raises:
-        UserError: the base has no such linear map.
-    """
+    """The linear maps of a layer that are named; all of them where none is."""
     known = sorted({linear.name for linear in shape.linears})
     missing = [target for target in targets if target not in known]
     if missing:

@@ -48,9 +48,6 @@ def save(
         dtype: number format of the stored parameters; they are float32 again once loaded.
         step: optimiser steps done, said in both files.
         stands_on: name and digest of the checkpoint that the base model carries.
-
-    Raises:
-        UserError: the folder cannot be written.
     """
     parameters = dict(method.modules().named_parameters())
     tensors = {name: p.detach().to("cpu", getattr(torch, dtype)) for name, p in parameters.items()}

@@ -94,11 +94,7 @@ class Session:
         return count
 
     def flush(self) -> None:
-        """Adapt to all that was read and not adapted to yet.
-
-        Raises:
-            UserError: as `flush_some`.
-        """
+        """Adapt to all that was read and not adapted to yet."""
         while self.flush_some():
             pass
 

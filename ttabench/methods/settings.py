@@ -70,11 +70,7 @@ def key_of(text: str, known: Collection[str]) -> str:
 
 
 def settings_of(spec: Formula, typed: Mapping[str, Json], preset: str = "") -> Any:
-    """Settings of a method: its defaults or a preset (see `preset_for`), overlaid by typed settings.
-
-    Raises:
-        UserError: the settings refuse a value.
-    """
+    """Settings of a method: its defaults or a preset (see `preset_for`), overlaid by typed settings."""
     try:
         _check_numbers(typed)
         return replace(spec.presets[preset] if preset else spec.Settings(), **typed)
@@ -113,11 +109,7 @@ _TYPES: dict[type[Any], dict[str, TypeAdapter[Any]]] = {}
 
 
 def _check_numbers(values: Mapping[str, Json]) -> None:
-    """Refuse numbers with which nothing can be computed.
-
-    Raises:
-        ValueError: naming the setting.
-    """
+    """Refuse numbers with which nothing can be computed."""
     for key, value in values.items():
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, float) and not math.isfinite(each):

@@ -76,9 +76,6 @@ class StateFolder:
 
         Returns:
             its header, see `states`.
-
-        Raises:
-            UserError: the folder cannot be written.
         """
         try:
             with replacing_folder(self.path / WHOLE) as scratch:

@@ -62,11 +62,7 @@ def name_pieces(kind: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 @cache
 def entities(kind: str, split: str) -> tuple[str, ...]:
-    """All entities of one kind in one split, in a fixed shuffled order. Splits are disjoint.
-
-    Raises:
-        ValueError: for an unknown kind or split.
-    """
+    """All entities of one kind in one split, in a fixed shuffled order. Splits are disjoint."""
     if kind not in _ENDINGS or split not in _SHARES:
         raise ValueError(f"no entities of kind {kind!r} in split {split!r}")
     first, second = name_pieces(kind)

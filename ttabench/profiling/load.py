@@ -9,11 +9,7 @@ from ttabench.core.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """Sizes and repetitions.
-
-    Raises:
-        UserError: a size below 1.
-    """
+    """Sizes and repetitions."""
 
     piece_tokens: int = 256
     prompt_tokens: int = 32

@@ -21,11 +21,7 @@ from ttabench.profiling.rows import Row, exactly, oom
 
 
 def rows(request: Mapping[str, Json], job: Job, emit: Emit) -> None:
-    """Tell of the model, the method, and a row a length.
-
-    Raises:
-        UserError: the model cannot be loaded.
-    """
+    """Tell of the model, the method, and a row a length."""
     lm = base.load(job.model, random_weights=job.random_weights, device=job.device, dtype=job.dtype)
     name, lengths = request["method"], list(request["lengths"])
     emit("model", lm.describe())

@@ -91,18 +91,11 @@ class Task(Protocol):
         """The episodes, each with the observations of another context, which shares nothing with its own.
 
         Keys and queries, and where they stand, are those of `episodes`; what stands in the window of a query stays.
-
-        Raises:
-            UserError: the source has no other context.
         """
         ...
 
     def describe_others(self) -> dict[str, Json]:
-        """Of these other contexts, for a record: `notes`, and a `digest` of their texts.
-
-        Raises:
-            UserError: the source has no other context.
-        """
+        """Of these other contexts, for a record: `notes`, and a `digest` of their texts."""
         ...
 
     def training(

@@ -98,11 +98,7 @@ class Books(Bound[Settings]):
             yield with_pieces(episode, [step for step in found if isinstance(step, Observe)])
 
     def _next(self, book: Book) -> Book:
-        """The next book of another text; of a mini source of one book its second.
-
-        Raises:
-            UserError: there is none.
-        """
+        """The next book of another text; of a mini source of one book its second."""
         books, place = self.shelf.books, self.shelf.books.index(book)
         if self.mini and len(books) == 1:
             books = _written((self.card, self.split, self.seed), 2, self.settings.lengths[-1])

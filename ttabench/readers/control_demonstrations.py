@@ -26,11 +26,7 @@ OTHER_ROWS = "the other demonstrations are other rows of the same task: what the
 
 
 def next_items(task: Bound[Any], one: Drawn) -> tuple[tuple[Item, ...], bool]:
-    """(at most as many demonstrations as are shown, whether they follow another rule as far as is known).
-
-    Raises:
-        UserError: there are none.
-    """
+    """(at most as many demonstrations as are shown, whether they follow another rule as far as is known)."""
     shots, part = len(one.shown), one.part
     if task.mini:
         words = Words(delimiter=task.card.prompt.delimiter, single_blank=task.settings.copa_single_blank)
@@ -53,11 +49,7 @@ def _told(items: Iterable[Item]) -> list[str]:
 
 
 def next_rows(task: Bound[Any], meta: MetaTask, fits: Fitted) -> tuple[Sequence[MetaRow], bool]:
-    """(at most as many rows as are shown, whether they follow another rule as far as is known).
-
-    Raises:
-        UserError: there are none.
-    """
+    """(at most as many rows as are shown, whether they follow another rule as far as is known)."""
     if task.mini:
         split, options = task.card.splits[task.split].twin, len(meta.shown[0].options)
         made = (

@@ -25,9 +25,6 @@ def other_dialogues(
         task: of a miniature source, which has others about other people.
         wanted: dialogues of `every`, and how many turns of each are read.
         every: all dialogues of the source that may be asked about.
-
-    Raises:
-        UserError: there is no other dialogue.
     """
     if task.mini:
         return _of_a_twin(task, [dialogue for dialogue, _ in wanted])

@@ -26,9 +26,6 @@ def next_documents(group: Sequence[Document], behind: Sequence[Document], source
         group: what is read.
         behind: what comes after it: the next groups, and then what is not read at all.
         source: where they are from, for the message.
-
-    Raises:
-        UserError: there is none.
     """
     texts = {document.text for document in group}
     fresh = [document for document in behind if document.text not in texts]

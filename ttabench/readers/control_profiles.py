@@ -33,9 +33,6 @@ def next_reads(
         task: of users.
         reads: its users.
         fit: puts users under the limits of the task.
-
-    Raises:
-        UserError: there is no other user.
     """
     if task.mini:
         split, sizes = task.card.splits[task.split].twin, {**task.arguments, "users": OTHERS}

@@ -75,11 +75,7 @@ def generated(card: Card, kind: type[T], *place: object, **arguments: object) ->
 
 
 def check_size(card: Card, arguments: Mapping[str, object]) -> None:
-    """Whether a twin may be asked for so much.
-
-    Raises:
-        UserError: more than a memory holds.
-    """
+    """Whether a twin may be asked for so much."""
     counts = {key: n for key, n in arguments.items() if key != "seed" and isinstance(n, int) and n > 0}
     rows = math.prod(n for key, n in counts.items() if key != "tokens")
     if rows > MOST_ROWS or rows * counts.get("tokens", 1) > MOST_TOKENS:

@@ -98,11 +98,7 @@ def _belongs(split: str, number: int) -> bool:
 
 
 def _beside(questions: Path, card: Card) -> Path:
-    """The file of right answers.
-
-    Raises:
-        UserError: there is none.
-    """
+    """The file of right answers."""
     name = stem(questions)
     wanted = name.replace(_QUESTIONS, _OUTPUTS)
     split = card.splits["test"].model_copy(update={"files": (wanted,)})

@@ -34,11 +34,7 @@ class OwnQuestion:
 
 
 def typed_questions(texts: Sequence[str]) -> list[OwnQuestion]:
-    """Questions as they were typed.
-
-    Raises:
-        UserError: one of them is empty.
-    """
+    """Questions as they were typed."""
     if not all(text.strip() for text in texts):
         raise UserError("The question is empty.", 'Write it in quotation marks: ttabench ask "Who wrote it?"')
     return [OwnQuestion(key=str(number), question=text.strip()) for number, text in enumerate(texts, start=1)]

@@ -124,11 +124,7 @@ class Recall(Bound[Settings]):
             yield with_pieces(episode, [step for step in found if isinstance(step, Observe)])
 
     def _next(self, story: Story) -> Story:
-        """The next other text; of a mini source of one text its second.
-
-        Raises:
-            UserError: there is none.
-        """
+        """The next other text; of a mini source of one text its second."""
         found = list(self.stories)
         if self.mini and len(found) == 1:
             found = _written(self.card, self.split, self.seed, 2, self.settings.tokens)

@@ -8,11 +8,7 @@ from ttabench.stats.metrics import METRICS, metric
 
 
 def check_metrics(card: Card) -> None:
-    """Whether all metrics of a card are ones of scored texts.
-
-    Raises:
-        UserError: one is not.
-    """
+    """Whether all metrics of a card are ones of scored texts."""
     for name in card.metrics:
         if metric(name).ratio is None:
             known = ", ".join(known for known, each in METRICS.items() if each.ratio)

@@ -153,9 +153,6 @@ class Sessions(Bound[Settings]):
         """The next conversation, of other speakers and other texts; in the miniature world about nobody of the own.
 
         Where turns are read, the next with as many to read, or else the one with most.
-
-        Raises:
-            UserError: there is none.
         """
         place, texts = self.found.index(own), set(own.texts())
         people = {name for text in texts for name in names_in(text)} if self.mini else set()

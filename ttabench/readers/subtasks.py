@@ -45,11 +45,7 @@ class Part:
     """What a record must say of the rows."""
 
     def draw(self, count: int, seed: int) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
-        """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more.
-
-        Raises:
-            UserError: the pool is smaller.
-        """
+        """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more."""
         enough = len(self.pool) - self.same
         if count > enough:
             raise UserError(

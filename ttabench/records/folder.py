@@ -48,11 +48,7 @@ class ResultFolder(ABC, Generic[RecordT]):
     @staticmethod
     @abstractmethod
     def load(folder: Path) -> RecordT:
-        """The record in a folder.
-
-        Raises:
-            UserError: missing or damaged.
-        """
+        """The record in a folder."""
 
     @classmethod
     def is_stored(cls, folder: Path) -> bool:
@@ -61,19 +57,11 @@ class ResultFolder(ABC, Generic[RecordT]):
 
     @abstractmethod
     def busy(self) -> str:
-        """The line shown while another process holds the folder and we wait for it.
-
-        Raises:
-            UserError: we do not wait.
-        """
+        """The line shown while another process holds the folder and we wait for it."""
 
     @abstractmethod
     def resume(self) -> int:
-        """Read back the partial results; returns how many there are.
-
-        Raises:
-            UserError: it cannot be read.
-        """
+        """Read back the partial results; returns how many there are."""
 
     def begin(self) -> None:  # most have nothing to do
         """The lock is held from here on."""

@@ -42,9 +42,6 @@ class Journal:
 
         A last line that was cut in the middle of writing is removed from the file, so that what is appended stands
         apart.
-
-        Raises:
-            UserError: the file cannot be read.
         """
         if self.path.is_symlink():
             raise UserError(f"{self.path} is a link to another file.", "Remove it, or give another --out.")
@@ -63,27 +60,15 @@ class Journal:
         return kept, len(parsed) - len(kept) + (len(whole) < len(content))
 
     def append(self, lines: Iterable[Mapping[str, Json]]) -> None:
-        """Keep findings, at once.
-
-        Raises:
-            UserError: the folder cannot be written.
-        """
+        """Keep findings, at once."""
         files.append(self.path, _text(lines))
 
     def replace(self, lines: Iterable[Mapping[str, Json]]) -> None:
-        """Keep these findings instead of those that are there.
-
-        Raises:
-            UserError: the folder cannot be written.
-        """
+        """Keep these findings instead of those that are there."""
         files.write_atomically(self.path, _text(lines))
 
     def discard(self) -> None:
-        """Forget all findings.
-
-        Raises:
-            UserError: the file cannot be removed.
-        """
+        """Forget all findings."""
         try:
             if self.path.is_dir() and not self.path.is_symlink():
                 raise IsADirectoryError(21, "Is a directory")

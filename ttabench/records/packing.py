@@ -164,11 +164,7 @@ def _write_samples(path: Path, samples: Mapping[str, Any]) -> None:
 
 
 def store_table(path: Path, table: Any) -> None:
-    """Write a `pyarrow.Table` as Parquet, whole or not at all.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Write a `pyarrow.Table` as Parquet, whole or not at all."""
     import pyarrow.parquet as pq
 
     try:

@@ -14,11 +14,7 @@ from ttabench.core.declared import HOW, RUN, WHAT, Declared
 
 
 def batch_size(typed: str | int) -> int:
-    """`--batch-size` (a text, or the default) as a number, 0 for auto.
-
-    Raises:
-        ValueError: neither.
-    """
+    """`--batch-size` (a text, or the default) as a number, 0 for auto."""
     text = str(typed)
     if text != "auto" and not (text.isdecimal() and len(text) <= 9 and int(text) > 0):
         raise ValueError(f"{text[:40]!r} is neither auto nor a whole number of at least 1.")

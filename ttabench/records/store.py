@@ -74,9 +74,6 @@ class RunFolder(ResultFolder[RunRecord]):
         """Read the partial results of a killed run; returns how many queries are answered already.
 
         Which of them the task has is seen when their episode is taken up.
-
-        Raises:
-            UserError: they cannot be read.
         """
         samples = self.path / SAMPLES_FILE
         if samples.is_dir():

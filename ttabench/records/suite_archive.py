@@ -49,11 +49,7 @@ class Span:
 
 
 def runs(suite: Path) -> dict[str, Packed]:
-    """The packed runs of a suite by id, the oldest first; none where nothing is packed.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """The packed runs of a suite by id, the oldest first; none where nothing is packed."""
     if suite.suffix == submission.SUFFIX and suite.is_file():
         records = submission.submitted(suite).records
         return {name: Packed(record=text, created=created) for name, (text, created) in records.items()}
@@ -68,11 +64,7 @@ def record(run: Path) -> str | None:
 
 
 def sample_columns(run: Path) -> list[str] | None:
-    """Columns that the samples of SUITE/ID have; None where no samples of such a run are packed.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Columns that the samples of SUITE/ID have; None where no samples of such a run are packed."""
     if submission.file_of(run):
         table = submission.table_of(run)
         return None if table is None else list(table.column_names)
@@ -81,11 +73,7 @@ def sample_columns(run: Path) -> list[str] | None:
 
 
 def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
-    """Columns (all for None) of the samples of SUITE/ID as a `pyarrow.Table`; None where no samples are packed.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Columns (all for None) of the samples of SUITE/ID as a `pyarrow.Table`; None where no samples are packed."""
     if submission.file_of(run):
         return submission.table_of(run, None if columns is None else list(columns))
     if (found := _stored(run)) is None:

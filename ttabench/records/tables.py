@@ -12,11 +12,7 @@ from ttabench.core.parquet import parquet_file
 
 
 def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
-    """A `pyarrow.Table` of these columns, or all.
-
-    Raises:
-        UserError: the file is missing or damaged.
-    """
+    """A `pyarrow.Table` of these columns, or all."""
     import pyarrow as pa
 
     try:

@@ -26,11 +26,7 @@ def seconds(line: dict[str, Any]) -> tuple[float, float]:
 
 
 def typed(cls: type[T], value: object) -> T:
-    """A dataclass from JSON values that has each of its fields, with values of their types, and no others.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """A dataclass from JSON values that has each of its fields, with values of their types, and no others."""
     names = cls.__dataclass_fields__.keys()  # type: ignore[attr-defined]  # a dataclass, by the line above
     if not isinstance(value, dict) or value.keys() != names:
         raise ValueError(f"not the fields of a {cls.__name__}")

@@ -43,11 +43,7 @@ UNHASHED = (
 
 
 def check_loading(device: str, dtype: str, bos: str) -> None:
-    """Whether these words say how a model is loaded; whether the device is there is seen when it is.
-
-    Raises:
-        UnknownName: one of them is no such word.
-    """
+    """Whether these words say how a model is loaded; whether the device is there is seen when it is."""
     if device.partition(":")[0] not in DEVICES:
         raise UnknownName("device", device, list(DEVICES))
     if dtype not in DTYPES:

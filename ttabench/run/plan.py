@@ -76,9 +76,6 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         request: what is asked for.
         seed: of the order of the data and of everything random.
         shared: what other plans were made of; plans of one task then have one `task`, which should not be run.
-
-    Raises:
-        UserError: anything in it that is wrong.
     """
     if request.ask_only and request.state is None:
         raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")

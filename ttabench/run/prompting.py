@@ -56,11 +56,7 @@ class Prompting:
         return self.card.prompt.asked(question, str(options["prompt"]), examples)
 
     def query(self, question: str, key: str, want: Want) -> Ask:
-        """A question as the model is asked it.
-
-        Raises:
-            UserError: as `prompted`.
-        """
+        """A question as the model is asked it."""
         joiner = self.card.prompt.joiner
         return Ask(prompt=self.prompted(question), question=question, key=key, joiner=joiner, want=want)
 

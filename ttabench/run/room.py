@@ -54,11 +54,7 @@ def refuse_on_paper(plan: Plan) -> None:
 
 
 def refuse_by_tokens(plan: Plan, lm: LM) -> None:
-    """The same by the model's own tokens.
-
-    Raises:
-        UserError: as `refuse_on_paper`.
-    """
+    """The same by the model's own tokens."""
     shape = shape_from(lm.config.to_dict(), str(lm.config.model_type))
     _refuse(plan, replace(shape, starts=len(lm.start_ids), positions=lm.max_positions), lm, "")
 

@@ -84,9 +84,5 @@ class Session(session.Session):
         return answer.prediction
 
     def save(self, folder: str | Path) -> Path:
-        """Write the state, as `ttabench adapt` does.
-
-        Raises:
-            UserError: the folder cannot be written.
-        """
+        """Write the state, as `ttabench adapt` does."""
         return save_state(Path(folder), self.state, {**self._belongs, MADE: self._recipe})

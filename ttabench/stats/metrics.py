@@ -282,11 +282,7 @@ def metric(name: str) -> Metric:
 
 
 def text_metric(name: str) -> Metric:
-    """The metric of that name, which must be one of generated answers: of their text, or of the target's likelihood.
-
-    Raises:
-        UserError: it is not, or there is none.
-    """
+    """The metric of that name, which must be one of generated answers: of their text, or of the target's likelihood."""
     found = metric(name)
     if found.function is None and found.corpus is None and name not in LIKELIHOODS:
         known = ", ".join(known for known, each in METRICS.items() if each.function or each.corpus)

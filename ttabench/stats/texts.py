@@ -78,11 +78,7 @@ def _number(text: str) -> float | None:
 
 
 def _errors(values: Sequence[Written]) -> list[float]:
-    """How far each number is from the right one.
-
-    Raises:
-        UserError: a right answer is no number.
-    """
+    """How far each number is from the right one."""
     right = [_number(each.target) for each in values]
     known = [each for each in right if each is not None]
     if len(known) < len(right):

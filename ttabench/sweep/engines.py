@@ -137,11 +137,7 @@ def engine(name: str) -> Engine:
 
 
 def refuse_options(resources: Resources, known: Sequence[str], engine: str) -> None:
-    """Refuse options that an engine does not know.
-
-    Raises:
-        UnknownName: it does not.
-    """
+    """Refuse options that an engine does not know."""
     for name in resources.options:
         if name not in known:
             raise UnknownName(f"option of the engine {engine}", name, list(known))

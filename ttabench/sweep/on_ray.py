@@ -70,11 +70,7 @@ def _take(job: Job, threads: int | None) -> Report:
 
 
 def _connected(address: str, resources: Resources) -> None:
-    """Find the cluster.
-
-    Raises:
-        UserError: it cannot be reached.
-    """
+    """Find the cluster."""
     try:
         if address == HERE:
             count = resources.jobs * (resources.threads or 1)

@@ -66,11 +66,7 @@ OPTIONS: Mapping[str, Option] = _options()
 
 
 def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
-    """Fields of a request that were typed, as a suite says them.
-
-    Raises:
-        UserError: a setting that is no key=value.
-    """
+    """Fields of a request that were typed, as a suite says them."""
     options: dict[str, Json] = {}
     for name, value in typed.items():
         if name in RENAMED:

@@ -61,11 +61,7 @@ def planned(found: Sequence[Cell], read: Read) -> list[Run]:
 
 
 def share(runs: Sequence[Run], part: str) -> list[Run]:
-    """`--shard 2/5`: every fifth run, from the second on; the same ones wherever the same suite is given.
-
-    Raises:
-        UserError: it is no such part.
-    """
+    """`--shard 2/5`: every fifth run, from the second on; the same ones wherever the same suite is given."""
     match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", part)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UserError(f"--shard {part[:40]!r} is no part.", "Write --shard 1/4 to 4/4.")

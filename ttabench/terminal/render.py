@@ -33,11 +33,7 @@ _NOT_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def known_format(name: str) -> Format:
-    """The format of that name.
-
-    Raises:
-        UnknownName: none has it.
-    """
+    """The format of that name."""
     if name not in FORMATS:
         raise UnknownName("format", name, list(FORMATS))
     return next(known for known in FORMATS if known == name)

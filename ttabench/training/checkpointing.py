@@ -35,11 +35,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 def keep(
     out: Path, method: Trainable[Any], optimiser: torch.optim.Optimizer, record: TrainRecord, config: TrainConfig
 ) -> None:
-    """Store what goes on from here, if that is wanted, then the checkpoint.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
+    """Store what goes on from here, if that is wanted, then the checkpoint."""
     if config.save_every:
         tensors = {f"parameter.{name}": each.data for name, each in method.modules().named_parameters()}
         for index, moments in optimiser.state_dict()["state"].items():

@@ -169,11 +169,7 @@ class Curve:
         return read_text(self.path).splitlines(keepends=True) if self.path.exists() else []
 
     def add(self, step: int, line: Mapping[str, Json]) -> None:
-        """One more line.
-
-        Raises:
-            UserError: the disk is full.
-        """
+        """One more line."""
         if self.path is None:
             return
         try:

@@ -190,11 +190,7 @@ def _parameters(method: Trainable[Any]) -> list[torch.nn.Parameter]:
 
 
 def refuse_untrainable(spec: MethodSpec) -> None:
-    """Say so where a method is no `Trainable`, before a model is loaded or a folder made.
-
-    Raises:
-        UserError: it is not.
-    """
+    """Say so where a method is no `Trainable`, before a model is loaded or a folder made."""
     if not issubclass(spec.load(), Trainable):
         raise _untrainable(spec.name)
 

@@ -154,11 +154,7 @@ def unsaved(out: Path, step: int, error: Exception) -> UserError:
 
 
 def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The newest save, on the CPU; None where there is none.
-
-    Raises:
-        UserError: it is damaged.
-    """
+    """The newest save, on the CPU; None where there is none."""
     folders = saved(out)
     if not folders:
         return None
@@ -182,11 +178,7 @@ def damaged(out: Path, error: Exception) -> UserError:
 
 
 def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Whether a stored training is the one that is wanted.
-
-    Raises:
-        UserError: naming the first difference.
-    """
+    """Whether a stored training is the one that is wanted."""
     for group, values in wanted.items():
         before = {**{key: values[key] for key in NEWER if key in values}, **stored.get(group, {})}
         for key in dict.fromkeys([*values, *before]):
@@ -206,11 +198,7 @@ def tidy(out: Path) -> None:
 
 
 def refuse_in_the_way(out: Path, steps: range) -> None:
-    """Whether nothing of somebody else's lies where saves after these steps will be written.
-
-    Raises:
-        UserError: something does; names it.
-    """
+    """Whether nothing of somebody else's lies where saves after these steps will be written."""
     for path in sorted((out / SAVES).glob("step-*/*")):
         ours = path.name in (STATE, TENSORS) or path.name.endswith(files.PART)
         if not ours and STEP.fullmatch(path.parent.name) and int(path.parent.name[5:]) in steps:

@@ -47,11 +47,7 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
 
 
 def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-    """Log-probabilities of the targets and of the likeliest tokens, float32 [N, 2].
-
-    Raises:
-        NotFinite: one is not.
-    """
+    """Log-probabilities of the targets and of the likeliest tokens, float32 [N, 2]."""
     size = max(1, LOGITS_AT_ONCE // lm.vocab_size)
     parts = []
     for hidden, targets in zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True):

@@ -60,11 +60,7 @@ class Header:
 
 
 def is_gguf(file: Path) -> bool:
-    """Whether the file begins as GGUF files do.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Whether the file begins as GGUF files do."""
     try:
         with plain(file, ANY).open("rb") as handle:
             return handle.read(len(MAGIC)) == MAGIC

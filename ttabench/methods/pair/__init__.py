@@ -47,11 +47,7 @@ class PairSpec(MethodSpec):
         }
 
     def settings_of_parts(self, settings: Any) -> list[Any]:
-        """The settings of each part, in order.
-
-        Raises:
-            ValueError: one of them refuses a value.
-        """
+        """The settings of each part, in order."""
         return parted(settings, self.labels, self.parts)
 
     def load(self) -> type[Any]:
@@ -83,11 +79,7 @@ def joined(labels: Sequence[str], settings: Sequence[Any]) -> dict[str, Any]:
 
 
 def pair_of(parts: Sequence[MethodSpec]) -> PairSpec:
-    """The methods together.
-
-    Raises:
-        UserError: one of them stands twice.
-    """
+    """The methods together."""
     name = SIGN.join(part.name for part in parts)
     labels = [label_of(part.name) for part in parts]
     if twice := next((label for label in labels if labels.count(label) > 1), ""):

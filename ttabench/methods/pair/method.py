@@ -141,11 +141,7 @@ class Pair(BaseMethod[Any]):
         return Patch(torch.cat([break_BJ, tokens_BT], 1), torch.cat([any_BJ, mask_BT], 1))
 
     def _probe(self) -> None:
-        """Whether the patches of all parts merge, seen on one short piece before anything is read.
-
-        Raises:
-            UserError: they do not.
-        """
+        """Whether the patches of all parts merge, seen on one short piece before anything is read."""
         piece, ask = Observe(text=PROBE, key="probe"), Ask(prompt=PROBE, key="probe")
         patches = []
         with torch.random.fork_rng():

@@ -13,11 +13,7 @@ Amount: TypeAlias = int | float
 
 
 def check_amount(name: str, amount: Amount) -> None:
-    """Whether an amount is at least one token, or a share of at most all.
-
-    Raises:
-        ValueError: it is neither; states the value.
-    """
+    """Whether an amount is at least one token, or a share of at most all."""
     share = isinstance(amount, float)
     if not (0.0 < amount <= 1.0 if share else amount >= 1):
         allowed = "a share of the context must lie in (0, 1]" if share else "at least 1 token is needed"

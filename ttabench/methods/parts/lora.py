@@ -25,11 +25,7 @@ from ttabench.methods.parts.row_dropout import RowDropout
 
 
 def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
-    """The linear maps inside the decoder layers whose names end in one of these; all of them where none is named.
-
-    Raises:
-        UserError: the base has no such linear map.
-    """
+    """The linear maps inside the decoder layers whose names end in one of these; all of them where none is named."""
     named = lm.linear_names()
     known = sorted({name.rpartition(".")[2] for name in named})
     missing = [target for target in targets if target not in known]

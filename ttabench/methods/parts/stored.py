@@ -74,11 +74,7 @@ def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Seq
 
 
 def stored_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder or hub id.
-
-    Raises:
-        UserError: none there that can be loaded.
-    """
+    """The tokenizer of a folder or hub id."""
     local = _checked(name)
     try:
         found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
