@@ -65,8 +65,8 @@ def report(
         render.print_line(str(save))
         return
     size = amounts.size(save.stat().st_size)
-    runs = sum(len(entry.runs) for entry in comparison.entries)
-    shown = f"{_counted(runs, 'run')} in {_counted(len(comparison.blocks), 'block')}"
+    counted = sum(len(entry.runs) for entry in comparison.entries)
+    shown = f"{_counted(counted, 'run')} in {_counted(len(comparison.blocks), 'block')}"
     render.print_line(f"{save}: {shown}, {size}. Open it in a browser.")
 
 
