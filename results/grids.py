@@ -145,6 +145,8 @@ def by_documents(suites: Mapping[int, Sequence[Run]]) -> str:
 def _stream_line(run: RunRecord) -> str:
     settings = run.method["settings"]
     tree = f" hierarchy={settings['hierarchy']}" if isinstance(settings, dict) and settings.get("hierarchy") else ""
+    if tree and (by := settings.get("hierarchy_by", "aggregated")) != "aggregated":
+        tree += f" hierarchy_by={by}"
     return f"{run.config['method']}{tree}{STATES[run.state_of]}"
 
 

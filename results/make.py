@@ -35,6 +35,7 @@ import forgetting
 import grids
 import pages
 from suites import (
+    BY_DOCUMENTS,
     BY_LENGTH,
     BY_PART,
     BY_STATE,
@@ -109,6 +110,11 @@ def grid_of(suite: str, out: Path) -> str:
         runs, option = grids.runs_of(out / suite), OPTION_VARIED[suite]
         cells = {"main metric, per cent": grids.quality, "bytes of state": grids.state}
         return "\n".join(f"**{name}**\n\n{grids.by_option(runs, option, cell)}" for name, cell in cells.items()) + "\n"
+    if suite in BY_DOCUMENTS:
+        counts: dict[int, list[grids.Run]] = {}
+        for folder, run in grids.runs_of(out / suite):
+            counts.setdefault(int(run.config["task_options"]["documents"]), []).append((folder, run))
+        return f"**F1 by number of documents**\n\n{grids.by_documents(dict(sorted(counts.items())))}\n"
     if suite in BY_PART:
         return f"**main metric by task, per cent**\n\n{grids.by_part(grids.records(out / suite))}\n"
     if suite in BY_TASK:

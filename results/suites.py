@@ -11,9 +11,9 @@ LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
     "nine", "online", "ccm", "context-length", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
-    "reductions-64", "reductions-1665", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh", "unseen",
-    "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
-    "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
+    "reductions-64", "reductions-1665", "hierarchy", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh",
+    "unseen", "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen",
+    "recall", "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
 )  # fmt: skip
 PROFILES = {
     "profile": ("none,icl,window,snapkv,h2o,mac", "1k,4k,16k,64k"),
@@ -27,6 +27,8 @@ OPTION_VARIED = {
     "ratio-superglue": "ratio", "ratio-unseen": "ratio", "context-length": "group_tokens",
 }  # fmt: skip
 """Suites with a grid by values of a task option."""
+BY_DOCUMENTS = ("hierarchy",)
+"""Suites with a grid by the documents of a question stream."""
 BY_PART = ("superglue-fixed", "superglue-fresh", "unseen", "unseen-categories")
 """Suites with a grid by sub-task."""
 BY_TASK = ("nine", "online")

@@ -103,3 +103,23 @@ def test_a_grid_by_length_holds_the_perplexity_of_every_length(
     assert cells(head) == ["method", "40", "72"]
     found = [row.value for run in runs for row in run.rows if (row.metric, row.subtask, row.step) == ("ppl", None, 72)]
     assert cells(line)[2].startswith(f"{sum(found) / 2:.3f} ±")
+
+
+def test_a_grid_by_documents_tells_trees_apart(
+    grids: ModuleType, ttabench: Command, tiny_base: Path, tmp_path: Path
+) -> None:
+    small = ["--set", "num_virtual_tokens=2", "--set", "amortiser=scratch:16,1,2,32",
+             "--set", "input_encoder=scratch:16,1,2,32"]  # fmt: skip
+    for tree in ([], ["hierarchy=2"], ["hierarchy=2", "hierarchy_by=attended"]):
+        chosen = [word for setting in tree for word in ("--set", setting)]
+        ran = ttabench("eval", "--method", "mac", "--checkpoint", "none", "--task", "streamingqa", "--source", "mini",
+                       "--model", tiny_base, *small, *chosen, "--task-set", "documents=3",
+                       "--out", tmp_path)  # fmt: skip
+        assert ran.code == 0, ran.err
+    head, _, *lines = grids.by_documents({3: grids.runs_of(tmp_path)}).splitlines()
+    assert cells(head) == ["method", "3 documents"]
+    assert sorted(cells(line)[0] for line in lines) == [
+        "mac",
+        "mac hierarchy=2",
+        "mac hierarchy=2 hierarchy_by=attended",
+    ]
