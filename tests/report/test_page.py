@@ -17,14 +17,16 @@ from tests.conftest import Command, one_line
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import scored, stored
 from tests.report.test_plots import stepped
-from ttabench.records.schema import SAMPLES_FILE
+from ttabench.records.schema import SAMPLES_FILE, load_record, save_record
 from ttabench.records.scores import digest_of
 from ttabench.report.compare import compare
-from ttabench.report.page import libraries
+from ttabench.report.curves import by_step, over_blocks
+from ttabench.report.page import build, libraries
 from ttabench.report.page.build import digest, embedded, page
 from ttabench.report.page.charts import by_bytes, by_time
-from ttabench.report.page.lines import by_step, over_blocks
+from ttabench.report.page.lines import lines_of
 from ttabench.report.page.samples import disagreeing
+from ttabench.report.page.tables import tables_of
 from ttabench.report.plot_style import styles
 from ttabench.report.verdict import sentences
 
@@ -197,11 +199,20 @@ def test_charts_say_what_the_records_do(tmp_path: Path, folders: list[Path]) -> 
     ]
     found = compare([*folders, *steps])
     look = styles(entry.method for entry in found.entries)
-    drawn = [[draw(block, look) for draw in (by_bytes, by_time, by_step)] for block in found.blocks]
-    assert [[chart.title for chart in own if chart] for own in drawn] == [
-        ["f1 against bytes of state", "f1 against milliseconds of a query"],
-        ["f1 against bytes of state", "f1 against milliseconds of a query", "f1 by what was read before the query"],
+    drawn = [[draw(block, look) for draw in (by_bytes, by_time)] for block in found.blocks]
+    assert [[chart.title for chart in own if chart] for own in drawn] == 2 * [
+        ["f1 against bytes of state", "f1 against milliseconds of a query"]
     ]
+    assert all("Base nano, n = " in chart.caption for own in drawn for chart in own if chart)
+    assert by_step(found.blocks[0]) is None
+    curves = by_step(found.blocks[1])
+    assert curves is not None
+    chart = lines_of(curves, look)
+    assert chart.title == "f1 by pieces read before the query"
+    assert "Base nano, n = 2; bars: one standard error over questions." in chart.caption
+    assert [(row["label"], row["step"], row["n"]) for row in rows_of(chart.spec)] == [
+        ("icl", 1, "2"), ("icl", 4, "2"), ("mac", 1, "2"), ("mac", 4, "2"),
+    ]  # fmt: skip
     spec = by_bytes(found.blocks[0], look).spec  # type: ignore[union-attr]
     assert {row["label"]: (row["cost"], round(row["value"], 1)) for row in rows_of(spec)} == {
         "none": (1024, 0.0), "icl": (1024, 100.0), "mac": (1024, 66.7), "lora": (1024, 66.7),
@@ -234,12 +245,39 @@ def test_blocks_that_differ_in_a_number_make_a_curve(tmp_path: Path) -> None:
     folders.append(stored(tmp_path, "r", {"a": 1.0}, method="none", task_options={"documents": 4, "order": "fixed"}))
     blocks = compare(folders).blocks
     look = styles(entry.method for block in blocks for entry in block.entries)
-    (chart,) = over_blocks(blocks, look)
+    (curves,) = over_blocks(blocks)
+    chart = lines_of(curves, look, named=True)
     assert chart.title == "t (mini), base nano: f1 by documents"
     assert [(row["label"], row["step"], row["value"]) for row in rows_of(chart.spec)] == [
-        ("icl", 4, 100.0), ("mac", 4, 100.0), ("icl", 16, 50.0), ("mac", 16, 50.0),
+        ("icl", 4, 100.0), ("icl", 16, 50.0), ("mac", 4, 100.0), ("mac", 16, 50.0),
     ]  # fmt: skip
-    assert over_blocks(blocks[:1], look) == []
+    assert over_blocks(blocks[:1]) == []
+
+
+def test_tables_call_blocks_in_few_words_where_these_tell_them_apart(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, f"{task}{method}", {"a": 1.0, "b": float(method == "mac")}, task=task, method=method)
+        for task in ("one", "two")
+        for method in ("none", "mac", "lora")
+    ]
+    overview, lines, _ = tables_of(compare(folders))
+    assert {row[0].text for row in lines.rows} == {"one", "two"}
+    assert "bold" in overview.caption
+    other = stored(tmp_path, "other", {"a": 1.0}, task="one")
+    record = load_record(other)
+    base = {"model": {"fingerprint": "g"}, "config": {**record.config, "model": "g"}}
+    save_record(record.model_copy(update={**base, "rows": (record.rows[0].model_copy(update={"model": "g"}),)}), other)
+    lines = next(table for table in tables_of(compare([*folders, other])) if table.name == "lines")
+    assert {row[0].text for row in lines.rows} == {"one (mini), base nano", "one (mini), base g", "two"}
+
+
+def test_of_a_long_verdict_the_rest_opens_at_a_click(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compare(folders)
+    assert "more sentences" not in page(found)
+    monkeypatch.setattr(build, "SENTENCES", 1)
+    read = Read(page(found))
+    assert f"{len(list(sentences(found))) - 1} more sentences" in read.said("summary")
+    assert all(sentence in read.said("p") for sentence in sentences(found))
 
 
 def test_it_stays_small(folders: list[Path], tmp_path: Path) -> None:

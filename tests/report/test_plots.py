@@ -8,13 +8,16 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.conftest import Command, one_line
+from tests.places import ROOT
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import asked, stored
 from ttabench.core.types import At
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.compare import Comparison, compare
+from ttabench.report.curves import Curves, by_setting, by_step
+from ttabench.report.finding import runs_in
 from ttabench.report.plot_style import MARKERS, bytes_axis, plain_numbers, styles
-from ttabench.report.plots import curves, drawn, plot
+from ttabench.report.plots import drawn, panels_of, plot
 from ttabench.stats.aggregation import aggregate
 
 
@@ -42,12 +45,66 @@ def test_curves_pool_seeds_by_step(tmp_path: Path) -> None:
         stepped(tmp_path, "r2", {1: (0.4, 0.1), 4: (0.8, 0.1)}, seed=1),
         stored(tmp_path, "r3", {"a": 1.0}, method="none"),
     ]
-    (curve,) = curves(compare(folders).entries)
-    assert curve.label == "icl"
-    assert curve.steps == (1, 4)
-    assert curve.values == pytest.approx((30.0, 60.0))
+    (block,) = compare(folders).blocks
+    found = by_step(block)
+    assert found is not None
+    (line,) = found.lines
+    assert (line.label, found.axis, found.units) == ("icl", "pieces read before the query", ("questions",))
+    assert [point.at for point in line.points] == found.places == [1, 4]
+    assert [point.value for point in line.points] == pytest.approx((0.3, 0.6))
     four = ([0.1, 0.3, 0.3, 0.5], [0.3, 0.5, 0.7, 0.9])
-    assert curve.errors == pytest.approx([100 * (aggregate(values).stderr or 0.0) for values in four])
+    assert [point.stderr for point in line.points] == pytest.approx([aggregate(values).stderr for values in four])
+    assert by_step(compare(folders[2:]).blocks[0]) is None
+
+
+SUITES = {
+    "recall": (["recall"], [("acc by tokens read since the answer, at most", [512, 1024, 2048, 4096, 8192], 21)]),
+    "pg19": (["pg19"], [("ppl by tokens of each text, at most", [4096, 16384, 65536], 8)]),
+    "shots": (["superglue-shots"], [("acc by shots", [0, 1, 3, 10, 30], 5)]),
+    "documents": (["streamingqa-64", "streamingqa-165", "streamingqa-1665"],
+                  [("f1 by documents", [64, 165, 1665], 9)]),
+    "budget": (["adaptation-ratio"], [("acc by ratio", [0.2, 0.4, 0.6, 0.8, 1.0], 5)]),
+}  # fmt: skip
+"""Committed suites, and what is drawn along: title, places, lines."""
+
+
+@pytest.mark.parametrize("case", SUITES)
+def test_curves_of_committed_suites_have_what_their_runs_varied(case: str) -> None:
+    names, wanted = SUITES[case]
+    found = compare([run for name in names for run in runs_in(ROOT / "results" / name)])
+    panels = [panel for panel in panels_of(found) if isinstance(panel, Curves)]
+    assert [(panel.title, panel.places, len(panel.lines)) for panel in panels] == wanted
+    for panel in panels:
+        for line in panel.lines:
+            assert len(line.points) > 1
+            assert all(point.stderr is not None and point.n > 1 for point in line.points)
+            assert [point.at for point in line.points] == sorted(point.at for point in line.points)
+    figure = drawn(panels, found)
+    assert all(axes.get_xlabel() == panel.axis for axes, panel in zip(figure.axes, panels, strict=True))
+    assert all(", n = " in axes.get_title() for axes in figure.axes)
+    assert "base nano" in figure.get_suptitle()
+
+
+def test_lines_along_a_setting_differ_in_nothing_else_and_the_ends_are_level(tmp_path: Path) -> None:
+    def run(name: str, method: str, value: float, **settings: object) -> Path:
+        return stored(tmp_path, name, {"a": value, "b": 0.0}, method=method, settings=settings)
+
+    folders = [
+        run("none", "none", 0.0), run("icl", "icl", 1.0),
+        run("s1", "snapkv", 0.2, budget=0.1, pool="avg"), run("s2", "snapkv", 0.4, budget=0.5, pool="avg"),
+        run("s3", "snapkv", 0.6, budget=0.9, pool="avg"), run("s4", "snapkv", 0.8, budget=0.1, pool="max"),
+    ]  # fmt: skip
+    (block,) = compare(folders).blocks
+    (found,) = by_setting(block)
+    assert (found.axis, found.places, found.counts) == ("budget", [0.1, 0.5, 0.9], [2])
+    assert [(line.label, line.level, [point.value for point in line.points]) for line in found.lines] == [
+        ("none", True, [0.0, 0.0]), ("icl", True, [0.5, 0.5]), ("snapkv pool=avg", False, [0.1, 0.2, 0.3]),
+    ]  # fmt: skip
+    assert by_setting(compare(folders[:4]).blocks[0]) == [], "two points of one method are in the picture by bytes"
+    figure = drawn([found], compare(folders))
+    level = [line for line in figure.axes[0].get_lines() if line.get_linestyle() == ":"]
+    assert [list(line.get_xdata()) for line in level] == [[0.1, 0.9]] * 2
+    assert "Dotted" in figure.legends[0].get_title().get_text()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -109,14 +166,14 @@ def test_nothing_kept_stands_apart_and_numbers_are_plain() -> None:
     assert bottom < 71.9 < top < 2 * 71.9
 
 
-def panels_of(found: Comparison) -> Figure:
-    return drawn([(block, False) for block in found.blocks], found)
+def by_bytes(found: Comparison) -> Figure:
+    return drawn(found.blocks, found)
 
 
 def test_a_panel_a_block_and_one_legend_below(tmp_path: Path) -> None:
     folders = [stored(tmp_path, f"{task}{method}", {"a": 1.0, "b": 0.0}, task=task, method=method)
                for task in ("one", "two") for method in ("none", "mac")]  # fmt: skip
-    figure = panels_of(compare(folders))
+    figure = by_bytes(compare(folders))
     assert [axes.get_title() for axes in figure.axes] == ["one, n = 2", "two, n = 2"]
     assert figure.get_suptitle() == "base nano"
     assert not any(axes.get_legend() for axes in figure.axes)
@@ -133,7 +190,7 @@ def test_budgets_of_a_method_have_one_colour_and_a_line(tmp_path: Path) -> None:
         save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": kept}}), folder)
     folders += [stored(tmp_path, f"templora{state}", {"a": 1.0, "b": 0.0}, method="templora", state_of=state)
                 for state in ("own", "other")]  # fmt: skip
-    figure = panels_of(compare([*folders, stored(tmp_path, "mac", {"a": 1.0, "b": 0.0}, method="mac")]))
+    figure = by_bytes(compare([*folders, stored(tmp_path, "mac", {"a": 1.0, "b": 0.0}, method="mac")]))
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["snapkv", "templora", "mac"]
     assert "Lines join settings of one method." in legend.get_title().get_text()
@@ -147,7 +204,7 @@ def test_budgets_of_a_method_have_one_colour_and_a_line(tmp_path: Path) -> None:
 
 
 def test_shares_end_at_100(tmp_path: Path) -> None:
-    figure = panels_of(compare([stored(tmp_path, "r1", {"a": 1.0, "b": 1.0, "c": 0.0}),
+    figure = by_bytes(compare([stored(tmp_path, "r1", {"a": 1.0, "b": 1.0, "c": 0.0}),
                                 stored(tmp_path, "r2", {"a": 0.0, "b": 0.0, "c": 0.0}, method="none")]))  # fmt: skip
     low, high = figure.axes[0].get_ylim()
     assert -5 <= low <= 0
@@ -161,5 +218,5 @@ def test_two_blocks_of_one_name_are_told_apart(tmp_path: Path) -> None:
     rows = (record.rows[0].model_copy(update={"model": "gpt2"}),)
     config = {**record.config, "model": "gpt2"}
     save_record(record.model_copy(update={"model": {"fingerprint": "g"}, "config": config, "rows": rows}), other)
-    titles = [axes.get_title() for axes in panels_of(compare([one, other])).axes]
+    titles = [axes.get_title() for axes in by_bytes(compare([one, other])).axes]
     assert titles == ["t (mini), base nano, n = 2", "t (mini), base gpt2, n = 2"]

@@ -89,6 +89,11 @@ class Place:
         return " ".join([self.task, *(f"{key}={told(value)}" for key, value in self.options.items())])
 
 
+def called(place: Place, places: Sequence[Place]) -> str:
+    """A block in few words: without its source and base where no other of these is of the same task and options."""
+    return place.brief if [other.brief for other in places].count(place.brief) == 1 else place.name
+
+
 def told(value: Json) -> str:
     """A setting as it is typed: `16k,32k` for a list of lengths."""
     if isinstance(value, list | tuple):

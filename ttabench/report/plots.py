@@ -1,28 +1,27 @@
-"""Pictures of a comparison: quality against the bytes kept between queries, and against what was read before the query.
+"""Pictures of a comparison: quality against the bytes kept between queries, and along what was read or was set.
 
     ttabench compare --plot quality.svg          a colour a method, its settings joined by a line, with standard errors
 
-A panel a block: the metric by bytes of state, over all steps; and one more where runs ask at several steps
-(demonstrations, documents, lengths). A method that keeps nothing stands at 0, in a strip of its own beside the
-logarithmic axis. One legend with an entry a method serves all panels and stands below them, with what bars and hollow
-marks are.
+A panel a block: the metric by bytes of state, over all steps; one more where runs ask at several steps (demonstrations,
+documents, lengths, distances), and one a setting that lines of a method vary. First come curves over blocks that differ
+in a number alone. A method that keeps nothing stands at 0, in a strip of its own beside the logarithmic axis. One
+legend with an entry a method serves all panels and stands below them, with what bars and hollow marks are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import short
-from ttabench.report.blocks import short_source
+from ttabench.report.blocks import called, short_source
 from ttabench.report.compare import Block, Comparison
+from ttabench.report.curves import Curves, by_setting, by_step, enumerated, numbered, over_blocks, units_of
 from ttabench.report.entries import Entry
 from ttabench.report.figures import scale
-from ttabench.report.phrases import PLURALS
 from ttabench.report.pictures import check_path, write
 from ttabench.report.plot_style import bytes_axis, plain_numbers, shares_axis, styles
 
@@ -34,31 +33,10 @@ ACROSS = 3
 """Most panels beside each other."""
 WIDTH, HEIGHT = 4.6, 3.4
 """Of a panel, in inches."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curve:
-    """One method's values by step."""
-
-    label: str
-    entry: Entry
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-    errors: tuple[float, ...]
-    """Standard errors; 0 where none is known."""
-
-
-def curves(entries: Sequence[Entry]) -> list[Curve]:
-    """Values by step of every entry whose runs asked at two steps or more, seeds pooled."""
-    found = []
-    for entry in entries:
-        if len(entry.steps) < 2:
-            continue
-        times = scale(entry.metric)
-        values = tuple(value * times for value, _, _ in entry.steps.values())
-        errors = tuple((stderr or 0.0) * times for _, stderr, _ in entry.steps.values())
-        found.append(Curve(label=entry.label, entry=entry, steps=tuple(entry.steps), values=values, errors=errors))
-    return found
+WIDE = 8
+"""How many times the first place of an axis its last one is from which on it is logarithmic."""
+Panel: TypeAlias = Block | Curves
+"""A block, drawn by bytes of state, or curves."""
 
 
 def plot(found: Comparison, path: Path) -> Path:
@@ -72,17 +50,25 @@ def plot(found: Comparison, path: Path) -> Path:
         UserError: another suffix, nothing to draw, a folder that cannot be written.
     """
     check_path(path)
-    by_bytes = [(block, False) for block in found.blocks if _kept(block)]
-    by_step = [(block, True) for block in found.blocks if curves(block.entries)]
-    panels = sorted([*by_bytes, *by_step], key=lambda panel: found.blocks.index(panel[0]))
+    panels = panels_of(found)
     if not panels:
         raise UserError("There is nothing to plot: no run has steps or bytes of state.", "Run `ttabench eval` first.")
     write(drawn(panels, found), path)
     return path
 
 
-def drawn(panels: Sequence[tuple[Block, bool]], found: Comparison) -> Figure:
-    """The figure of these panels: a block, and whether it is drawn by step."""
+def panels_of(found: Comparison) -> list[Panel]:
+    """All panels of a comparison: curves over blocks, then those of each block."""
+    panels: list[Panel] = [*over_blocks(found.blocks)]
+    for block in found.blocks:
+        steps = by_step(block)
+        panels += [block] if _kept(block) else []
+        panels += [*([steps] if steps else []), *by_setting(block)]
+    return panels
+
+
+def drawn(panels: Sequence[Panel], found: Comparison) -> Figure:
+    """The figure of these panels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -94,10 +80,14 @@ def drawn(panels: Sequence[tuple[Block, bool]], found: Comparison) -> Figure:
     FigureCanvasAgg(figure)
     figure.suptitle(heading(found.blocks), fontsize="medium")
     grid = list(figure.subplots(down, across, squeeze=False).flat)
-    for axes, (block, by_step) in zip(grid, panels, strict=False):
-        (_draw_steps if by_step else _draw_bytes)(axes, block, look)
-        axes.set_title(panel_title(block, found.blocks), fontsize="medium")
-        metric = block.place.metric
+    for axes, panel in zip(grid, panels, strict=False):
+        if isinstance(panel, Curves):
+            _draw_curves(axes, panel, look)
+            title, metric = _title_of(panel, found.blocks), panel.metric
+        else:
+            _draw_bytes(axes, panel, look)
+            title, metric = panel_title(panel, found.blocks), panel.place.metric
+        axes.set_title(title, fontsize="medium")
         axes.set_ylabel(f"{metric}, per cent" if scale(metric) == 100 else metric)
         if scale(metric) == 100:
             shares_axis(axes)
@@ -118,19 +108,18 @@ def heading(blocks: Sequence[Block]) -> str:
 
 def panel_title(block: Block, blocks: Sequence[Block]) -> str:
     """Its block, as far as the heading does not say it, and how many queries it is of."""
-    alike = [other for other in blocks if other.place.brief == block.place.brief]
-    counts = sorted({entry.n for entry in block.entries})
-    count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-    return f"{block.place.brief if len(alike) == 1 else block.place.name}, n = {count}"
+    count = numbered(sorted({entry.n for entry in block.entries}))
+    return f"{called(block.place, [other.place for other in blocks])}, n = {count}"
 
 
 def explanation(found: Comparison) -> str:
     """What the bars are, what lines join, and what is hollow."""
-    units = list(dict.fromkeys(PLURALS[block.groups[0].record.unit] for block in found.blocks))
-    told = [f"Bars: one standard error over {' and '.join(units)}."]
+    told = [f"Bars: one standard error over {enumerated(list(units_of(found.blocks)))}."]
     methods = [(entry.block, entry.method) for entry in found.entries]
     if len(set(methods)) < len(methods):
         told.append("Lines join settings of one method.")
+    if any(line.level for block in found.blocks for curves in by_setting(block) for line in curves.lines):
+        told.append("Dotted: lines that have no such setting.")
     if any(_is_hollow(entry) for entry in found.entries):
         told.append("Hollow: another text's state or none, or set aside.")
     return " ".join(told)
@@ -178,22 +167,30 @@ def _draw_bytes(axes: Axes, block: Block, look: Mapping[str, Mapping[str, Any]])
     axes.set_xlabel("bytes kept between queries")
 
 
-def _draw_steps(axes: Axes, block: Block, look: Mapping[str, Mapping[str, Any]]) -> None:
-    lines = curves(block.entries)
-    step = lines[0].entry.step
-    methods = [line.entry.method for line in lines]
-    for line in lines:
-        axes.errorbar(line.steps, line.values, yerr=line.errors, capsize=3, **_marked(line.entry, look))
-        if methods.count(line.entry.method) > 1:
-            setting = line.label.removeprefix(line.entry.method).lstrip(", ")
-            axes.annotate(setting, (line.steps[-1], line.values[-1]), fontsize="xx-small", textcoords="offset points",
-                          xytext=(4, 2))  # fmt: skip
-    steps = sorted({step for line in lines for step in line.steps})
-    if step.tokens:
+def _draw_curves(axes: Axes, curves: Curves, look: Mapping[str, Mapping[str, Any]]) -> None:
+    methods, times = [line.method for line in curves.lines], scale(curves.metric)
+    for line in curves.lines:
+        xs, ys = [point.at for point in line.points], [point.value * times for point in line.points]
+        if line.level:
+            axes.plot(xs, ys, color=look[line.method]["color"], linestyle=":", linewidth=1.5)
+            continue
+        errors = [(point.stderr or 0.0) * times for point in line.points]
+        own = not any(_is_hollow(point.entry) for point in line.points)
+        axes.errorbar(xs, ys, yerr=errors, capsize=3, linestyle="-" if own else "--",
+                      **_marked(line.points[0].entry, look))  # fmt: skip
+        if methods.count(line.method) > 1 and own:
+            setting = line.label.removeprefix(line.method).lstrip(", ")
+            axes.annotate(setting, (xs[-1], ys[-1]), fontsize="xx-small", textcoords="offset points", xytext=(4, 2))
+    places = curves.places
+    if curves.tokens or (places[0] > 0 and places[-1] >= WIDE * places[0]):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(steps, [short(step) for step in steps])
-        axes.set_xticks([], minor=True)
-    else:
-        axes.set_xticks(steps)
+    axes.set_xticks(places, [short(int(place)) if curves.tokens else f"{place:g}" for place in places])
+    axes.set_xticks([], minor=True)
     plain_numbers(axes, lone=False)
-    axes.set_xlabel(step.axis)
+    axes.set_xlabel(curves.axis)
+
+
+def _title_of(curves: Curves, blocks: Sequence[Block]) -> str:
+    """What curves are about, as far as the heading does not say it, and how many queries stand behind a point."""
+    several = len({(block.place.source, block.place.model) for block in blocks}) > 1
+    return f"{curves.about if several else curves.brief}, n = {numbered(curves.counts)}"

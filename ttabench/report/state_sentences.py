@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from ttabench.report.blocks import called
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.entries import Entry
 from ttabench.report.field import Field
@@ -82,7 +83,8 @@ def _sentence(field: Field, labels: Swapped) -> str:
     several = f" on average over {len(field.blocks)} {field.noun}" if len(field.blocks) > 1 else ""
     own, found = labels.own, field.found
     alone = len(field.blocks) == 1 < len(found.blocks)
-    where = f" on {field.blocks[0].place.brief}" if alone else several
+    places = [block.place for block in found.blocks]
+    where = f" on {called(field.blocks[0].place, places)}" if alone else several
     told = (("own", own), ("other", labels.other), ("none", labels.none))
     figures = ", ".join(f"{WORDS[state]} {field.shown(label)}" for state, label in told if label)
     return f"{own}{where}: {figures}. {_conclusion(field, labels)}."

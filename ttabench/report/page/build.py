@@ -19,8 +19,9 @@ from ttabench.core.checked_file import read_text
 from ttabench.core.files import write_atomically
 from ttabench.core.printable import printable
 from ttabench.core.version import __version__
-from ttabench.report.compare import Comparison
+from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import title_of
+from ttabench.report.curves import by_setting, by_step, over_blocks
 from ttabench.report.difference_tables import legend, not_paired
 from ttabench.report.page.libraries import libraries
 from ttabench.report.page.runs import about_runs
@@ -37,6 +38,8 @@ TEMPLATE, STYLE, SCRIPT = "page.html", "page.css", "page.js"
 HERE = Path(__file__).parent
 EARLY = 'document.documentElement.dataset.scripts = "yes";'
 """Runs before anything is shown: of long tables only the first page."""
+SENTENCES = 6
+"""Of the verdict; of more, the others open at a click."""
 SAMPLES = 20
 """Queries of a block that are shown, by default."""
 
@@ -61,7 +64,7 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     from ttabench.report.page.charts import by_bytes, by_time
-    from ttabench.report.page.lines import by_step, over_blocks
+    from ttabench.report.page.lines import lines_of
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
@@ -76,10 +79,15 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
         specs.extend(chart.spec for chart in kept)
         return list(enumerate(kept, len(specs) - len(kept)))
 
-    curves = placed(over_blocks(found.blocks, look))
+    def charts(block: Block) -> list[Chart | None]:
+        steps = [curves for curves in (by_step(block),) if curves is not None]
+        along = [lines_of(curves, look) for curves in (*steps, *by_setting(block))]
+        return [by_bytes(block, look), by_time(block, look), *along]
+
+    curves = placed([lines_of(each, look, named=True) for each in over_blocks(found.blocks)])
     blocks = [
         {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
-         "charts": placed([by_bytes(block, look), by_time(block, look), by_step(block, look)]),
+         "charts": placed(charts(block)),
          "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
         for block in found.blocks
     ]  # fmt: skip
@@ -89,7 +97,7 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
         map(digest, (EARLY, scripts.charts, scripts.tables, script))
     )
     return environment.get_template(TEMPLATE).render(
-        version=__version__, title=_title(found), sentences=sentences(found), remarks=remarks,
+        version=__version__, title=_title(found), sentences=list(sentences(found)), most=SENTENCES, remarks=remarks,
         tables=tables_of(found), curves=curves, blocks=blocks, aside=found.aside, runs=list(about_runs(found)),
         explanation=explanation(found), legend=legend(found), charts=embedded(specs), policy=policy, script=script,
         scripts=scripts, style=read_text(HERE / STYLE), early=EARLY,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import altair as alt
 
 from ttabench.core.amounts import number, size
 from ttabench.report.compare import Block
+from ttabench.report.curves import drawn_from, units_of
 from ttabench.report.entries import Entry
 from ttabench.report.page.drawing import Chart, Look, base, better, finished, marks, quality, row, told
 from ttabench.report.pareto import front, timed
@@ -17,6 +19,8 @@ from ttabench.report.plot_style import MOST_TICKS, TICK
 
 NAMED = 8
 """Points of a chart that have their label beside them; of more it is shown where one points at them."""
+ROOM_UP, ROOM_ACROSS = 16, 2
+"""Shares of the chart within which two labels would stand on each other."""
 
 
 def by_bytes(block: Block, look: Look) -> Chart | None:
@@ -39,7 +43,7 @@ def by_time(block: Block, look: Look) -> Chart | None:
     if len(measured) < 2:
         return None
     x = alt.X("cost:Q", title="milliseconds of a query", scale=alt.Scale(type="log", nice=False, padding=12),
-              axis=alt.Axis(tickCount=5, format=".3~g"))  # fmt: skip
+              axis=alt.Axis(tickCount=5, format=",.3~r", labelBound=True))  # fmt: skip
     calm = timed(block.entries)
     caution = "" if calm else "Not all were measured on one calm machine: compare milliseconds with care."
     return _scattered(block, measured, x, look, "milliseconds of a query", caution)
@@ -76,9 +80,34 @@ def _scattered(
         axes = "value, state and ask ms" if timed(block.entries) else "value and state"
         caption.append(f"A ring: on the front, where no other line is at least as good in {axes}, and better in one.")
     if len(rows) <= NAMED:
-        layers.append(drawn.mark_text(align="left", dx=9, dy=-6).encode(y=y, text="label:N"))
-    said = " ".join(filter(None, [*caption, caution]))
-    return finished(alt.layer(*layers), block.place.name, f"{metric} against {against}", said)
+        layers += _labels(drawn, rows, y)
+    entries = [entry for entry, _ in costs]
+    bars = drawn_from(block.place.model, sorted({entry.n for entry in entries}), list(units_of([block])))
+    said = " ".join(filter(None, [*caption, bars, caution]))
+    return finished(alt.layer(*layers), methods, block.place.name, f"{metric} against {against}", said)
+
+
+def _labels(drawn: alt.Chart, rows: Sequence[Mapping[str, Any]], y: alt.Y) -> Iterator[alt.Chart]:
+    """Labels beside points, towards the middle of the chart; none of two that would stand on each other."""
+    logs = {id(each): math.log1p(each["cost"]) for each in rows}
+    across = max(logs.values()) - min(logs.values()) or 1.0
+    high = max(each["high"] for each in rows) - min(each["low"] for each in rows) or 1.0
+    kept: list[Mapping[str, Any]] = []
+    for each in sorted(rows, key=lambda each: not each["own"]):
+        near = (
+            other for other in kept
+            if abs(other["value"] - each["value"]) < high / ROOM_UP
+            and abs(logs[id(other)] - logs[id(each)]) < across / ROOM_ACROSS
+        )  # fmt: skip
+        if next(near, None) is None:
+            kept.append(each)
+    middle = (max(logs.values()) + min(logs.values())) / 2
+    for left in (True, False):
+        named = [each["label"] for each in kept if (logs[id(each)] <= middle) == left]
+        if named:
+            beside = drawn.transform_filter(alt.FieldOneOfPredicate(field="label", oneOf=named))
+            marked = beside.mark_text(dy=-7, align="left" if left else "right", dx=9 if left else -9)
+            yield marked.encode(y=y, text="label:N")
 
 
 def _powers(sizes: Sequence[float]) -> tuple[list[int], float]:

@@ -33,6 +33,10 @@ Look = Mapping[str, Mapping[str, Any]]
 Rows = Sequence[Mapping[str, Any]]
 
 
+NARROWEST, LETTER = 96, 6
+"""In pixels: a column of the legend, a letter there."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Chart:
     """A chart, and what is said of it."""
@@ -86,7 +90,17 @@ def told(field: str, title: str = "") -> alt.Tooltip:
     return alt.Tooltip(field=field, type="nominal", title=title or field)
 
 
-def finished(drawn: Any, about: str, title: str, caption: str) -> Chart:
-    """A chart of these layers, as wide as its place, with a description for those who do not see it."""
-    whole = drawn.properties(width="container", height=HEIGHT, description=printable(f"{about}: {title}"))
+def finished(drawn: Any, methods: Sequence[str], about: str, title: str, caption: str) -> Chart:
+    """A chart of these layers, as wide as its place, with a description for those who do not see it.
+
+    Args:
+        drawn: layers.
+        methods: those of its legend, whose columns are as wide as the longest of them.
+        about: what it is of.
+        title: what it shows.
+        caption: what is said of it.
+    """
+    column = {"column": max(NARROWEST, 34 + LETTER * max(map(len, methods)))}
+    described = printable(f"{about}: {title}")
+    whole = drawn.properties(width="container", height=HEIGHT, description=described, usermeta=column)
     return Chart(title=title, caption=caption, spec=whole.to_dict(validate=False))

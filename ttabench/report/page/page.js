@@ -11,7 +11,7 @@ function dressed(spec, width) {
   const own = JSON.parse(JSON.stringify(spec).replaceAll('"#000000"', `"${ink}"`));
   const axis = { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink, gridColor: edge };
   own.config = {
-    background: null, axis, legend: { labelColor: ink, titleColor: ink, columns: Math.max(1, Math.floor(width / 130)) }, text: { color: ink },
+    background: null, axis, legend: { labelColor: ink, titleColor: ink, columns: Math.max(1, Math.floor((width - 60) / spec.usermeta.column)) }, text: { color: ink },
     view: { stroke: edge }, font: "system-ui, sans-serif",
   };
   return own;

@@ -10,6 +10,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.records.schema import RunRecord
 from ttabench.report.about import about_tables
+from ttabench.report.blocks import called
 from ttabench.report.compare import Comparison
 from ttabench.report.configuration import flat, whole
 from ttabench.report.figures import shown
@@ -35,13 +36,15 @@ class About:
 
 def about_runs(found: Comparison) -> Iterator[About]:
     """Every run that stands in a block, in the order of their lines."""
+    places = [block.place for block in found.blocks]
     for block in found.blocks:
+        name = called(block.place, places)
         for group, entry in zip(block.groups, block.entries, strict=True):
             for _, record in group.runs:
                 row = record.value(group.metric)
                 file = [("from", file_called(entry.theirs))] if entry.theirs else []
                 yield About(
-                    id=record.id, label=entry.label, block=block.place.name, seed=int(record.config.get("seed", 0)),
+                    id=record.id, label=entry.label, block=name, seed=int(record.config.get("seed", 0)),
                     value=f"{row.metric} {shown(row.metric, row.value, row.stderr)}" if row else "",
                     facts=(*file, *_facts(record)), settings=_settings(record), costs=_costs(record),
                 )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ttabench.core.amounts import count, number, size
+from ttabench.report.blocks import called
 from ttabench.report.compare import Block, Comparison
 from ttabench.report.comparison_tables import origin, overview
 from ttabench.report.differences import Difference
@@ -58,13 +59,19 @@ def _overview(blocks: Sequence[Block]) -> Shown | None:
     table: Table | None = overview(blocks) if len(blocks) > 1 else None
     if table is None:
         return None
+    numbers = [
+        column for column in range(1, len(table.columns))
+        if not any(isinstance(_number(str(row[column])), str) for row in table.rows)
+    ]  # fmt: skip
     rows = tuple(
-        tuple(Cell(str(cell), _number(str(cell)) if place else str(cell), isinstance(cell, Bold))
-              for place, cell in enumerate(row))
+        tuple(Cell(str(cell), _number(str(cell)) if column in numbers else str(cell), isinstance(cell, Bold))
+              for column, cell in enumerate(row))
         for row in table.rows
     )  # fmt: skip
     columns = tuple(name.removeprefix("#") or "block" for name in table.columns)
-    caption = f"{table.title}; the best of the methods is bold."
+    bold = any(cell.strong for row in rows for cell in row)
+    told = "the best of the methods is bold" if bold else "floor, ceiling, the best of the others, and whose it is"
+    caption = f"{table.title}; {told}." if bold or "best" in columns else f"{table.title}: the figures alone."
     return Shown(name="overview", title="All blocks", caption=caption, columns=columns, rows=rows)
 
 
@@ -72,7 +79,7 @@ def _lines(found: Comparison) -> Shown:
     mixed = any(entry.theirs for entry in found.entries)
     columns = ("block", "method", *(["from"] if mixed else []), "metric", "value ± stderr", "of gap", "n", "seeds",
                "trained", "state", "ask ms", "adapt s", "peak memory", "front")  # fmt: skip
-    rows = tuple(row for block in found.blocks for row in _lines_of(block, mixed=mixed))
+    rows = tuple(row for block in found.blocks for row in _lines_of(block, _called(found, block), mixed=mixed))
     caption = (
         "Every line: a method with its settings, seeds pooled. Of gap: the way from none (0 %) to icl (100 %). "
         "Trained: parameters of the method that were trained before it read anything. Front: "
@@ -82,12 +89,16 @@ def _lines(found: Comparison) -> Shown:
     return Shown(name="lines", title="Lines", caption=caption, columns=columns, rows=rows)
 
 
-def _lines_of(block: Block, *, mixed: bool) -> Iterator[tuple[Cell, ...]]:
+def _called(found: Comparison, block: Block) -> str:
+    return called(block.place, [other.place for other in found.blocks])
+
+
+def _lines_of(block: Block, name: str, *, mixed: bool) -> Iterator[tuple[Cell, ...]]:
     best, members = best_of(block.entries), front(block.entries)
     for entry in block.entries:
         part, costs, busy = share(block, entry), entry.costs, "~" if entry.busy else ""
         yield (
-            Cell(block.place.name), Cell(entry.marked), *([Cell(origin(entry))] if mixed else []),
+            Cell(name), Cell(entry.marked), *([Cell(origin(entry))] if mixed else []),
             Cell(entry.metric), Cell(shown(entry.metric, entry.value, entry.stderr), entry.value * scale(entry.metric),
                  any(entry is each for each in best)),
             Cell("" if part is None else f"{100 * part:.0f} %", _order(part)),
@@ -105,7 +116,7 @@ def _differences(found: Comparison) -> Shown | None:
     if not found.differences:
         return None
     columns = ("block", "left", "right", "metric", "left − right [95 %]", "p", "Holm", "n", "better", "worse")
-    rows = tuple(_difference(block, each) for block in found.blocks for each in block.differences)
+    rows = tuple(_difference(_called(found, block), each) for block in found.blocks for each in block.differences)
     caption = (
         "Differences over the queries that both sides answered, with 95 % intervals. Holm: p adjusted for all tests of "
         "its family; bold below 0.05. Better, worse: queries on which left is."
@@ -113,13 +124,13 @@ def _differences(found: Comparison) -> Shown | None:
     return Shown(name="differences", title="Differences", caption=caption, columns=columns, rows=rows)
 
 
-def _difference(block: Block, each: Difference) -> tuple[Cell, ...]:
+def _difference(name: str, each: Difference) -> tuple[Cell, ...]:
     ends = [] if each.ci_low is None or each.ci_high is None else [each.ci_low, each.ci_high]
     value, *interval = together(each.metric, each.value, *ends)
     told = f"{value} [{', '.join(interval)}]" if interval else value
     counts = ((each.better, "better"), (each.worse, "worse"))
     return (
-        Cell(block.place.name), Cell(each.left), Cell(each.right), Cell(each.metric),
+        Cell(name), Cell(each.left), Cell(each.right), Cell(each.metric),
         Cell(told, each.value * scale(each.metric), each.beyond_chance),
         Cell(probability(each.p), _order(each.p)), Cell(probability(each.p_holm), _order(each.p_holm)),
         Cell(f"{each.n:,}", float(each.n)),
