@@ -41,12 +41,14 @@ from english_cells import (
     presses,
     prompts,
     remembered,
+    remembered_books,
     sessions,
     short_windows,
     shot_rates,
     shots,
     squad_base,
     squad_tuned,
+    streamed_books,
 )
 
 HERE = Path(__file__).resolve().parent / "english"
@@ -97,6 +99,10 @@ SUITES: Mapping[str, Suite] = {
                       tuple(short_windows()), "0"),
     "generated-books": Suite("PG-19 in chunks of 128 tokens, perplexity of four test books", "pg19",
                              tuple(generated()), "0"),
+    "ccm-books": Suite("PG-19 in pieces of 64 tokens behind a compressed memory, perplexity of four test books", "pg19",
+                       tuple(remembered_books()), "0"),
+    "ccm-stream": Suite("PG-19 as an endless stream of at most 160 slots, perplexity of four test books", "pg19",
+                        tuple(streamed_books()), "0"),
     "dailydialog": Suite("DailyDialog, perplexity of the next turn by turns read: 80 dialogues each, 28 at 12 turns "
                          "(TempLoRA 10 each)", "dailydialog", tuple(dialogues()), "0"),
     "ccm-dialogues": Suite("DailyDialog behind the first stage of CCM, perplexity of the next turn by turns read: 80 "

@@ -278,6 +278,42 @@ def generated() -> Iterator[Cell]:
     yield from swapped("", ("generative_adapter", "--checkpoint", f"{CHUNKS}/adapter", *told), "generative_adapter")
 
 
+MEMORY = "results/english/ccm-books"
+"""Trained for this table: `adapter`, two COMP tokens a piece of 64 tokens."""
+
+
+def of_books(*sizes: str) -> tuple[str, ...]:
+    """Books in pieces of 64 tokens, each scored, then read."""
+    words = (*sizes, "stride=64")
+    return ("--task", "pg19", "--model", MODEL, *(word for size in words for word in ("--task-set", size)))
+
+
+def remembered_books() -> Iterator[Cell]:
+    """The next 64 tokens of a book behind a compressed memory of all before, which stand in no window.
+
+    68 slots are what the memory holds after 2,176 tokens; before it holds fewer.
+    """
+    told = of_books("tokens=640,1152,2176", "window=128")
+    yield Cell("none", "", ("--method", "none", *told))
+    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
+    yield Cell("window 68 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=68", *told))
+    yield from swapped("", ("ccm", "--checkpoint", f"{MEMORY}/adapter", *told), "ccm")
+
+
+def streamed_books() -> Iterator[Cell]:
+    """A book as an endless stream: at most 160 slots, of which 8 are compressed memory, or the newest text instead.
+
+    1,049 tokens are those after which every stride stands between two compressions.
+    """
+    told = of_books("tokens=2073,5145", "window=1049")
+    stream = ("--set", "window=160")
+    yield Cell("none", "", ("--method", "none", *told))
+    short = ("ccm", "--set", "comp_tokens=2", *stream, "--set", "compress=false", *told)
+    yield Cell("StreamingLLM, as many slots", "", ("--method", *short))
+    learned = ("ccm", "--checkpoint", f"{MEMORY}/adapter", *stream, *told)
+    yield from (cell for cell in swapped("", learned, "ccm") if cell.state != "none")
+
+
 EVERY = "every turn"
 
 

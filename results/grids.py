@@ -6,6 +6,7 @@ by_task(runs)                          | method | streamingqa (f1) | ... | pg19 
 by_length(records)                     | method | 16384 | 32768 | ... |
 by_documents(suites)                   | method | 4 | 16 | ... |
 by_documents(suites)                   | method | 4 documents | 16 documents | ... |
+by_training(records)                   | task | whose state answers | mean of trainings | each of them |
 by_state(records)                      | whose state answers | value | from another text's | from an empty one |
 """
 
@@ -155,6 +156,32 @@ def _cut(runs: Sequence[Run]) -> str:
         sum(float(run.cost.get(name) or 0) for _, run in runs) for name in ("truncated_tokens", "tokens_read")
     )
     return quality(runs) + (f" (last {1 - lost / read:.0%})" if lost else "")
+
+
+def by_training(runs: Sequence[RunRecord]) -> str:
+    """A line a task and whose state answered: the mean over adapters of the same recipe and other training seeds.
+
+    Each adapter's figure is the mean over its draws; the error is that of adapters, which another training varies.
+    """
+    held: dict[tuple[str, str], dict[str, list[float]]] = {}
+    adapters: list[str] = []
+    for run in runs:
+        row, name = run.value(run.main_metric), Path(str(run.config["checkpoint"])).name.removeprefix("shipped:")
+        if row is None or not run.config["checkpoint"]:
+            continue
+        adapters += [name] if name not in adapters else []
+        metric = f"{run.config['task']} ({run.main_metric})"
+        value = row.value if run.main_metric.startswith("ppl") else 100 * row.value
+        held.setdefault((metric, STATES[run.state_of].removeprefix(", ") or "own state"), {}).setdefault(
+            name, []
+        ).append(value)
+    lines = []
+    for (metric, state_), by_adapter in held.items():
+        each = {name: fmean(values) for name, values in by_adapter.items()}
+        digits = 2 if "ppl" in metric else 1
+        cells = [f"{each[name]:,.{digits}f}" if name in each else "" for name in sorted(adapters)]
+        lines.append((metric, state_, spread(list(each.values()), digits), *cells))
+    return table(("task", "whose state answers", "mean of trainings", *sorted(adapters)), lines, 2)
 
 
 def by_state(runs: Sequence[RunRecord]) -> str:

@@ -35,11 +35,13 @@ import forgetting
 import grids
 import pages
 from suites import (
+    ADAPTERS_ELSEWHERE,
     BY_DOCUMENTS,
     BY_LENGTH,
     BY_PART,
     BY_STATE,
     BY_TASK,
+    BY_TRAINING,
     OPTION_VARIED,
     PROFILES,
     READ_BY,
@@ -74,6 +76,8 @@ def ttabench(*words: str) -> str:
 def run(suite: str, options: argparse.Namespace) -> None:
     """Every run of a suite that is not stored already."""
     os.chdir(HERE.parent)
+    if suite in ADAPTERS_ELSEWHERE and has_runs(suite, options.out):
+        return
     if suite in UNDER_STATES:
         if has_runs(suite, options.out):
             return  # states that were made again elsewhere would be others, and their runs, too
@@ -120,6 +124,9 @@ def grid_of(suite: str, out: Path) -> str:
     if suite in BY_TASK:
         head = "main metric by task (ppl: perplexity) ± standard error over queries and draws"
         return f"**{head}; ° by an adapter trained on another task**\n\n{grids.by_task(grids.runs_of(out / suite))}\n"
+    if suite in BY_TRAINING:
+        head = "Mean over draws by adapter; mean of trainings ± standard error over trainings."
+        return f"{head}\n\n{grids.by_training(grids.records(out / suite))}\n"
     if suite in BY_STATE:
         head = f"{BY_STATE[suite]} Mean over seeds ± standard error over seeds; differences paired by seed."
         return f"{head}\n\n{grids.by_state(grids.records(out / suite))}\n"

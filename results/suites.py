@@ -10,10 +10,12 @@ from __future__ import annotations
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
-    "nine", "online", "ccm", "context-length", *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
+    "nine", "online", "amortisers", "ccm", "context-length", "generated-objectives",
+    *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
     "reductions-64", "reductions-1665", "hierarchy", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh",
-    "unseen", "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen",
-    "recall", "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
+    "unseen",
+    "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
+    "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
 )  # fmt: skip
 PROFILES = {
     "profile": ("none,icl,window,snapkv,h2o,mac", "1k,4k,16k,64k"),
@@ -37,6 +39,10 @@ WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "forgetting", "composed")
 """Too many runs to compare every pair, or a table that has them."""
 UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
+ADAPTERS_ELSEWHERE = ("amortisers",)
+"""Suites of adapters that were trained for them, and are too large to be kept: results/SUITE/README.md has commands."""
+BY_TRAINING: tuple[str, ...] = ()
+"""Suites of adapters that differ in their training's seed."""
 TWO_CONTEXTS = "composed"
 """The suite of states that were put together (composed.py), which has no file of runs."""
 READ_TO = "results/scratch/forgetting"
@@ -53,7 +59,7 @@ READ_BY = {
 """What reads documents once (forgetting.py), and then meets other text."""
 TRANSFER = ("superglue-fixed", "superglue-fresh", "unseen")
 """Suites of one table: what was learned by heart, and what is read."""
-BY_LENGTH = ("pg19",)
+BY_LENGTH = ("pg19", "generated-objectives")
 """Suites with a grid by the length up to which a text was read."""
 BY_STATE = {
     "swap": "What StreamAdapter's state holds of a book: the same strides under another book's state, and none."

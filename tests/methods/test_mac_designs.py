@@ -15,7 +15,7 @@ from ttabench.core.errors import UserError
 from ttabench.lm.model import LM
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.settings import MacSettings
-from ttabench.methods.mac.t5 import config_of
+from ttabench.methods.mac.t5 import config_of, word_size
 
 SHORT, LONG = [7, 8, 9], [10, 11, 12, 13, 14, 15]
 ONE_STACK = ["encoder", "decoder"]
@@ -135,3 +135,19 @@ def test_what_is_no_encoder_or_has_too_few_positions_is_refused(lm: LM, tmp_path
         of_folder(lm, tmp_path / "short", design="encoder")
     with pytest.raises(ValueError, match="amortiser_init is a T5"):
         MacSettings(design="encoder", amortiser_init="folder")
+
+
+def test_the_loss_of_words_is_as_sharp_whatever_size_embeddings_start_at(lm: LM) -> None:
+    first = {}
+    for design in ("encoder-decoder", "decoder"):
+        mac = tiny_mac(lm, design=design, words_aux=1.0, amortiser="scratch:32,1,2,32", embeddings_from_base=True,
+                       share_t5=True)  # fmt: skip
+        mac.prepare_training()
+        transformer = mac.networks.amortiser.transformer
+        words = mac.networks.amortiser.words
+        first[design] = float((words / word_size(transformer)).detach().square().mean())
+        sharp = mac.loss_parts([episode()])["words"].detach()
+        with torch.no_grad():
+            words.mul_(0.1)
+        assert abs(float(mac.loss_parts([episode()])["words"].detach() - sharp)) > 0.02
+    assert first["decoder"] == pytest.approx(first["encoder-decoder"], rel=0.01)

@@ -123,3 +123,22 @@ def test_a_grid_by_documents_tells_trees_apart(
         "mac hierarchy=2",
         "mac hierarchy=2 hierarchy_by=attended",
     ]
+
+
+def test_a_grid_by_training_has_the_mean_of_adapters(grids: ModuleType, ttabench: Command, tmp_path: Path) -> None:
+    values = []
+    for name in ("ccm-metaicl", "ccm_merge-metaicl"):
+        ran = ttabench("eval", "--method", "ccm", "--task", "lamp", "--checkpoint", f"shipped:{name}", "--limit", "8",
+                       "--seeds", "0,1", "--out", tmp_path, "--json")  # fmt: skip
+        assert ran.code == 0, ran.err
+        found = [100 * row["value"] for run in ran.json()["runs"] for row in run["rows"]
+                 if (row["metric"], row["step"], row["subtask"]) == ("acc_mean", None, None)]  # fmt: skip
+        values.append(sum(found) / len(found))
+    head, _, line = grids.by_training(grids.records(tmp_path)).splitlines()
+    assert cells(head) == ["task", "whose state answers", "mean of trainings", "ccm-metaicl", "ccm_merge-metaicl"]
+    task, state, mean, *each = cells(line)
+    assert (task, state) == ("lamp (acc_mean)", "own state")
+    assert [float(cell) for cell in each] == pytest.approx(values, abs=0.06)
+    told, error = (float(cell) for cell in mean.split(" ± "))
+    assert told == pytest.approx(sum(values) / 2, abs=0.06)
+    assert error == pytest.approx(abs(values[0] - values[1]) / 2, abs=0.06)

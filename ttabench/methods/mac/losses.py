@@ -30,6 +30,7 @@ from ttabench.core.types import Ask, Episode
 from ttabench.lm.verbs.scoring import nll
 from ttabench.methods.mac import tree
 from ttabench.methods.mac.networks import MacNetworks
+from ttabench.methods.mac.t5 import word_size
 from ttabench.methods.trainable import training_item
 
 SMALLEST_SHARE = 1e-9
@@ -213,7 +214,8 @@ class Objective:
         head_VE = self.mac.amortiser.words
         ids = [row[:-1] for row in batch.ids_C]
         weights_CV = telling(ids, len(head_VE)).to(head_VE.device)
-        logits_CV = batch.states_CTE.mean(1) @ head_VE.T * (WORD_SCALE * head_VE.shape[1] ** -0.5)
+        scale = WORD_SCALE * head_VE.shape[1] ** -0.5 / word_size(self.mac.amortiser.transformer)
+        logits_CV = batch.states_CTE.mean(1) @ head_VE.T * scale
         loss: Tensor = -(weights_CV * logits_CV.log_softmax(-1)).sum(1).mean()
         return loss
 
