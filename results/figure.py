@@ -1,4 +1,4 @@
-"""Draws docs/quality.svg, the figure of the README: quality on real text against the bytes that a method keeps.
+"""Draws docs/quality.svg, of the documentation's first page: quality on real text against the bytes that methods keep.
 
     python results/figure.py
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from tests.docs.pages import assemble
-from tests.report.browser import browsed
+from tests.docs.pages import assemble, pages
+from tests.places import ROOT
+from tests.report.browser import browsed, browser
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,23 @@ def test_runs_on_real_text_are_shown_and_nothing_leaves_the_page(written: dict[s
         opened.see_that_it_is_calm()
         assert written["runs/english.html"].stat().st_size < 6e6
         assert page.locator(".sample").count() == 0, "others' texts are not passed on"
+
+
+def test_the_picture_of_the_readme_can_be_taken_again(
+    written: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fonts differ from machine to machine: the same size, and no blank paper."""
+    program = browser()
+    monkeypatch.syspath_prepend(ROOT / "results")
+    picture = import_module("picture")
+    picture.take(written["runs/english.html"], tmp_path / "page.png", program)
+    for place in (tmp_path / "page.png", picture.PLACE):
+        assert place.stat().st_size < 150_000
+        with Image.open(place) as taken:
+            assert taken.size == (picture.WIDTH, picture.HEIGHT)
+            reds = sum(count for count, (r, g, b) in taken.convert("RGB").getcolors(1 << 24) if r > 200 > g + 60 > b)
+            assert reds > 100, "marks of methods have their colours"
+    assert f"]({picture.PLACE.relative_to(ROOT)})" in pages()["README.md"]
 
 
 def test_runs_of_the_miniature_world_have_samples_to_open(written: dict[str, Path]) -> None:

@@ -39,17 +39,23 @@ class Opened:
         assert [url for url in self.requests if not url.startswith(("data:", "blob:"))] == [self.address]
 
 
-@contextmanager
-def browsed(path: Path, width: int = WIDE, scheme: str = "light") -> Iterator[Opened]:
-    """A page in a window of this width, under a system that is light or dark; skips where there is no browser."""
+def browser() -> str:
+    """Chromium; skips where there is none."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         pytest.skip("there is no Chromium here")
+    return program
+
+
+@contextmanager
+def browsed(path: Path, width: int = WIDE, scheme: str = "light") -> Iterator[Opened]:
+    """A page in a window of this width, under a system that is light or dark; skips where there is no browser."""
+    program = browser()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        opened = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        context = opened.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         context.set_default_timeout(WAIT)
         page = context.new_page()
         found = Opened(page, path.as_uri())
@@ -61,4 +67,4 @@ def browsed(path: Path, width: int = WIDE, scheme: str = "light") -> Iterator[Op
         page.goto(found.address)
         page.wait_for_selector("html[data-ready=yes]")
         yield found
-        browser.close()
+        opened.close()
