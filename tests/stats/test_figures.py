@@ -15,6 +15,7 @@ from ttabench.core.types import Ask, Generate
 from ttabench.stats.aggregation import estimated, paired_difference
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import estimate
+from ttabench.stats.evaluation import load
 from ttabench.stats.figures import MACRO_F1, MEAN, PERPLEXITY, ROOT_MEAN_SQUARE, Figure, numeric
 from ttabench.stats.metrics import METRICS
 from ttabench.stats.texts import CORPORA, Written
@@ -182,3 +183,11 @@ def test_rouge_is_that_of_its_authors_package(name: str) -> None:
     ask = Ask(prompt="", key="q", want=Generate(answers=("the cat sat on the mat",)))
     assert METRICS[name]("the cat lay on a mat", ask) == pytest.approx(2 / 3)
     assert METRICS[name]("", ask) == 0.0
+
+
+@pytest.mark.parametrize("name", ["macro_f1", "rmse", "rougeL"])
+def test_they_are_modules_of_evaluate(name: str, tmp_path: pytest.TempPathFactory) -> None:
+    predictions, golds = ["3", "4", "no"], [["3"], ["5"], ["1"]]
+    found = load(name, cache_dir=str(tmp_path)).compute(predictions=predictions, references=golds)
+    wanted = {"macro_f1": 1 / 3, "rmse": math.sqrt((0 + 1 + 16) / 3), "rougeL": 1 / 3}
+    assert found == {name: pytest.approx(wanted[name])}
