@@ -148,6 +148,8 @@ def _stream_line(run: RunRecord) -> str:
     tree = f" hierarchy={settings['hierarchy']}" if isinstance(settings, dict) and settings.get("hierarchy") else ""
     if tree and (by := settings.get("hierarchy_by", "aggregated")) != "aggregated":
         tree += f" hierarchy_by={by}"
+    if isinstance(settings, dict) and settings.get("hierarchy_aware"):
+        tree += ", trained on trees"
     return f"{run.config['method']}{tree}{STATES[run.state_of]}"
 
 
