@@ -66,7 +66,11 @@ def test_figures_of_a_table_are_found_by_its_lines_and_places(name: str) -> None
             assert any(each.method == word for each in figures() if (each.paper, each.table) == (of, which)), line
     if by_model(of, which, {}) or which == "figure7":
         return
-    assert any(of_line(of, which, table, place, line, table.metric) for place in table.places for line in named(table))
+    assert any(
+        of_line(of, which, table, place, line, table.metric or table.cost)
+        for place in table.places
+        for line in named(table)
+    )
 
 
 def test_what_is_declared_wrongly_is_refused() -> None:

@@ -13,7 +13,7 @@ from tests.report.test_verdict import right
 from ttabench.papers.declared import Claim, Place
 from ttabench.papers.judging import Judged, judged, mixed, verdict_of
 from ttabench.papers.matching import fits, stored, words
-from ttabench.papers.wording import claimed, theirs
+from ttabench.papers.wording import claimed, ours, theirs
 from ttabench.records.schema import load_record, save_record
 from ttabench.report.differences import Difference
 from ttabench.stats.aggregation import Unit
@@ -134,6 +134,54 @@ def test_bytes_are_counted_and_need_no_interval(tmp_path: Path) -> None:
     (row,) = [row for row in found if row.claim.cost]
     assert (row.verdict, row.costs) == ("reproduced", (1024, 4096))
     assert theirs(row) == "32 against 128: mistral-7b-instruct"
+
+
+HERE, THERE = {"cpu": "A", "threads": 1}, {"cpu": "B", "threads": 2}
+
+
+def timed(folder: Path, mac: list[float], camels: list[float], *, elsewhere: bool = False) -> list[Judged]:
+    """MAC's figure 2 of runs that took so many seconds, a draw each."""
+    for method, draws in (("mac", mac), ("camels", camels)):
+        for seed, seconds in enumerate(draws):
+            more: dict[str, Any] = {"settings": {"hierarchy": None, "bank_cap": None}} if method == "mac" else {}
+            path = run(folder, method, 0.5, seed=seed, **more)
+            record = load_record(path)
+            training = {"training": {"config": {"data": {"task": "streamingqa"}}}}
+            changes = {"cost": {**record.cost, "adapt_seconds": seconds}, "method": training,
+                       "hardware": THERE if elsewhere and method == "mac" else HERE}  # fmt: skip
+            save_record(record.model_copy(update=changes), path)
+    return rows(folder, "figure2")
+
+
+@pytest.mark.parametrize(
+    ("mac", "camels", "verdicts"),
+    [
+        ([0.1, 0.2], [1.0, 0.5], ["reproduced", "undecided"]),
+        ([0.01, 0.02], [1.0, 0.5], ["reproduced", "reproduced"]),
+        ([0.1, 0.3], [1.0, 0.5], ["undecided", "undecided"]),
+        ([1.0, 2.0], [0.5, 0.5], ["contradicted", "contradicted"]),
+        ([0.1], [1.0], ["undecided", "undecided"]),
+    ],
+    ids=["ten and 2.5 times less", "a tenth", "one draw is too close", "more", "a single draw"],
+)
+def test_seconds_decide_where_they_are_far_apart_in_every_draw(
+    tmp_path: Path, mac: list[float], camels: list[float], verdicts: list[str]
+) -> None:
+    found = timed(tmp_path, mac, camels)
+    *times, memory = found
+    assert [row.verdict for row in times] == verdicts
+    assert theirs(times[0]) == "2.5 against 28.6 minutes: gpt2-xl"
+    assert (memory.verdict, ours(memory)) == ("undecided", "runs record no memory of tensors")
+    assert claimed(times[1].claim) == "mac reads in at most 10 % of the time of camels"
+    if len(mac) > 1:
+        assert ours(times[0]).endswith(" s; A, 1 thread")
+    else:
+        assert ours(times[0]) == "0.1 s against 1 s; fewer than two draws in common"
+
+
+def test_seconds_of_different_machines_are_not_compared(tmp_path: Path) -> None:
+    first, *_ = timed(tmp_path, [0.01, 0.01], [1.0, 1.0], elsewhere=True)
+    assert (first.verdict, first.reason) == ("undecided", "measured on different machines")
 
 
 def test_only_what_was_asked_at_the_step_counts(tmp_path: Path) -> None:

@@ -71,8 +71,10 @@ class Claim(_Part):
     """With `share`: what the way to `right` begins at; empty for zero."""
     share: Annotated[float, Field(gt=0)] = 1.0
     """Left goes at least so far of the way to right."""
-    cost: str = ""
-    """A cost that is counted, of which less is better, in place of the metric: state_bytes."""
+    cost: Literal["", "state_bytes", "adapt_seconds", "ask_ms", "tensor_bytes"] = ""
+    """A cost, of which less is better, in place of the metric; how it is judged `costs` says."""
+    figure: str = ""
+    """As the paper's figures have that cost, where it is not the one of the table."""
     right_step: int | None = None
     """The step at which `right` is asked, where it is another than that of the place."""
     places: list[str] = []

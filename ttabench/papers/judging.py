@@ -6,8 +6,8 @@
 
 Differences, intervals and units of error are those of `ttabench compare`, without correction for several tests. Where
 all that varies differs alike there is no interval, and p of the sign test below 5 % stands for it. A claim "so far of
-the way" compares with a mixture of floor and goal, query by query (of perplexities: of nats). Costs that are counted
-vary with nothing: their sign decides.
+the way" compares with a mixture of floor and goal, query by query (of perplexities: of nats). How costs are judged
+`costs` says.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from ttabench.papers.costs import weighed
 from ttabench.papers.declared import SCALES, Claim, Place, Scale, paper
 from ttabench.papers.matching import Stored
 from ttabench.papers.standing import Held, Spot, spots
@@ -31,7 +32,9 @@ RULE = (
     "Reproduced: our paired difference has the sign of the claim and its 95 % interval excludes zero. Contradicted: "
     "the other sign, and the interval excludes zero. Undecided: the interval includes zero, or there are no runs to "
     "tell. Intervals are not corrected for the number of claims; where all that varies differs alike, the sign test's "
-    "p below 5 % stands for the interval; bytes are counted and have none."
+    "p below 5 % stands for the interval; bytes are counted and have none. Seconds are those of our runs, of small "
+    "models on machines that other programs used: less by a factor of two in every draw reproduces a claim, more by "
+    "that factor contradicts it, and those of different machines are not compared."
 )
 
 
@@ -51,6 +54,8 @@ class Judged:
     found: Difference | None = None
     costs: tuple[float, float] | None = None
     """Of left and right, of a claim about a cost."""
+    machine: str = ""
+    """What they were measured on, where they are times."""
     reason: str = ""
     """Why it is undecided, where no interval tells."""
 
@@ -87,11 +92,8 @@ def _one(claim: Claim, spot: Spot, told: Mapping[str, Any]) -> Judged:
     where = {**told, "scale": spot.scale, "block": spot.block, "suites": _suites(claim, [spot])}
     left, right = spot.lines[claim.left], spot.lines[claim.right]
     if claim.cost:
-        costs = tuple(held.entry.costs.get(claim.cost) for held in (left, right))
-        if costs[0] is None or costs[1] is None:
-            return Judged(**where, verdict="undecided", reason=f"{claim.cost} is not known")
-        gain = claim.share * costs[1] - costs[0]
-        return Judged(**where, verdict=_by_sign(gain), costs=(costs[0], costs[1]))
+        own = weighed(claim.cost, claim.share, left, right)
+        return Judged(**where, verdict=_by_sign(own.gain), costs=own.costs, machine=own.where, reason=own.reason)
     found, reason = _difference(claim, spot)
     return Judged(**where, verdict=verdict_of(found), found=found, reason=reason)
 

@@ -21,6 +21,9 @@ from ttabench.report.entry_of import entry_of
 from ttabench.report.pairing import Query, Values, steps_of
 from ttabench.report.setting_aside import limit_of, within_limit
 
+UNSCORED = "no scores of queries are kept of"
+"""What a fault begins with that is none where costs are compared."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
@@ -136,4 +139,4 @@ def _fault(entry: Entry, groups: Sequence[Group], within: bool, answers: Answers
         return f"{entry.label} was asked less ({limit_of(groups[0])})"
     if entry.aside:
         return f"{entry.label} {entry.reason}"
-    return "" if answers.values else f"no scores of queries are kept of {entry.label}"
+    return "" if answers.values else f"{UNSCORED} {entry.label}"

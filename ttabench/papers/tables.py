@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from ttabench.core.amounts import number
 from ttabench.papers import declared
+from ttabench.papers.costs import amount
 from ttabench.papers.declared import SCALES, Scale
+from ttabench.papers.declared import Table as DeclaredTable
 from ttabench.papers.judging import RULE, VERDICTS, Judged, judged
 from ttabench.papers.matching import Stored
 from ttabench.papers.reported import reported
@@ -43,7 +45,8 @@ def beside_table(name: str, found: Stored, scale: Scale) -> Table:
     """Our figures of a table at one scale, and the paper's by base model."""
     of, which, table = declared.table(name)
     there = [spot for spot in spots(of, which, found) if spot.scale == scale]
-    models = list(dict.fromkeys(each.model for each in reported(of, which) if each.metric == table.metric))
+    metric = table.metric or table.cost
+    models = list(dict.fromkeys(each.model for each in reported(of, which) if each.metric == metric))
     rows = []
     for place in (place for place in table.places if scale in place.scales):
         own = [spot for spot in there if spot.place is place]
@@ -52,12 +55,12 @@ def beside_table(name: str, found: Stored, scale: Scale) -> Table:
                             (None, lacking)]:  # fmt: skip
             task = spot.task if spot is not None and place.mean else place.task
             for line in lines:
-                told = figures(of, which, table, place.model_copy(update={"task": task}), line, table.metric)
+                told = figures(of, which, table, place.model_copy(update={"task": task}), line, metric)
                 theirs = [number(told[model], 1) if model in told else "" for model in models]
                 if spot is not None or told:
-                    rows.append((place.name, line, spot.block if spot else "", *_figure(spot, line), *theirs))
+                    rows.append((place.name, line, spot.block if spot else "", *_figure(table, spot, line), *theirs))
     columns = ("at", "line", "runs", f"#ours, {scale}", "#n", *(f"#{model}" for model in models))
-    prints = f"{table.metric} as arXiv {declared.paper(of).arxiv} prints it"
+    prints = f"{metric} as arXiv {declared.paper(of).arxiv} prints it"
     keys = [name.lstrip("#") for name in columns]
     return Table(
         title=f"{name}: {table.about}", columns=columns, rows=tuple(rows), names=("line",), spare=("runs",),
@@ -66,8 +69,13 @@ def beside_table(name: str, found: Stored, scale: Scale) -> Table:
     )  # fmt: skip
 
 
-def _figure(spot: Spot | None, line: str) -> tuple[str, str]:
+def _figure(table: DeclaredTable, spot: Spot | None, line: str) -> tuple[str, str]:
+    """(our figure, n) of a line; of a table of costs the first of which it has claims."""
     held = spot.lines.get(line) if spot else None
+    if not table.metric:
+        cost = table.claims[0].cost
+        spent = held.entry.costs.get(cost) if held else None
+        return ("", "") if held is None or spent is None else (amount(cost, spent), f"{held.entry.n:,}")
     value = held.figure(spot.place.step) if held and spot else None
     return (shown(held.entry.metric, *value[:2]), f"{value[2]:,}") if held and value else ("", "")
 

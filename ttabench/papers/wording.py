@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from ttabench.core.amounts import number, size
+from ttabench.core.amounts import number
+from ttabench.papers.costs import amount, claimed_cost
 from ttabench.papers.declared import Claim, Place, Table, paper
 from ttabench.papers.judging import Judged
 from ttabench.papers.reported import by_model
@@ -19,12 +20,15 @@ from ttabench.report.figures import together
 IN_LOGARITHMS = "perplexity"
 """Figures of which a share of the way is one of logarithms, as ours is."""
 
+UNITS = {"adapt_minutes": " minutes", "samples_per_second": " questions a second", "context_kv_length": " slots"}
+"""Of costs, where claims tell them."""
+
 
 def claimed(claim: Claim) -> str:
     """What is claimed."""
     percent = f"{100 * claim.share:g} %"
     if claim.cost:
-        return f"{claim.left} keeps less than {claim.right}"
+        return claimed_cost(claim.left, claim.right, claim.cost, claim.share)
     if claim.floor:
         return f"{claim.left} at least {percent} of the way from {claim.floor} to {claim.right}"
     if claim.right_step is not None:
@@ -37,7 +41,8 @@ def claimed(claim: Claim) -> str:
 def ours(row: Judged) -> str:
     """Our difference with its interval; of costs both; else why there is none."""
     if row.costs is not None:
-        return f"{size(row.costs[0])} against {size(row.costs[1])}"
+        told = " against ".join(amount(row.claim.cost, cost) for cost in row.costs)
+        return "; ".join(filter(None, [told, row.machine, row.reason]))
     if row.found is None:
         return row.reason
     ends = [] if row.found.ci_low is None or row.found.ci_high is None else [row.found.ci_low, row.found.ci_high]
@@ -57,7 +62,7 @@ def theirs(row: Judged) -> str:
     table, claim = paper(row.paper).tables[row.table], row.claim
     if claim.right_step is not None:
         return claim.says
-    metric = table.cost if claim.cost else table.metric
+    metric = claim.figure or table.cost if claim.cost else table.metric
     sides = [
         figures(row.paper, row.table, table, row.place, line, metric)
         for line in filter(None, (claim.left, claim.right, claim.floor))
@@ -68,7 +73,7 @@ def theirs(row: Judged) -> str:
         return claim.says
     low, high, unit = min(found)[0], max(found)[0], found[0][1]
     if claim.cost:
-        return "; ".join(f"{number(value, 0)} against {unit}: {model}"
+        return "; ".join(f"{_cost(metric, value)} against {unit}: {model}"
                          for (value, unit), model in zip(found, models, strict=True))  # fmt: skip
     values = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
     return f"{values}{unit}: {', '.join(models)}"
@@ -85,13 +90,18 @@ def _told(claim: Claim, metric: str, values: list[float]) -> tuple[float, str]:
     """(what is compared, its unit)."""
     left, right, *floor = values
     if claim.cost:
-        return left, number(right, 0)
+        return left, _cost(metric, right) + UNITS.get(metric, "")
     if claim.share == 1:
         return left - right, ""
     if metric == IN_LOGARITHMS:
         left, right, floor = math.log(left), math.log(right), [math.log(each) for each in floor]
     start = floor[0] if floor else 0.0
     return 100 * (left - start) / (right - start), " %"
+
+
+def _cost(metric: str, value: float) -> str:
+    """A cost as the paper has it."""
+    return number(value, 0 if value == int(value) else 1) if metric in UNITS else number(value, 0)
 
 
 def folders(names: Iterable[str]) -> str:

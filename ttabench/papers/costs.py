@@ -1,0 +1,99 @@
+"""Whether runs reproduce a claim about what a method costs: bytes, which are counted, and times, which are measured.
+
+    state_bytes                  counted: the order of the two lines decides
+    adapt_seconds, ask_ms        measured, each by one process beside whatever else its machine computed: left has to
+                                 take less than right (times the share that is claimed) by a factor of two in every
+                                 draw to reproduce the claim, and more by that factor to contradict it
+    tensor_bytes                 what runs do not record
+
+Draws are paired; times of different machines, or under different numbers of threads, are not compared.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Literal, NamedTuple, TypeAlias
+
+from ttabench.core.amounts import size
+from ttabench.papers.standing import UNSCORED, Held
+
+Cost: TypeAlias = Literal["", "state_bytes", "adapt_seconds", "ask_ms", "tensor_bytes"]
+MEASURED: tuple[Cost, ...] = ("adapt_seconds", "ask_ms")
+FACTOR = 2.0
+"""By how much measured times differ at least: those of one run vary by that much on a machine that others use."""
+VERBS: dict[Cost, str] = {
+    "state_bytes": "keeps", "adapt_seconds": "reads in", "ask_ms": "answers in", "tensor_bytes": "reads in",
+}  # fmt: skip
+NOUNS: dict[Cost, str] = {"adapt_seconds": " of the time", "ask_ms": " of the time", "tensor_bytes": " of the memory"}
+
+
+class Weighed(NamedTuple):
+    """What two lines cost, and what that says of a claim that left costs less."""
+
+    gain: float
+    """Above zero reproduces it, below contradicts, zero leaves it undecided."""
+    costs: tuple[float, float] | None = None
+    """Means of left and right."""
+    where: str = ""
+    """What measured times were measured on."""
+    reason: str = ""
+    """Why it is undecided."""
+
+
+def weighed(cost: Cost, share: float, left: Held, right: Held) -> Weighed:
+    """Weigh the costs of two lines.
+
+    Args:
+        cost: which one.
+        share: how much of that of `right` is claimed at most.
+        left: the line that is claimed to cost less.
+        right: the other one.
+    """
+    ours, theirs = (held.entry.costs.get(cost) for held in (left, right))
+    if ours is None or theirs is None:
+        return Weighed(
+            0.0, reason="runs record no memory of tensors" if cost == "tensor_bytes" else f"{cost} is not known"
+        )
+    if cost not in MEASURED:
+        return Weighed(share * theirs - ours, (ours, theirs))
+    faults = [held.fault for held in (left, right) if held.fault and not held.fault.startswith(UNSCORED)]
+    if faults:
+        return Weighed(0.0, reason=faults[0])
+    if left.entry.machine != right.entry.machine:
+        return Weighed(0.0, (ours, theirs), reason="measured on different machines")
+    ratios = _ratios(cost, share, left, right)
+    if len(ratios) < 2:
+        return Weighed(0.0, (ours, theirs), reason="fewer than two draws in common")
+    gain = 1.0 if min(ratios) >= FACTOR else -1.0 if max(ratios) <= 1 / FACTOR else 0.0
+    return Weighed(gain, (ours, theirs), where=_machine(left.entry.machine))
+
+
+def _ratios(cost: Cost, share: float, left: Held, right: Held) -> list[float]:
+    """What is claimed at most over what it took, by draw."""
+    own, other = ({int(record.config.get("seed", 0)): float(record.cost[cost] or 0.0) for _, record in held.group.runs
+                   if record.cost.get(cost) is not None} for held in (left, right))  # fmt: skip
+    return [share * other[seed] / own[seed] for seed in sorted(own.keys() & other.keys()) if own[seed] > 0]
+
+
+def _machine(told: str) -> str:
+    """`cpu, AMD EPYC, 1 thread`, of what an entry was measured on."""
+    if ";" in told:
+        return "several machines"
+    device, gpu, cpu, threads = ast.literal_eval(told)
+    count = f"{threads} thread{'s' * (threads != 1)}" if threads else ""
+    return ", ".join(str(word) for word in (device, gpu or cpu, count) if word)
+
+
+def claimed_cost(left: str, right: str, cost: Cost, share: float) -> str:
+    """What is claimed: "mac reads in at most 10 % of the time of camels"."""
+    if share != 1:
+        return f"{left} {VERBS[cost]} at most {100 * share:g} %{NOUNS.get(cost, '')} of {right}"
+    less = {"state_bytes": "less", "tensor_bytes": "less memory"}.get(cost, "less time")
+    return f"{left} {VERBS[cost]} {less} than {right}"
+
+
+def amount(cost: Cost, value: float) -> str:
+    """A cost for people: `64.0 KiB`, `0.093 s`, `1.3 ms`."""
+    if cost not in MEASURED:
+        return size(value)
+    return f"{value:,.3g} {'s' if cost == 'adapt_seconds' else 'ms'}"
