@@ -1,0 +1,130 @@
+"""Trainings of adapters that do not ship: what they learned, and what they answer. Nothing here is typed by hand.
+
+    python results/tried.py add NAME FOLDER RUNS [AFTER]     a training and the runs of its adapter, into tried.json
+    python results/tried.py                                  tried.md, from tried.json
+
+AFTER says what a training went on from, where that is not the adapter that ships.
+
+An adapter that is not good enough to ship has no runs in the suites, for nobody could make them again without it. Its
+curve and its figures are kept all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ttabench.core.amounts import count
+from ttabench.methods import registry
+from ttabench.methods.checkpoint_header import header
+from ttabench.records.schema import load_record
+from ttabench.report.compare import compared
+from ttabench.report.figures import shown
+from ttabench.report.finding import runs_in
+from ttabench.report.labels import STATES
+from ttabench.report.pairing import Run
+
+HERE = Path(__file__).resolve().parent
+STORED, PAGE = HERE / "tried.json", HERE / "tried.md"
+PARTS = 6
+"""Stretches of steps that the curve is told in."""
+ASIDE = ("step", "loss", "lr", "gradient", "tokens_per_second")
+
+
+def trained(folder: Path) -> dict[str, Any]:
+    """What a training's folder says: its header, and the mean of each part of the loss over stretches of steps."""
+    found = header(folder)
+    training: dict[str, Any] = dict(found.training)
+    lines = [json.loads(line) for line in (folder / "curve.jsonl").read_text(encoding="utf-8").splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    names = [name for name in dict.fromkeys(key for line in steps for key in line) if name not in ASIDE]
+    curve = []
+    for number in range(PARTS):
+        part = steps[number * len(steps) // PARTS : (number + 1) * len(steps) // PARTS]
+        means = {name: round(fmean(values), 3) for name in names if (values := [x[name] for x in part if name in x])}
+        curve.append({"to": part[-1]["step"], **means})
+    kept = ("steps", "seconds", "tokens", "observes", "asks", "validation", "config")
+    return {"method": found.method, "settings": found.settings, **{key: training[key] for key in kept}, "curve": curve}
+
+
+def figures(runs: Path) -> dict[str, dict[str, str]]:
+    """The main metric by whose state answered and by task, pooled over draws, as `ttabench compare` has it."""
+    cells: dict[str, dict[str, list[Run]]] = {}
+    for folder in runs_in(runs):
+        run = load_record(folder)
+        line, column = f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})"
+        cells.setdefault(line, {}).setdefault(column, []).append((folder, run))
+    told: dict[str, dict[str, str]] = {}
+    for line, columns in cells.items():
+        entries = {column: compared(found).entries[0] for column, found in columns.items()}
+        told[line] = {column: shown(each.metric, each.value, each.stderr) for column, each in entries.items()}
+        told[line] |= {
+            f"{column.partition(' ')[0]} at {step}": value
+            for column, found in columns.items()
+            for step, value in by_step(found).items()
+        }
+    return told
+
+
+def by_step(runs: list[Run]) -> dict[int, str]:
+    """The main metric at each step of a task that has some, mean over draws, per cent."""
+    rows = [row for _, run in runs for row in run.rows if row.metric == run.main_metric and row.subtask is None]
+    steps = sorted({row.step for row in rows if row.step is not None})
+    return {step: f"{100 * fmean(row.value for row in rows if row.step == step):.1f}" for step in steps}
+
+
+def page(stored: dict[str, Any]) -> str:
+    """The page of everything stored."""
+    parts = ["# tried\n\nTrainings of adapters that do not ship: curves and figures, from `python results/tried.py`.\n"]
+    for name, told in stored.items():
+        parts += [f"## {name}\n", f"{_how(told)}\n", _table("to step", [(str(x["to"]), x) for x in told["curve"]])]
+        parts.append(_table("test split", list(told["figures"].items())))
+    return "\n".join(parts)
+
+
+def _how(told: dict[str, Any]) -> str:
+    config, data = told["config"], told["config"]["data"]
+    tasks = " + ".join(str(task["task"]) for task in (data, *data.get("also", ())))
+    words = [f"`{told['method']}`", *settings_of(told), f"on {tasks}", *data["options"]]
+    begun = "" if config["fresh"] else f", begun from {told['after'] or 'the adapter that ships'}"
+    return (
+        f"{' '.join(words)}{begun}: {told['steps']} of {config['steps']} steps, {count(told['tokens'])} tokens, "
+        f"{told['asks']:,} queries, rate {config['lr']:g} ({config['schedule']}, {config['optimizer']}), seed "
+        f"{config['seed']}, {told['seconds'] / 60:.0f} minutes beside other work."
+    )
+
+
+def settings_of(told: dict[str, Any]) -> list[str]:
+    """The preset that a training's settings are nearest to, and those that differ from it."""
+    apart = {
+        name: {key: value for key, value in told["settings"].items() if value != json.loads(json.dumps(plain[key]))}
+        for name, preset in registry.find(told["method"]).presets.items()
+        for plain in [asdict(preset)]
+    }
+    name = min(apart, key=lambda each: len(apart[each]))
+    return [f"(preset {name})", *(f"{key}={value}" for key, value in apart[name].items())]
+
+
+def _table(head: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
+    columns = list(dict.fromkeys(key for _, cells in rows for key in cells if key != "to"))
+    lines = [f"| {head} | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
+    lines += [f"| {name} | {' | '.join(str(cells.get(column, '')) for column in columns)} |" for name, cells in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Command line."""
+    stored: dict[str, Any] = json.loads(STORED.read_text(encoding="utf-8")) if STORED.is_file() else {}
+    if sys.argv[1:2] == ["add"]:
+        name, folder, runs, *after = sys.argv[2:]
+        stored[name] = {**trained(Path(folder)), "figures": figures(Path(runs)), "after": " ".join(after)}
+        STORED.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(stored), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
