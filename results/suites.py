@@ -10,7 +10,7 @@ from __future__ import annotations
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
-    "nine", "online", "amortisers", "ccm", "context-length", "generated-objectives",
+    "nine", "online", "amortisers", "ccm", "ccm-seeds", "context-length", "generated-objectives",
     *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
     "reductions-64", "reductions-1665", "hierarchy", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh",
     "unseen",
@@ -41,7 +41,7 @@ UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
 ADAPTERS_ELSEWHERE = ("amortisers",)
 """Suites of adapters that were trained for them, and are too large to be kept: results/SUITE/README.md has commands."""
-BY_TRAINING: tuple[str, ...] = ()
+BY_TRAINING = ("ccm-seeds",)
 """Suites of adapters that differ in their training's seed."""
 TWO_CONTEXTS = "composed"
 """The suite of states that were put together (composed.py), which has no file of runs."""
