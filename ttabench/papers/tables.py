@@ -136,7 +136,8 @@ def claims_page(found: Stored) -> str:
         RULE,
         "Left − right: of perplexities less is better. n: queries that both sides answered, and of how many documents, "
         "draws or books where these are fewer. The paper's: the same difference of its figures, over its base models. "
-        "Claims and their thresholds (`at least 80 %`) were chosen by hand, most of them when these runs were there.",
+        "Claims, their thresholds (`at least 80 %`) and the factor of two were chosen by hand, most of them when these "
+        "runs were there.",
         "Of " + counts([row for rows in by_paper.values() for row in rows]),
     ]
     for of, rows in by_paper.items():
