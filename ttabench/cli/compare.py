@@ -115,5 +115,5 @@ def compare(
         names=runs or (), submissions=submissions or (), out=out, metric=metric, wanted=wanted, all_pairs=all_pairs,
         diff=diff, flips=flips, strict=strict, summary=summary, every=every,
     )  # fmt: skip
-    if not command.compare(asked, command.Showing(form="json" if json else form, save=save, picture=plot)):
+    if not command.compare(asked, command.Delivery(form="json" if json else form, save=save, picture=plot)):
         raise typer.Exit(1)

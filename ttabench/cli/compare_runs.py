@@ -53,7 +53,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Showing:
+class Delivery:
     """Where the comparison goes: a form on standard output, or a file; and a picture."""
 
     form: str = "table"
@@ -84,24 +84,22 @@ class Showing:
         return form
 
 
-def compare(asked: Asked, showing: Showing) -> bool:
+def compare(asked: Asked, delivery: Delivery) -> bool:
     """Show a comparison; False where it is asked to be strict, and something is wrong with it."""
-    form = showing.chosen()
+    form = delivery.chosen()
     if asked.summary and asked.every:
         raise UserError("Both --summary and --all are given.", "Give one of them.")
-    with without_collector():
-        chosen = selected(asked.names, asked.out, asked.wanted, asked.submissions)
-        comparison = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
-    for line in left_out(chosen, comparison, asked):
+    comparison, remarks = comparison_of(asked)
+    for line in remarks:
         render.remark(line)
-    if showing.picture is not None:
+    if delivery.picture is not None:
         from ttabench.report.plots import plot
 
-        plot(comparison, showing.picture)
+        plot(comparison, delivery.picture)
     more = _more(asked, comparison, every=form not in ("table", "markdown"))
-    blocks, for_people = len(comparison.blocks), form == "table" and showing.save is None
+    blocks, for_people = len(comparison.blocks), form == "table" and delivery.save is None
     short = asked.in_short(blocks) if for_people else asked.summary
-    _deliver(form, showing.save, _Shown(comparison, short, more))
+    _deliver(form, delivery.save, _Shown(comparison, short, more))
     if for_people and short and not asked.summary:
         render.remark(
             f"{blocks} blocks in one table: --all shows each; --task, --method and names of runs choose some."
@@ -111,8 +109,16 @@ def compare(asked: Asked, showing: Showing) -> bool:
     return not asked.strict or _is_sound(comparison)
 
 
+def comparison_of(asked: Asked) -> tuple[Comparison, list[str]]:
+    """The comparison of the runs that were asked for, and a line for each thing that was left out of it."""
+    with _without_collector():
+        chosen = selected(asked.names, asked.out, asked.wanted, asked.submissions)
+        comparison = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
+    return comparison, _left_out(chosen, comparison, asked)
+
+
 @contextmanager
-def without_collector() -> Iterator[None]:
+def _without_collector() -> Iterator[None]:
     """Hundreds of thousands of small values, none of them garbage: looking them through takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -123,7 +129,7 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def left_out(chosen: Selected, found: Comparison, asked: Asked) -> list[str]:
+def _left_out(chosen: Selected, found: Comparison, asked: Asked) -> list[str]:
     """A line for what was named and holds no run, for every damaged run, and for those that lack the metric."""
     lines = [*skipped_names(chosen, asked), *chosen.alike]
     lines += [f"Left out: {line}" for line in found.damaged]

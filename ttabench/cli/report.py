@@ -38,12 +38,11 @@ def report(
 
     A single file for a browser, which fetches nothing. `ttabench report results/nine -o report.html`.
     """
-    from ttabench.cli.compare_runs import Asked, left_out, without_collector
+    from ttabench.cli.compare_runs import Asked, comparison_of
     from ttabench.core import amounts
-    from ttabench.report.compare import compared
     from ttabench.report.page.libraries import refuse_missing
     from ttabench.report.pictures import check_path
-    from ttabench.report.selecting import Wanted, selected
+    from ttabench.report.selecting import Wanted
     from ttabench.terminal import render
 
     wanted = Wanted.typed(task, method, model)
@@ -52,10 +51,7 @@ def report(
     )
     check_path(save, "--save", SUFFIXES, "page")
     refuse_missing()
-    with without_collector():
-        chosen = selected(asked.names, asked.out, asked.wanted, asked.submissions)
-        comparison = compared(chosen.runs, asked.metric, all_pairs=asked.all_pairs, damaged=chosen.damaged)
-    remarks = left_out(chosen, comparison, asked)
+    comparison, remarks = comparison_of(asked)
     for line in remarks:
         render.remark(line)
     from ttabench.report.page.build import write_page

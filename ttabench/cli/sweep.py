@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,7 +103,6 @@ def sweep(
     leaves with 1.
     """
     from ttabench.cli.showing import Showing
-    from ttabench.core.typed import assignments, whole_numbers
     from ttabench.terminal import render
 
     if schema:
@@ -111,15 +110,10 @@ def sweep(
 
         render.print_json(of_suite())
         return
-    from ttabench.profiling.method_names import method_names
     from ttabench.sweep.grid import cells
-    from ttabench.sweep.options import SWAP, as_said
     from ttabench.sweep.planning import planned, share
 
-    lists = {"methods": methods, "tasks": tasks, "models": models}
-    typed = {**as_said(said), **{name: method_names(text, ()) for name, text in lists.items() if text}}
-    typed |= {"seeds": list(dict.fromkeys(whole_numbers("--seeds", seeds)))} if seeds else {}
-    typed |= {SWAP: True} if swap_state else {}
+    typed = _typed(said, seeds, swap_state, methods=methods, tasks=tasks, models=models)
     read = _suite(suite, typed)
     runs = planned(cells(read), read)
     runs = share(runs, shard) if shard else runs
@@ -134,12 +128,29 @@ def sweep(
     from ttabench.sweep.engines import Resources
     from ttabench.sweep.engines import engine as engine_of
 
-    own = {"address": address, "cluster": cluster}
-    more = {**assignments(engine_set or (), "--engine-set"), **{name: text for name, text in own.items() if text}}
-    resources = Resources(jobs=jobs, threads=threads, gpus=gpus_per_run, options=more)
+    options = _engine_options(engine_set or (), address=address, cluster=cluster)
+    resources = Resources(jobs=jobs, threads=threads, gpus=gpus_per_run, options=options)
     manner = Manner(out=out, engine=engine_of(engine), resources=resources, force=force)
     if not sweep_runs.run(runs, manner, showing):
         raise typer.Exit(1)
+
+
+def _typed(said: Mapping[str, Any], seeds: str, swap_state: bool, **lists: str) -> dict[str, Any]:
+    """What was typed, under the keys of a suite."""
+    from ttabench.core.typed import whole_numbers
+    from ttabench.profiling.method_names import method_names
+    from ttabench.sweep.options import SWAP, as_said
+
+    typed = {**as_said(said), **{name: method_names(text, ()) for name, text in lists.items() if text}}
+    typed |= {"seeds": list(dict.fromkeys(whole_numbers("--seeds", seeds)))} if seeds else {}
+    return typed | ({SWAP: True} if swap_state else {})
+
+
+def _engine_options(typed: Sequence[str], **own: str) -> dict[str, Json]:
+    """Those of --engine-set, and those that have an option of their own where they are given."""
+    from ttabench.core.typed import assignments
+
+    return {**assignments(typed, "--engine-set"), **{name: text for name, text in own.items() if text}}
 
 
 def _suite(file: Path | None, said: Mapping[str, Json]) -> Read:
