@@ -14,6 +14,7 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Answer, Ask, At, Generate, Json, Observe, Score
+from ttabench.records.local_paths import source_name
 from ttabench.records.sample_files import read_samples, write_samples
 from ttabench.records.samples import kept
 from ttabench.records.schema import SAMPLES_FILE, Row, RunRecord, load_record, save_record
@@ -236,3 +237,9 @@ def test_digest_follows_content(tmp_path: Path) -> None:
     assert digest(tmp_path) != before
     with pytest.raises(UserError, match="does not exist"):
         digest(tmp_path / "none")
+
+
+def test_a_source_is_named_without_the_folders_above() -> None:
+    assert source_name("folder:/home/ada/data/pg19/") == "folder:pg19"
+    assert source_name("file:data\\dev.json") == "file:dev.json"
+    assert [source_name(name) for name in ("mini", "org/data")] == ["mini", "org/data"]

@@ -32,6 +32,12 @@ def without_paths(record: Mapping[str, Json]) -> dict[str, Json]:
     return paths
 
 
+def source_name(source: str) -> str:
+    """Where rows came from, without the folders above: `folder:/home/ada/pg19` becomes `folder:pg19`."""
+    kind = KINDS.match(source)
+    return kind[0] + _last(source[kind.end() :]) if kind else source
+
+
 def _named(record: Mapping[str, Json]) -> Iterator[str]:
     """What the configuration may name a path with, and every text that leads somewhere here."""
     config = record.get("config", {})
@@ -74,8 +80,8 @@ def _told(value: Json, named: list[str]) -> Json:
 def _without(text: str, named: list[str]) -> str:
     for path in named:
         text = text.replace(path, _last(path))
-    if kind := KINDS.match(text):
-        return kind[0] + _last(text[kind.end() :])
+    if KINDS.match(text):
+        return source_name(text)
     return _ABSOLUTE.sub(lambda found: _last(found[0]), text)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ttabench.core.types import Json
 from ttabench.methods.recipe import Recipe
+from ttabench.records.local_paths import source_name
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import RunRequest
 
@@ -32,7 +33,11 @@ def further(request: RunRequest, also: Sequence[str], seed: int) -> list[Plan]:
 def described(others: Sequence[Plan]) -> dict[str, Json]:
     """The further tasks of a training, for its checkpoint; empty where there are none."""
     tasks: list[Json] = [
-        {"task": one.task.card.name, "source": one.task.source, "digest": one.config.inputs.get("rows", "")}
+        {
+            "task": one.task.card.name,
+            "source": source_name(one.task.source),
+            "digest": one.config.inputs.get("rows", ""),
+        }
         for one in others
     ]
     return {"also": tasks} if tasks else {}

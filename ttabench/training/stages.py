@@ -25,6 +25,7 @@ from ttabench.methods.checkpoint_header import HEADER, Header, header
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
+from ttabench.records.local_paths import source_name
 from ttabench.run.evaluation import ModelCache
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.prompting import trained_with
@@ -266,7 +267,7 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     sizes = {key: of_recipe.pop(key) for key in ("documents", "rounds", "questions", "batch_documents")}
     task, run = plan.task, plan.config
     asked = list(stage.request.task_options)
-    data = {"task": task.card.name, "source": task.source, "split": task.split, "options": asked, **sizes}
+    data = {"task": task.card.name, "source": source_name(task.source), "split": task.split, "options": asked, **sizes}
     data |= trained_with(run.task_options, run.chat_template)
     data["digest"] = run.inputs.get("rows", "")
     data["protocol"] = hashed(text_of(changed(run.task_options, run.defaults["task_options"])))
