@@ -11,7 +11,6 @@ Draws are paired; times of different machines, or under different numbers of thr
 
 from __future__ import annotations
 
-import ast
 from typing import Literal, NamedTuple, TypeAlias
 
 from ttabench.core.amounts import size
@@ -65,7 +64,8 @@ def weighed(cost: Cost, share: float, left: Held, right: Held) -> Weighed:
     if len(ratios) < 2:
         return Weighed(0.0, (ours, theirs), reason="fewer than two draws in common")
     gain = 1.0 if min(ratios) >= FACTOR else -1.0 if max(ratios) <= 1 / FACTOR else 0.0
-    return Weighed(gain, (ours, theirs), where=_machine(left.entry.machine))
+    several = "; " in left.entry.machine
+    return Weighed(gain, (ours, theirs), where="several machines" if several else left.entry.machine)
 
 
 def _ratios(cost: Cost, share: float, left: Held, right: Held) -> list[float]:
@@ -73,15 +73,6 @@ def _ratios(cost: Cost, share: float, left: Held, right: Held) -> list[float]:
     own, other = ({int(record.config.get("seed", 0)): float(record.cost[cost] or 0.0) for _, record in held.group.runs
                    if record.cost.get(cost) is not None} for held in (left, right))  # fmt: skip
     return [share * other[seed] / own[seed] for seed in sorted(own.keys() & other.keys()) if own[seed] > 0]
-
-
-def _machine(told: str) -> str:
-    """`cpu, AMD EPYC, 1 thread`, of what an entry was measured on."""
-    if ";" in told:
-        return "several machines"
-    device, gpu, cpu, threads = ast.literal_eval(told)
-    count = f"{threads} thread{'s' * (threads != 1)}" if threads else ""
-    return ", ".join(str(word) for word in (device, gpu or cpu, count) if word)
 
 
 def claimed_cost(left: str, right: str, cost: Cost, share: float) -> str:

@@ -65,7 +65,7 @@ class Entry:
     trained: int = 0
     """Parameters of its method that were trained before it read anything."""
     machine: str = ""
-    """What its latencies were measured on."""
+    """What its latencies were measured on; several are parted by "; "."""
     load: float | None = None
     """Processors that other programs took while it ran, by its machine's load average; None where it is not known."""
     aside: Kind = ""

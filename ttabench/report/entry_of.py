@@ -55,8 +55,12 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
 
 
 def _machine(record: RunRecord) -> str:
+    """What a run computed on: `cpu, AMD EPYC, 1 thread`."""
     hardware: Mapping[str, Json] = record.hardware
-    return repr([record.model.get("device"), hardware.get("gpu"), hardware.get("cpu"), hardware.get("threads")])
+    threads = hardware.get("threads")
+    count = f"{threads} thread{'s' * (threads != 1)}" if threads else None
+    parts = (record.model.get("device"), hardware.get("gpu"), hardware.get("cpu"), count)
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _others(record: RunRecord) -> float | None:
