@@ -25,30 +25,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from english_books import (
+    book_rates,
+    books,
+    generated,
+    long_books,
+    remembered_books,
+    short_windows,
+    streamed_books,
+)
 from english_cells import (
     MODEL,
     TUNED,
     Cell,
-    book_rates,
-    books,
     compressed,
     dialogues,
     document_rates,
-    generated,
-    long_books,
     metaicl,
     online_rates,
     presses,
     prompts,
     remembered,
-    remembered_books,
     sessions,
-    short_windows,
     shot_rates,
     shots,
     squad_base,
     squad_tuned,
-    streamed_books,
 )
 
 HERE = Path(__file__).resolve().parent / "english"

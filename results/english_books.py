@@ -1,0 +1,95 @@
+"""The lines and columns of the suites of real books (english.py): which command each cell is made by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from english_cells import MODEL, RATES, Cell, swapped
+
+ADAPTER = "results/english/streamadapter-book/adapter"
+BOOK_RATE = "3e-4"
+"""The best of suite `templora-books`."""
+
+
+def book_rates() -> Iterator[Cell]:
+    """TempLoRA on three training books of 4,096 tokens."""
+    told = ("--task", "pg19", "--model", MODEL, "--split", "train", "--task-set", "tokens=4k", "--task-set", "books=3")
+    yield Cell("window", "", ("--method", "window", "--preset", "book", *told))
+    for rate in RATES[:-1]:
+        words = ("--method", "templora", "--preset", "streamadapter-book", "--set", f"lr={rate}")
+        yield Cell(f"templora, lr {rate}", "", (*words, *told))
+
+
+def books() -> Iterator[Cell]:
+    """Four test books."""
+    told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,8k,16k")
+    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
+        yield Cell(line, "", ("--method", *words, *told))
+    learned = ("templora", "--preset", "streamadapter-book", "--set", "recompute=no", "--set", f"lr={BOOK_RATE}")
+    yield from swapped("", (*learned, *told))
+
+
+def short_windows() -> Iterator[Cell]:
+    """The same books through a window of 256 tokens, which a StreamAdapter was trained with."""
+    sizes = ("tokens=2k", "window=256", "stride=128")
+    told = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
+    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book", "--set", "recent=256"))):
+        yield Cell(line, "", ("--method", *words, *told))
+    yield from swapped("", ("streamadapter", "--checkpoint", ADAPTER, *told), "streamadapter")
+
+
+def long_books() -> Iterator[Cell]:
+    """The same books, 64k tokens of each."""
+    told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,16k,64k")
+    for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
+        yield Cell(line, "", ("--method", *words, *told))
+
+
+CHUNKS = "results/english/generated-books"
+"""Trained for this table: `adapter` (a Generative Adapter), and `static` (a LoRA that learned the same texts)."""
+
+
+def generated() -> Iterator[Cell]:
+    """The next 128 tokens of a book behind what a generator made of the tokens before, which stand in no window."""
+    sizes = ("tokens=640,1152,2176", "window=256", "stride=128")
+    told = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
+    yield Cell("none", "", ("--method", "none", *told))
+    yield Cell("window 256 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=256", *told))
+    yield Cell("static LoRA", "", ("--method", "lora", "--checkpoint", f"{CHUNKS}/static", *told))
+    yield from swapped("", ("generative_adapter", "--checkpoint", f"{CHUNKS}/adapter", *told), "generative_adapter")
+
+
+MEMORY = "results/english/ccm-books"
+"""Trained for this table: `adapter`, two COMP tokens a piece of 64 tokens."""
+
+
+def of_books(*sizes: str) -> tuple[str, ...]:
+    """Books in pieces of 64 tokens, each scored, then read."""
+    words = (*sizes, "stride=64")
+    return ("--task", "pg19", "--model", MODEL, *(word for size in words for word in ("--task-set", size)))
+
+
+def remembered_books() -> Iterator[Cell]:
+    """The next 64 tokens of a book behind a compressed memory of all before, which stand in no window.
+
+    68 slots are what the memory holds after 2,176 tokens; before it holds fewer.
+    """
+    told = of_books("tokens=640,1152,2176", "window=128")
+    yield Cell("none", "", ("--method", "none", *told))
+    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
+    yield Cell("window 68 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=68", *told))
+    yield from swapped("", ("ccm", "--checkpoint", f"{MEMORY}/adapter", *told), "ccm")
+
+
+def streamed_books() -> Iterator[Cell]:
+    """A book as an endless stream: at most 160 slots, of which 8 are compressed memory, or the newest text instead.
+
+    1,049 tokens are those after which every stride stands between two compressions.
+    """
+    told = of_books("tokens=2073,5145", "window=1049")
+    stream = ("--set", "window=160")
+    yield Cell("none", "", ("--method", "none", *told))
+    short = ("ccm", "--set", "comp_tokens=2", *stream, "--set", "compress=false", *told)
+    yield Cell("StreamingLLM, as many slots", "", ("--method", *short))
+    learned = ("ccm", "--checkpoint", f"{MEMORY}/adapter", *stream, *told)
+    yield from (cell for cell in swapped("", learned, "ccm") if cell.state != "none")
