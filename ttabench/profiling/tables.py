@@ -125,19 +125,14 @@ def break_even_table(record: ProfileRecord) -> Table | None:
 
 
 def _break_even(row: Row | None, full: Row | None) -> tuple[int | None, str] | None:
-    if row is None or full is None:
-        return None
-    (adapt, ask), (full_adapt, full_ask) = (_seconds(one) for one in (row, full))
-    if None in (adapt, ask, full_adapt, full_ask):
-        return None
-    assert adapt is not None and ask is not None and full_adapt is not None and full_ask is not None  # noqa: PT018
-    return break_even(adapt, ask, full_adapt, full_ask)
+    own, whole = (None if one is None else _seconds(one) for one in (row, full))
+    return None if own is None or whole is None else break_even(*own, *whole)
 
 
-def _seconds(row: Row) -> tuple[float | None, float | None]:
-    """Of reading, and of a query."""
+def _seconds(row: Row) -> tuple[float, float] | None:
+    """Of reading, and of a query; None where they were not measured."""
     adapt, total = row.value("adapt_seconds"), row.value("total_seconds")
-    return adapt, None if adapt is None or total is None else total - adapt
+    return None if adapt is None or total is None else (adapt, total - adapt)
 
 
 def shown(name: str, found: Figure | None) -> str:
