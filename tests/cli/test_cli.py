@@ -53,6 +53,9 @@ def test_the_same_eval_again_returns_what_is_stored(
     assert again == first | {"how": "stored"}
     shown = ttabench("eval", "--method", "none", *common)
     assert "stored already" in shown.err
+    assert first["notes"], "the miniature world has few questions, and the run says so"
+    for note in first["notes"]:
+        assert f"Note: {note}." in " ".join(shown.err.split())
     assert "f1" in shown.out
     monkeypatch.undo()
     fresh = ttabench("eval", "--method", "none", *common, "--json", "--force").json()["runs"][0]

@@ -59,13 +59,15 @@ def evaluate(
 
 
 def _tell_stored(plan: Plan, record: RunRecord, showing: Showing) -> None:
-    """Remarks on a stored run: other versions, other defaults, and metrics that it lacks."""
+    """Remarks on a stored run: its notes, other versions, other defaults, and metrics that it lacks."""
     others, versions = plan.config.other_defaults(record.config), other_versions(record.versions)
     missing = [
         name for name in plan.task.card.metrics if name not in record.task.get("metrics", plan.task.card.metrics)
     ]
     if showing.talking:
         render.remark(f"Run {record.id} of {record.created} is stored already; --force runs it again.")
+        for note in record.notes:
+            render.remark(f"Note: {note}.")
     if others or (versions and showing.talking):
         render.remark(f"Run {record.id} was made with {', '.join([*versions, *others])}.")
     if missing:
