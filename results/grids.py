@@ -4,7 +4,6 @@ by_option(runs, "ratio", quality)      | task | method | 0.1 | 0.2 | ... |
 by_part(records)                       | method | boolq | cb | ... | hellaswag | ... | mean |
 by_task(runs)                          | method | streamingqa (f1) | ... | pg19 (ppl) | ... |
 by_length(records)                     | method | 16384 | 32768 | ... |
-by_documents(suites)                   | method | 4 | 16 | ... |
 by_documents(suites)                   | method | 4 documents | 16 documents | ... |
 by_training(records)                   | task | whose state answers | mean of trainings | each of them |
 by_state(records)                      | whose state answers | value | from another text's | from an empty one |
@@ -164,26 +163,30 @@ def by_training(runs: Sequence[RunRecord]) -> str:
     """A line a task and whose state answered: the mean over adapters of the same recipe and other training seeds.
 
     Each adapter's figure is the mean over its draws; the error is that of adapters, which another training varies.
+    Where several methods were run, those without an adapter (the floor, the ceiling) have their line, too.
     """
+    several = len({str(run.config["method"]) for run in runs}) > 1
     held: dict[tuple[str, str], dict[str, list[float]]] = {}
-    adapters: list[str] = []
-    for run in runs:
+    for run in _ordered(runs) if several else runs:
         row, name = run.value(run.main_metric), Path(str(run.config["checkpoint"])).name.removeprefix("shipped:")
-        if row is None or not run.config["checkpoint"]:
+        if row is None or not (name or several):
             continue
-        adapters += [name] if name not in adapters else []
-        metric = f"{run.config['task']} ({run.main_metric})"
         value = row.value if run.main_metric.startswith("ppl") else 100 * row.value
-        held.setdefault((metric, STATES[run.state_of].removeprefix(", ") or "own state"), {}).setdefault(
-            name, []
-        ).append(value)
+        line = f"{run.config['method']}{STATES[run.state_of]}"
+        answered = line if several else STATES[run.state_of].removeprefix(", ") or "own state"
+        cell = held.setdefault((f"{run.config['task']} ({run.main_metric})", answered), {})
+        cell.setdefault(name, []).append(value)
+    adapters = sorted({name for by_adapter in held.values() for name in by_adapter if name})
     lines = []
-    for (metric, state_), by_adapter in held.items():
-        each = {name: fmean(values) for name, values in by_adapter.items()}
+    for (metric, answered), by_adapter in held.items():
+        means = {name: fmean(values) for name, values in by_adapter.items()}
         digits = 2 if "ppl" in metric else 1
-        cells = [f"{each[name]:,.{digits}f}" if name in each else "" for name in sorted(adapters)]
-        lines.append((metric, state_, spread(list(each.values()), digits), *cells))
-    return table(("task", "whose state answers", "mean of trainings", *sorted(adapters)), lines, 2)
+        cells = [f"{means[name]:,.{digits}f}" if name in means else "" for name in adapters]
+        lines.append((metric, answered, spread(list(means.values()), digits), *cells))
+    if several:
+        lines.sort(key=lambda line: list(dict.fromkeys(metric for metric, _ in held)).index(line[0]))
+    head = "method" if several else "whose state answers"
+    return table(("task", head, "mean of trainings", *adapters), lines, 2)
 
 
 def by_state(runs: Sequence[RunRecord]) -> str:
@@ -206,12 +209,6 @@ def by_state(runs: Sequence[RunRecord]) -> str:
 def markdown(grid: DataFrame, head: str = "method") -> str:
     """A grid of `crossed` whose lines are methods, or what `head` says."""
     return table((head, *grid.columns), [tuple(row) for row in grid.itertuples(name=None)], 1)
-
-
-def cells(text: str) -> dict[tuple[str, str], str]:
-    """Cells of a table of `markdown` by line and column."""
-    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line]
-    return {(line[0], column): cell for line in lines for column, cell in zip(head[1:], line[1:], strict=True)}
 
 
 def table(columns: Sequence[str], lines: Iterable[Sequence[str]], words: int) -> str:

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import english_tables
 import grids
-from pandas import read_csv
 from suites import BY_LENGTH, BY_TASK, LENGTHS, TRANSFER, TWO_CONTEXTS, UNDER_STATES
 
 HERE = Path(__file__).resolve().parent
 README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
 IN_DOCS = ("streamingqa-16", "squad_seq-16")
-BEFORE = HERE / "nano_before.csv"
-"""Figures of nano before its last stage, with the adapters of that time."""
 
 
 def write(made: Mapping[str, str], shown: Mapping[str, str]) -> None:
@@ -29,7 +26,7 @@ def write(made: Mapping[str, str], shown: Mapping[str, str]) -> None:
         [shown[suite] for suite in suites if suite in shown]
         for suites in (BY_TASK, BY_LENGTH, (*UNDER_STATES, TWO_CONTEXTS))
     )
-    put(DOCS, "results", "\n".join([*families, streams(), before(), demonstrated(), *books, *unread, *details]))
+    put(DOCS, "results", "\n".join([*families, streams(), demonstrated(), *books, *unread, *details]))
 
 
 def write_english() -> None:
@@ -54,29 +51,6 @@ def streams() -> str:
     legend = """Per cent ± standard error, three draws; "another text's state": the same questions under the state of
 other documents. (last 70 %): the share of the stream that stands in the window."""
     return "\n".join([*parts, legend, ""])
-
-
-def before() -> str:
-    """What nano had before its last stage, with the adapters trained on it, beside what it has."""
-    parts = []
-    for task, lines in read_csv(BEFORE, comment="#", dtype=str, keep_default_na=False).groupby("task", sort=False):
-        head = "perplexity by tokens of a book" if task == "pg19" else "F1 by number of documents"
-        then = {(line, at): figure for line, at, figure in lines[["line", "at", "figure"]].itertuples(index=False)}
-        now, columns = after(str(task)), list(dict.fromkeys(lines["at"]))
-        rows = [
-            (line, *(" → ".join(filter(None, (then.get((line, at)), now.get((line, at))))) for at in columns))
-            for line in dict.fromkeys(lines["line"])
-        ]
-        parts.append(f"**{task}: {head}, before → now**\n\n{grids.table(('method', *columns), rows, 1)}")
-    return "\n".join(parts)
-
-
-def after(task: str) -> dict[tuple[str, str], str]:
-    """Figures of today's suites by line and column, as `before` names them."""
-    if task == "pg19":
-        return grids.cells(grids.by_length(grids.records(HERE / task)))
-    suites = {count: runs for count in LENGTHS[task] if (runs := grids.runs_of(HERE / f"{task}-{count}"))}
-    return grids.cells(grids.by_documents(suites))
 
 
 def demonstrated() -> str:
