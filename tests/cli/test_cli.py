@@ -18,7 +18,7 @@ from ttabench.readers.content import content_digest
 from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record
 from ttabench.records.store import RunFolder, Sample
-from ttabench.run import evaluation
+from ttabench.run import base_model
 from ttabench.training.stages import recipe_of
 
 
@@ -48,7 +48,7 @@ def test_the_same_eval_again_returns_what_is_stored(
     def refuse(*arguments: object) -> None:
         raise AssertionError("a stored run needs no model")
 
-    monkeypatch.setattr(evaluation.ModelCache, "get", refuse)
+    monkeypatch.setattr(base_model.ModelCache, "get", refuse)
     again = ttabench("eval", "--method", "none", *common, "--json").json()["runs"][0]
     assert again == first | {"how": "stored"}
     shown = ttabench("eval", "--method", "none", *common)
@@ -113,7 +113,7 @@ def test_seeds_quiet_compare_and_list(ttabench: Command, common: list[object], t
 def test_dry_run_loads_nothing_and_writes_nothing(
     ttabench: Command, common: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(evaluation.ModelCache, "get")
+    monkeypatch.delattr(base_model.ModelCache, "get")
     for method in ("none", "icl"):
         ran = ttabench("eval", "--method", method, *common, "--dry-run")
         assert ran.code == 0

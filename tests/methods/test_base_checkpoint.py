@@ -17,7 +17,7 @@ from ttabench.lm.patch import Patch
 from ttabench.methods import checkpoints
 from ttabench.methods.lora.method import Lora
 from ttabench.methods.lora.settings import LoraSettings
-from ttabench.run.base_checkpoint import merge_checkpoint
+from ttabench.run.base_model import merge_checkpoint
 from ttabench.run.config import RunConfig
 from ttabench.run.request import RunRequest
 

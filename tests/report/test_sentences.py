@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from ttabench.report.figures import together
 from ttabench.report.phrases import about, listed
 from ttabench.report.problems import problems
 from ttabench.report.verdict import sentences, verdict
+from ttabench.run.caveats import eviction_caveats, kept_whole
 
 
 def changed(folder: Path, **cost: float) -> Path:
@@ -110,10 +113,10 @@ def test_what_evicted_nothing_never_leads(tmp_path: Path, note: str, leads: bool
 
 
 def test_what_eval_notes_is_what_compare_reads() -> None:
-    from ttabench.records.remarks import evicted_nothing, kept_whole
-
-    assert kept_whole([evicted_nothing("h2o", 2, 8, 1200)]) == 0.25
-    assert kept_whole([evicted_nothing("kvpress:SnapKVPress", 8, 8, 1200)]) == 1.0
+    h2o: Any = SimpleNamespace(name="h2o", evicts_nothing=lambda tokens: tokens <= 1200)
+    press: Any = SimpleNamespace(name="kvpress:SnapKVPress", evicts_nothing=lambda _: True)
+    assert kept_whole(eviction_caveats(h2o, [1000, 1200, *[1201] * 6])) == 0.25
+    assert kept_whole(eviction_caveats(press, [1200] * 8)) == 1.0
     assert kept_whole(["h2o: cache reduced yes"]) == 0.0
 
 

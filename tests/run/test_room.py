@@ -14,7 +14,8 @@ from ttabench.core.types import Ask, Choose, Episode, Generate, Observe
 from ttabench.cost import Workload, shape_of, workload
 from ttabench.methods.registry import cost_of
 from ttabench.run import evaluation
-from ttabench.run.evaluation import ModelCache, execute
+from ttabench.run.base_model import ModelCache
+from ttabench.run.evaluation import execute
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import RunRequest
 from ttabench.run.room import refuse_by_tokens, refuse_on_paper

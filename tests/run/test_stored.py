@@ -14,7 +14,7 @@ from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
 from ttabench.methods.registry import known_settings
 from ttabench.records.schema import load_record
-from ttabench.run import evaluation
+from ttabench.run import base_model
 
 Evaluate = Callable[..., Any]
 
@@ -33,7 +33,7 @@ def refuse(*_: object) -> None:
 
 def test_the_same_command_twice_is_stored(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
     first = evaluate("--json").json()["runs"][0]
-    monkeypatch.setattr(evaluation.ModelCache, "get", refuse)
+    monkeypatch.setattr(base_model.ModelCache, "get", refuse)
     again = evaluate("--json").json()["runs"][0]
     assert (again["how"], again["id"], again["rows"]) == ("stored", first["id"], first["rows"])
 

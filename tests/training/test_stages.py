@@ -28,7 +28,7 @@ from ttabench.methods.mac import MAC as SPEC
 from ttabench.methods.recipe import Recipe, Stage
 from ttabench.methods.registry import find, methods
 from ttabench.methods.settings import settings_of, typed_settings
-from ttabench.run.base_checkpoint import merge_checkpoint
+from ttabench.run.base_model import merge_checkpoint
 from ttabench.training import training_state
 
 SHORT = ("--task-set", "max_tokens=0", "--task-set", "max_turn_tokens=0")

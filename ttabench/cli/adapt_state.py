@@ -14,7 +14,7 @@ from ttabench.core.progress import Tick
 from ttabench.core.types import Json, Observe
 from ttabench.methods.registry import is_file
 from ttabench.methods.state_header import READ, header
-from ttabench.run.evaluation import ModelCache
+from ttabench.run.base_model import ModelCache
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
@@ -94,7 +94,7 @@ def _made(
 
 def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> list[str]:
     """Why answers about these pieces would say less of the method than they seem to."""
-    from ttabench.lm.forward.tokenizer_fertility import fertility_caveats
+    from ttabench.run.caveats import fertility_caveats
 
     return [*resolved.notes(), *fertility_caveats(lm, (piece.text for piece in pieces))]
 

@@ -23,7 +23,7 @@ from ttabench.core.types import Ask, Choose, Json, Observe
 from ttabench.methods.state_header import HEADER_FILE, header
 from ttabench.readers.own_questions import OwnQuestion, own_questions, typed_questions
 from ttabench.report.pictures import check_path
-from ttabench.run.evaluation import ModelCache
+from ttabench.run.base_model import ModelCache
 from ttabench.run.prompting import Prompting, resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json, Observe
 from ttabench.methods.registry import methods
-from ttabench.methods.settings import restored
 from ttabench.readers.own_questions import OwnQuestion
 from ttabench.run.resolve import ResolvedMethod
 
@@ -27,7 +26,7 @@ def check_tells(resolved: ResolvedMethod) -> None:
         UserError: it does not, or not with these settings.
     """
     spec = resolved.spec
-    if spec.piece_shares(restored(spec, resolved.settings)):
+    if spec.piece_shares(resolved.settings_object):
         return
     able = [name for name, each in methods().items() if each.piece_shares(each.Settings())]
     fault = f"{spec.name} does not tell which pieces of context a question looks at."

@@ -13,9 +13,10 @@ from ttabench.core.environment import other_versions
 from ttabench.core.errors import UserError
 from ttabench.core.progress import no_word
 from ttabench.core.typed import whole_numbers
-from ttabench.methods.registry import cost_of
+from ttabench.run.base_model import ModelCache
+from ttabench.run.caveats import caveats_of_plan
 from ttabench.run.config import STATES_OF
-from ttabench.run.evaluation import ModelCache, Outcome, Watching, execute
+from ttabench.run.evaluation import Outcome, Watching, execute
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.request import RunRequest
 from ttabench.run.room import refuse_on_paper
@@ -112,7 +113,8 @@ def expected(plans: Sequence[Plan], threads: int | None) -> tuple[cost.Cost | No
         return None, None
     first = next(iter(plan.task.episodes()))
     work = cost.workload(first, request.dtype)
-    paper_cost = cost_of(plan.resolved.spec, plan.config.settings, shape, work)
+    spec = plan.resolved.spec
+    paper_cost = spec.cost(plan.resolved.settings_object, shape, work) if spec.cost else None
     rates = Setting(device=request.device, dtype=request.dtype, threads=threads)
     return paper_cost, duration.estimate(
         plans, first, duration.Paper(shape, work, paper_cost), rates
@@ -130,12 +132,12 @@ def dry_run(
         refuse_on_paper(plan)
     paper_cost, time = expected(plans, threads)
     if showing.json:
-        runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": p.notes()} for p in plans]
+        runs = [{"id": p.config.identity(), "config": p.config.to_json(), "notes": caveats_of_plan(p)} for p in plans]
         took = asdict(time) if time else None
         render.print_json({"runs": runs, "cost": asdict(paper_cost) if paper_cost else None, "time": took})
         return
     render.show([config_table(plans), *([cost_table(paper_cost)] if paper_cost else [])])
-    for note in plans[0].notes():
+    for note in caveats_of_plan(plans[0]):
         render.remark(f"Note: {note}.")
     if time is not None:
         render.remark(time.sentence())

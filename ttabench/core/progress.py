@@ -36,25 +36,6 @@ def no_word(line: str) -> None:
     """Say nothing."""
 
 
-class Counts:
-    """How far a run is, over all its episodes; what there is may have been estimated too low."""
-
-    def __init__(self, tick: Tick, observes: int, asks: int) -> None:
-        self._tick, self._observes, self._asks = tick, observes, asks
-        self._read = self._asked = 0
-
-    def read(self, more: int) -> None:
-        """So many more pieces were read."""
-        self._read += more
-        if self._observes:
-            self._tick("read", self._read, max(self._read, self._observes))
-
-    def asked(self, more: int) -> None:
-        """So many more queries are answered."""
-        self._asked += more
-        self._tick("answered", self._asked, max(self._asked, self._asks))
-
-
 class Pace:
     """How fast something that is counted goes on, and how long it still takes.
 

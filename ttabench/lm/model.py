@@ -43,7 +43,7 @@ class LM(Texts):
         max_positions: longest window; position ids run from 0 to this less one.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
         eos_ids: what may end an answer: the tokenizer's end of sequence, and those of the model's `generation_config`.
-        stands_on: the checkpoint whose deltas were added to the weights, see `base_checkpoint`; empty where none was.
+        stands_on: the checkpoint whose deltas were added to the weights, see `run.base_model`; empty where none was.
         weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
     Raises:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ttabench.records.remarks import kept_whole
 from ttabench.records.schema import RunRecord
 from ttabench.report.blocks import Group
+from ttabench.run.caveats import kept_whole
 
 Kind = Literal["", "limit", "cut", "whole"]
 MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}

@@ -8,14 +8,16 @@ All of them follow from what a run stores, so a run that was killed and continue
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from ttabench.core.architectures import NANO
 from ttabench.core.types import Json, Observe, Score
-from ttabench.lm.forward.tokenizer_fertility import fertility_caveats
 from ttabench.lm.text.chat import has_template
-from ttabench.records.remarks import evicted_nothing
 from ttabench.records.samples import EpisodeCost, Sample
+from ttabench.run.config import STATES_OF
 
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
@@ -26,11 +28,31 @@ if TYPE_CHECKING:
 
 FEW = 10
 """Queries below which a figure says next to nothing."""
+WORD = re.compile(r"[^\W\d_]+")
+"""A word of letters only, so that numbers do not count."""
+ENGLISH = "smollm2-135m-qa"
+"""A base model that reads English and answers in a few words."""
+LEAST_BYTES = 3.4
+"""Bytes of words in a token below which a text is not what the tokenizer was made for. SmolLM2's has 5 of an English
+word, and 2.7 of a German one; nano's 4 to 5 in its miniature world and 2 to 3 in English."""
+LEAST_WORDS, MOST_WORDS = 5, 2000
+"""Fewer words tell nothing; more are not looked at."""
+LEAST_TOKENS = 1024
+"""A smaller vocabulary is of bytes or characters, and tells nothing of any language."""
+_EVICTED_NOTHING = re.compile(r"^\S+ evicted nothing(?: from ([\d,]+) of ([\d,]+) contexts)?: ")
+
+
+def caveats_of_plan(plan: Plan) -> list[str]:
+    """Caveats that are known before anything is loaded."""
+    caveats = [str(note) for note in plan.task.notes]
+    if control := STATES_OF[plan.config.state_of]:
+        caveats += [control, *plan.task_record.get("others", {}).get("notes", [])]
+    return [*caveats, *plan.resolved.notes()]
 
 
 def caveats_before(plan: Plan, lm: LM) -> list[str]:
     """Caveats that are known once the base model is loaded."""
-    caveats = plan.notes()
+    caveats = caveats_of_plan(plan)
     if lm.random_weights:
         caveats.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
     elif _told_too_late(plan, lm):
@@ -76,6 +98,25 @@ def _texts(task: Task) -> Iterator[str]:
             yield step.question_text
 
 
+def bytes_a_token(lm: LM, texts: Iterable[str]) -> float | None:
+    """UTF-8 bytes of words in a token, the blank in front included; None for too few words or a small vocabulary."""
+    found = (match[0] for text in texts for match in WORD.finditer(text))
+    words = [f" {word}" for word in islice(found, MOST_WORDS)]
+    if len(words) < LEAST_WORDS or len(lm.tokenizer) < LEAST_TOKENS:
+        return None
+    return sum(len(word.encode()) for word in words) / sum(map(len, lm.encode_many(words)))
+
+
+def fertility_caveats(lm: LM, texts: Iterable[str]) -> list[str]:
+    """One sentence where the texts are not what the model was made for, else none."""
+    share = None if lm.random_weights else bytes_a_token(lm, texts)
+    if share is None or share >= LEAST_BYTES:
+        return []
+    known = f"{lm.name} hardly knows this kind of text ({share:.1f} bytes of a word in a token)"
+    better = f"; use --model {ENGLISH} for English" if lm.name == NANO else ""
+    return [f"{known}: its answers say little about the method{better}"]
+
+
 def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
     """Labels of the states of all episodes: a label holds where it held once."""
     labels_by_name: dict[str, Json] = {}
@@ -99,7 +140,18 @@ def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> lis
     whole = [count for count in counts if method.evicts_nothing(count)]
     if not whole:
         return []
-    return [evicted_nothing(method.name, len(whole), len(counts), max(whole))]
+    where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
+    fault = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
+    return [f"{fault}, so this measures full context (icl), not {method.name}"]
+
+
+def kept_whole(notes: Iterable[str]) -> float:
+    """The share of contexts of which a method that evicts kept everything, by the notes of its run (0.375: 3 of 8)."""
+    for note in notes:
+        if match := _EVICTED_NOTHING.match(note):
+            some, contexts = match.groups()
+            return int(some.replace(",", "")) / int(contexts.replace(",", "")) if some else 1.0
+    return 0.0
 
 
 def count_caveats(samples: Sequence[Sample]) -> list[str]:

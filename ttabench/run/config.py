@@ -62,7 +62,7 @@ class RunConfig(RunFields):
         inputs: digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and
             of code that others wrote ("method", "reader").
         ask_only: read none of the task's context, ask from the given state.
-        base_checkpoint: the checkpoint that the base model stands on, see `base_checkpoint`.
+        base_checkpoint: the checkpoint that the base model stands on, see `base_model`.
         chat_template: whether context and question stand in the tokenizer's chat template.
         defaults: of `settings` and `task_options`, by these names; a setting without one always counts. No part of the
             record.

@@ -15,62 +15,16 @@ from typing import TYPE_CHECKING, TypeAlias
 from ttabench.core.errors import UserError
 from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.records.folder import Obtained, obtained
+from ttabench.run.base_model import ModelCache
 from ttabench.run.plan import Plan
-from ttabench.run.request import RunRequest
-from ttabench.run.resolve import named
 from ttabench.run.room import refuse_by_tokens, refuse_on_paper
 
 if TYPE_CHECKING:
-    from ttabench.lm.model import LM
     from ttabench.records.schema import RunRecord
     from ttabench.records.store import RunFolder
 
 Outcome: TypeAlias = "Obtained[RunRecord]"
 """A run that is stored."""
-
-
-Base: TypeAlias = "tuple[str, str, str, bool, str, bool]"
-"""What tells loaded base models apart."""
-
-
-def base_of(request: RunRequest, *, chat_template: bool) -> Base:
-    """The base model of a request: name, device, number format, random weights, BOS, chat template."""
-    return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
-
-
-class ModelCache:
-    """Base models loaded so far, so that several runs of one command load one once."""
-
-    def __init__(self) -> None:
-        self._loaded: dict[Base, LM] = {}
-
-    def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
-        """The base model of a request, reading in its chat template or not.
-
-        Raises:
-            UserError: unknown, missing or unreachable model; a device or number format that is not there.
-        """
-        key = base_of(request, chat_template=chat_template)
-        if key not in self._loaded:
-            from ttabench.core.environment import quiet_libraries
-            from ttabench.lm.model import load as load_lm
-
-            quiet_libraries()
-            lm = load_lm(
-                request.model,
-                random_weights=request.random_weights,
-                device=request.device,
-                dtype=request.dtype,
-                bos=request.bos,
-            )
-            if request.base_checkpoint:
-                from ttabench.run.base_checkpoint import merge_checkpoint
-
-                lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
-            if chat_template:
-                lm.use_chat_template()
-            self._loaded[key] = lm
-        return self._loaded[key]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +89,14 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
     seed_everything(plan.config.seed)
     lm = models.get(plan.request, chat_template=plan.config.chat_template)
     method, state = plan.resolved.build(lm), plan.request.state
+    start = None if state is None else plan.resolved.stored_state(state, lm)
     refuse_by_tokens(plan, lm)
     context = RunContext(
         lm=lm,
         method=method,
         metrics=plan.task.card.metrics,
         batch_size=plan.config.batch_size,
-        start=None if state is None else plan.resolved.stored_state(state, lm),
+        start=start,
         ask_only=plan.config.ask_only,
         state_of=plan.config.state_of,
     )
@@ -153,8 +108,9 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
         fault = f"Nothing of {plan.config.task} is left to ask by the tokens of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
-    for note in caveats_after(plan, method, folder.costs, folder.samples):
+    leftovers = folder.drop_leftovers()
+    after = caveats_after(plan, method, folder.costs, folder.samples)
+    for note in [*after, *([leftovers] if leftovers else [])]:
         watching.notify(f"Note: {note}.")
-    if note := folder.drop_leftovers():
-        watching.notify(f"Note: {note}.")
-    return folder.finish(make_record(plan, lm, method, folder))
+    notes = [*caveats_before(plan, lm), *after]
+    return folder.finish(make_record(plan, lm, method, folder, notes))

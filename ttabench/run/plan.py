@@ -23,7 +23,7 @@ from ttabench.readers.cards import Card, load_card
 from ttabench.readers.content import content_digest
 from ttabench.readers.defaults import defaults as task_defaults
 from ttabench.records.run_fields import RUN_FIELDS
-from ttabench.run.config import STATES_OF, RunConfig
+from ttabench.run.config import RunConfig
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, named, resolve_method
@@ -60,13 +60,6 @@ class Plan:
     task: Task
     task_record: Mapping[str, Json]
     """The task's own description for the record, its metrics included."""
-
-    def notes(self) -> list[str]:
-        """Caveats that the plan itself gives."""
-        found = [str(note) for note in self.task.notes]
-        if told := STATES_OF[self.config.state_of]:
-            found += [told, *self.task_record.get("others", {}).get("notes", [])]
-        return [*found, *self.resolved.notes()]
 
 
 def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> Plan:

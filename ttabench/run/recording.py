@@ -14,8 +14,8 @@ from ttabench.core.types import Json
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
 from ttabench.records.store import RunFolder
-from ttabench.run.caveats import caveats_after, caveats_before, labels, lengths_of, truncated
-from ttabench.stats.aggregation import estimated
+from ttabench.run.caveats import labels, lengths_of, truncated
+from ttabench.stats.aggregation import Unit, estimated
 from ttabench.stats.clusters import Observed
 from ttabench.stats.estimate import Estimate, interval_of_mean
 from ttabench.stats.metrics import metric
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ttabench.run.plan import Plan
 
 
-def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) -> RunRecord:
-    """The record of a run whose queries are all answered."""
+def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder, notes: Sequence[str]) -> RunRecord:
+    """The record of a run whose queries are all answered, with these notes."""
     config = plan.config
     return RunRecord(
         id=config.identity(),
@@ -45,7 +45,7 @@ def make_record(plan: Plan, lm: LM, method: BaseMethod[Any], folder: RunFolder) 
         cost=total_cost(folder.costs, folder.samples) | folder.spent.told(),
         paths=_paths(folder.costs),
         dropped=dict(plan.task.dropped),
-        notes=(*caveats_before(plan, lm), *caveats_after(plan, method, folder.costs, folder.samples)),
+        notes=tuple(notes),
         versions=environment.versions(),
         hardware=environment.hardware(),
         determinism=environment.determinism(),
@@ -116,20 +116,18 @@ def _mean(rows: Sequence[Row]) -> Row:
 
 def _figure(name: str, draw: Draw, samples: Sequence[Sample]) -> Estimate | None:
     """A metric of a run's queries; None where it is no number."""
-    kind = metric(name)
-    own = [(_origin(draw, sample), sample) for sample in samples]
-    if kind.ratio is not None:
-        units = [each.unit()._replace(text=text, across=a, question=q) for (text, a, q), each in own]
-        return estimated(kind.ratio, units)
-    if kind.corpus is not None:
-        written = [
-            Written(
-                text, s.answer.prediction, s.ask.answers[0], s.ask.subtask, across, question, s.ask.mode == "choose"
-            )
-            for (text, across, question), s in own
-        ]
-        return estimated(kind.corpus, written)
-    return estimated(None, [Observed(text, (s.metrics[name], 1.0), s.ask.subtask, *more) for (text, *more), s in own])
+    chosen = metric(name)
+    values: list[Unit | Written | Observed] = []
+    for sample in samples:
+        ask, (cluster, across, question) = sample.ask, _origin(draw, sample)
+        if chosen.ratio is not None:
+            values.append(sample.unit()._replace(text=cluster, across=across, question=question))
+        elif chosen.corpus is not None:
+            prediction, target, choice = sample.answer.prediction, ask.answers[0], ask.mode == "choose"
+            values.append(Written(cluster, prediction, target, ask.subtask, across, question, choice))
+        else:
+            values.append(Observed(cluster, (sample.metrics[name], 1.0), ask.subtask, across, question))
+    return estimated(chosen.kind, values)
 
 
 def _origin(draw: Draw, sample: Sample) -> Origin:

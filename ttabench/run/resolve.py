@@ -44,7 +44,9 @@ class ResolvedMethod:
     changes: Mapping[str, Json]
     """Settings the user typed."""
     settings: Mapping[str, Json]
-    """All settings in use."""
+    """All settings in use, as records keep them."""
+    settings_object: Any
+    """The same as an instance of `spec.Settings`."""
     checkpoint: Path | None
     checkpoint_digest: str
     training: Mapping[str, Json] = field(default_factory=dict)
@@ -57,7 +59,7 @@ class ResolvedMethod:
             UserError: the checkpoint belongs to another base model, or does not fit.
         """
         if self.checkpoint is None:
-            made: BaseMethod[Any] = self.spec.load()(lm, settings_of(self.spec, self.changes, self.preset))
+            made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object)
             return made
         from ttabench.methods import checkpoints
 
@@ -97,7 +99,8 @@ class ResolvedMethod:
         """
         from ttabench.methods.states import load_state
 
-        state = load_state(folder, self.belongs(lm), str(lm.device))
+        belongs = self.belongs(lm)
+        state = load_state(folder, belongs, str(lm.device))
         if state.rows != 1:
             raise UserError(f"The state in {folder} has {state.rows} rows, not one.", "Make it anew.")
         return state
@@ -115,10 +118,7 @@ class ResolvedPair(ResolvedMethod):
         Raises:
             UserError: see `ResolvedMethod.build`; their patches cannot be merged.
         """
-        assert isinstance(self.spec, PairSpec)
-        parts = [part.build(lm) for part in self.parts]
-        settings = self.spec.Settings(**joined(self.spec.labels, [part.settings for part in parts]))
-        made: BaseMethod[Any] = self.spec.load()(lm, settings, parts)
+        made: BaseMethod[Any] = self.spec.load()(lm, self.settings_object, [part.build(lm) for part in self.parts])
         return made
 
     def checkpoint_name(self) -> str:
@@ -147,19 +147,18 @@ def _alone(request: RunRequest, spec: MethodSpec) -> ResolvedMethod:
     preset = preset_for(spec, request.preset, request.model)
     path = _checkpoint(request, spec)
     if path is None:
-        settings = asdict(settings_of(spec, changes, preset))
-        return ResolvedMethod(
-            spec=spec, preset=preset, changes=changes, settings=plain(settings), checkpoint=None, checkpoint_digest=""
-        )
+        settings = settings_of(spec, changes, preset)
+        return ResolvedMethod(spec=spec, preset=preset, changes=changes, settings=plain(asdict(settings)),
+                              settings_object=settings, checkpoint=None, checkpoint_digest="")  # fmt: skip
     stored = header(path)
     if stored.method not in (spec.name, spec.trained_as):
         raise UserError(f"{path} is a checkpoint of {stored.method}.", f"Use --method {stored.method}.")
-    settings_in(stored, spec, changes, path)
     return ResolvedMethod(
         spec=spec,
         preset="",
         changes=changes,
         settings=plain({**stored.settings, **changes}),
+        settings_object=settings_in(stored, spec, changes, path),
         checkpoint=path,
         checkpoint_digest=digest(path),
         training=stored.training,
@@ -194,6 +193,7 @@ def _together(request: RunRequest, spec: PairSpec) -> ResolvedPair:
         preset=preset,
         changes=changes,
         settings={f"{label}_{key}": value for label, own in settings for key, value in own.items()},
+        settings_object=spec.Settings(**joined(spec.labels, [part.settings_object for part in parts])),
         checkpoint=None,
         checkpoint_digest=SIGN.join(part.checkpoint_digest for part in parts if part.checkpoint_digest),
         parts=parts,

@@ -15,8 +15,6 @@ from ttabench.core.errors import UserError
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Choose, Episode, Generate, Observe, Score
 from ttabench.cost import Shape, Workload, shape_from, shape_of
-from ttabench.methods.registry import cost_of
-from ttabench.methods.settings import restored
 from ttabench.readers.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -60,13 +58,13 @@ def refuse_by_tokens(plan: Plan, lm: LM) -> None:
 
 
 def _refuse(plan: Plan, shape: Shape, tokens: Tokens, at_least: str) -> None:
-    spec, config = plan.resolved.spec, plan.config
+    spec, settings, config = plan.resolved.spec, plan.resolved.settings_object, plan.config
     if spec.cost is None or not shape.positions or config.ask_only or config.state_of != "own":
         return
-    most = spec.most(restored(spec, config.settings), shape.positions) if spec.most else None
+    most = spec.most(settings, shape.positions) if spec.most else None
     for episode in plan.task.episodes(tokens):
         work = _most_at_once(episode, tokens)
-        cost = cost_of(spec, config.settings, shape, work)
+        cost = spec.cost(settings, shape, work)
         if most is not None and work.tokens > most:
             what = f"{spec.name} would read {at_least}{work.tokens:,} tokens of {episode.key}, and stops at {most:,}"
         elif cost is not None and cost.positions > shape.positions:

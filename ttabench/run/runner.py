@@ -18,7 +18,7 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.meter import Meter
-from ttabench.core.progress import Counts, Tick
+from ttabench.core.progress import Tick
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.loading.finite import NotFinite
 from ttabench.lm.model import LM
@@ -74,6 +74,25 @@ class RunContext:
         return [name for name in self.metrics if metric(name).kind is None]
 
 
+class _Counts:
+    """How far a run is, over all its episodes; what there is may have been estimated too low."""
+
+    def __init__(self, tick: Tick, observes: int, asks: int) -> None:
+        self._tick, self._observes, self._asks = tick, observes, asks
+        self._read = self._asked = 0
+
+    def read(self, more: int) -> None:
+        """So many more pieces were read."""
+        self._read += more
+        if self._observes:
+            self._tick("read", self._read, max(self._read, self._observes))
+
+    def asked(self, more: int) -> None:
+        """So many more queries are answered."""
+        self._asked += more
+        self._tick("answered", self._asked, max(self._asked, self._asks))
+
+
 def run_episodes(context: RunContext, task: Task, sink: Sink, tick: Tick) -> None:
     """Run all episodes of a task; what the sink has finished already is not run again.
 
@@ -81,7 +100,7 @@ def run_episodes(context: RunContext, task: Task, sink: Sink, tick: Tick) -> Non
         UserError: the context or a query does not fit the model, or the task does not fit the method.
     """
     size = BatchSize(context.batch_size, context.lm.device.type)
-    counts = Counts(tick, 0 if context.ask_only else task.n_observes, task.n_asks)
+    counts = _Counts(tick, 0 if context.ask_only else task.n_observes, task.n_asks)
     for episode, other in paired(task, context.lm, context.state_of):
         asks = episode.asks()
         assert len({ask.key for ask in asks}) == len(asks), f"{episode.key} asks two queries of one key"
@@ -102,7 +121,7 @@ class _EpisodeRun:
         read: tuple[Episode, Episode | None],
         before: Sequence[Sample],
         sink: Sink,
-        counts: Counts,
+        counts: _Counts,
         size: BatchSize,
     ) -> None:
         self.context, self.sink, self.counts, self.size = context, sink, counts, size

@@ -14,7 +14,7 @@ from pathlib import Path
 from ttabench.core.types import Observe
 from ttabench.methods import session
 from ttabench.methods.states import save_state
-from ttabench.run.evaluation import ModelCache
+from ttabench.run.base_model import ModelCache
 from ttabench.run.prompting import resolve_prompting
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import resolve_method

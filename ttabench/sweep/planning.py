@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ttabench.core.errors import UserError
 from ttabench.report.labels import STATES
-from ttabench.run.evaluation import base_of
+from ttabench.run.base_model import base_of
 from ttabench.run.plan import Plan, Shared, make_plan
 from ttabench.run.request import RunRequest
 from ttabench.sweep.file import Read

@@ -22,7 +22,8 @@ from ttabench.core.environment import use_threads
 from ttabench.core.errors import UserError
 from ttabench.core.locks import held
 from ttabench.core.progress import no_tick
-from ttabench.run.evaluation import ModelCache, Watching, execute
+from ttabench.run.base_model import ModelCache
+from ttabench.run.evaluation import Watching, execute
 from ttabench.run.plan import make_plan
 from ttabench.sweep.engines import Job, Report
 

@@ -26,7 +26,7 @@ from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
 from ttabench.records.local_paths import source_name
-from ttabench.run.evaluation import ModelCache
+from ttabench.run.base_model import ModelCache
 from ttabench.run.plan import Plan, make_plan
 from ttabench.run.prompting import trained_with
 from ttabench.run.request import RunRequest

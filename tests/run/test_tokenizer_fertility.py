@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.tiny import tiny_llama
-from ttabench.lm.forward.tokenizer_fertility import LEAST_BYTES, bytes_a_token, fertility_caveats
 from ttabench.lm.model import LM, load
 from ttabench.readers import load as load_task
 from ttabench.readers.cards import names
+from ttabench.run.caveats import LEAST_BYTES, bytes_a_token, fertility_caveats
 
 ENGLISH = "The library opens at nine. It was founded by Maria Keller in 1921, who also wrote its rules."
 OTHERS = ("Die Bibliothek öffnet um neun Uhr und schließt um sechs.", "Библиотека открывается в девять часов утра.",

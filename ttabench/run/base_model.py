@@ -1,0 +1,114 @@
+"""The base model of a request, loaded once, on the checkpoint that it may stand on.
+
+    models = ModelCache()
+    lm = models.get(RunRequest(method="icl", task="streamingqa", model="smollm2-135m-qa"))
+
+A checkpoint of a method that reads nothing (`lora`) is a change of weights like any other; its deltas are added to the
+base before anything is read, and every method may stand on the sum. Records name it, and the base's fingerprint is that
+of the changed weights. Where the checkpoint itself stands on another one, that one is added first, and so on down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from ttabench.core.digests import digest
+from ttabench.core.errors import UserError
+from ttabench.core.types import Json
+from ttabench.methods import registry
+from ttabench.methods.checkpoint_header import header as header_of
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import named
+
+if TYPE_CHECKING:
+    from ttabench.lm.model import LM
+
+Base: TypeAlias = "tuple[str, str, str, bool, str, bool]"
+"""What tells loaded base models apart."""
+
+
+def base_of(request: RunRequest, *, chat_template: bool) -> Base:
+    """The base model of a request: name, device, number format, random weights, BOS, chat template."""
+    return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
+
+
+class ModelCache:
+    """Base models loaded so far, so that several runs of one command load one once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Base, LM] = {}
+
+    def get(self, request: RunRequest, *, chat_template: bool = False) -> LM:
+        """The base model of a request, reading in its chat template or not.
+
+        Raises:
+            UserError: unknown, missing or unreachable model; a device or number format that is not there.
+        """
+        key = base_of(request, chat_template=chat_template)
+        if key not in self._loaded:
+            from ttabench.core.environment import quiet_libraries
+            from ttabench.lm.model import load as load_lm
+
+            quiet_libraries()
+            lm = load_lm(
+                request.model,
+                random_weights=request.random_weights,
+                device=request.device,
+                dtype=request.dtype,
+                bos=request.bos,
+            )
+            if request.base_checkpoint:
+                lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)
+            if chat_template:
+                lm.use_chat_template()
+            self._loaded[key] = lm
+        return self._loaded[key]
+
+
+def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
+    """The base model with a checkpoint's deltas added to its weights, in place.
+
+    Args:
+        lm: the base model that the checkpoint was trained on.
+        folder: of the checkpoint.
+        name: of the checkpoint, for records.
+
+    Raises:
+        UserError: no checkpoint there, one of another base, or of a method that has to read something first; one that
+            stands on a checkpoint that is not there or has changed.
+    """
+    import torch
+
+    from ttabench.lm.forward.deltas import weight_changes
+    from ttabench.methods import checkpoints
+
+    header = header_of(folder)
+    if registry.find_installed(header.method).growth != "none":
+        fault = f"{folder} is a checkpoint of {header.method}: its weights depend on what was read."
+        raise UserError(fault, "Give a checkpoint of lora.")
+    if header.stands_on and not lm.stands_on:
+        _stand_below(lm, folder, header.stands_on)
+    method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)
+    patch = method.patch(method.begin(1), [])
+    assert patch.prefix is None is patch.tokens_BT, f"{header.method} changes more than weights"
+    with torch.no_grad():
+        for parameter_name, change in weight_changes(lm, patch.deltas).items():
+            parameter = lm.model.get_parameter(parameter_name)
+            parameter.add_(change.reshape(parameter.shape).to(parameter.dtype))
+    below = {"stands_on": dict(lm.stands_on)} if lm.stands_on else {}
+    lm.changed({"name": name, "digest": digest(folder), "training": header.training, **below})
+    return lm
+
+
+def _stand_below(lm: LM, folder: Path, under: Mapping[str, Json]) -> None:
+    """Let the base model stand on the checkpoint that the one in `folder` was trained on."""
+    name = str(under["name"])
+    below = named(name, lm.name)
+    if not below.exists():
+        raise UserError(f"{folder} was trained on top of {name}, which is not there.", "Put it back, or train again.")
+    if digest(below) != under["digest"]:
+        fault = f"{folder} was trained on top of {name}, which has changed since."
+        raise UserError(fault, f"Train {folder} again, or put the old {name} back.")
+    merge_checkpoint(lm, below, name)
