@@ -75,8 +75,8 @@ def _stored(asked: Asked) -> Stored:
     for folder in asked.folders:
         if not folder.is_dir():
             raise UserError(f"--runs {folder} is no folder.", "Name a folder of runs, or of such folders.")
-        if not stored([folder]).runs:
-            raise UserError(f"There are no runs in {folder}.", "Name a folder of runs, or of such folders.")
+        if not ((inside := stored([folder])).runs or inside.profiles):
+            raise UserError(f"There are no runs in {folder}.", "Name a folder of runs or profiles, or of such folders.")
     found = stored([asked.out, *asked.folders])
     for line in found.damaged:
         render.remark(f"Left out: {line}")
@@ -89,7 +89,7 @@ def _claims(asked: Asked, scales: Sequence[Scale], save: Path | None, form: rend
     if save is not None and (save.suffix != ".md" or not save.parent.is_dir()):
         raise UserError(f"--save {save} cannot be written.", "Give a .md file in a folder that is there.")
     stored_runs = _stored(asked)
-    if not stored_runs.runs:
+    if not (stored_runs.runs or stored_runs.profiles):
         raise UserError(f"There are no runs in {asked.out}.", "Name folders of runs with --runs.")
     if save is not None:
         write_atomically(save, claims_page(stored_runs))
@@ -103,7 +103,7 @@ def _claims(asked: Asked, scales: Sequence[Scale], save: Path | None, form: rend
 
 
 def _table(asked: Asked, scale: Scale, form: render.Format, quiet: bool) -> bool:
-    from ttabench.papers.judging import RULE, judged
+    from ttabench.papers.judging import RULE, RULE_OF_COSTS, judged
     from ttabench.papers.tables import beside_table, claims_table, reported_table
 
     of, which, table = declared.table(asked.what)
@@ -130,7 +130,8 @@ def _table(asked: Asked, scale: Scale, form: render.Format, quiet: bool) -> bool
     rows = judged(of, which, stored_runs, [scale])
     render.show([beside_table(asked.what, stored_runs, scale), claims_table("claims", rows)], form)
     if form == "table" and not quiet:
-        render.say([RULE])
+        costs = any(row.claim.cost for row in rows)
+        render.say([RULE, RULE_OF_COSTS] if costs else [RULE])
     return not failed
 
 

@@ -4,26 +4,30 @@
     adapt_seconds, ask_ms        measured, each by one process beside whatever else its machine computed: left has to
                                  take less than right (times the share that is claimed) by a factor of two in every
                                  draw to reproduce the claim, and more by that factor to contradict it
-    tensor_bytes                 what runs do not record
+    tensor_bytes and others      what runs do not record: see `profiles`
 
 Draws are paired; times of different machines, or under different numbers of threads, are not compared.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from ttabench.core.amounts import size
+from ttabench.core.amounts import number, size
+from ttabench.papers.declared import Claim, Cost
 from ttabench.papers.standing import UNSCORED, Held
 
-Cost: TypeAlias = Literal["", "state_bytes", "adapt_seconds", "ask_ms", "tensor_bytes"]
-MEASURED: tuple[Cost, ...] = ("adapt_seconds", "ask_ms")
+MEASURED: tuple[Cost, ...] = ("adapt_seconds", "ask_ms", "answer_seconds", "total_seconds")
 FACTOR = 2.0
 """By how much measured times differ at least: those of one run vary by that much on a machine that others use."""
 VERBS: dict[Cost, str] = {
-    "state_bytes": "keeps", "adapt_seconds": "reads in", "ask_ms": "answers in", "tensor_bytes": "reads in",
+    "state_bytes": "keeps", "adapt_seconds": "reads in", "ask_ms": "answers in", "tensor_bytes": "needs",
+    "answer_seconds": "answers in", "total_seconds": "reads and answers once in",
 }  # fmt: skip
-NOUNS: dict[Cost, str] = {"adapt_seconds": " of the time", "ask_ms": " of the time", "tensor_bytes": " of the memory"}
+NOUNS: dict[Cost, str] = {
+    "state_bytes": "bytes kept", "adapt_seconds": "time to read", "ask_ms": "time to answer", "tensor_bytes": "memory",
+    "answer_seconds": "time to answer", "total_seconds": "time to read and answer once",
+}  # fmt: skip
 
 
 class Weighed(NamedTuple):
@@ -75,16 +79,23 @@ def _ratios(cost: Cost, share: float, left: Held, right: Held) -> list[float]:
     return [share * other[seed] / own[seed] for seed in sorted(own.keys() & other.keys()) if own[seed] > 0]
 
 
-def claimed_cost(left: str, right: str, cost: Cost, share: float) -> str:
+def claimed_cost(claim: Claim) -> str:
     """What is claimed: "mac reads in at most 10 % of the time of camels"."""
-    if share != 1:
-        return f"{left} {VERBS[cost]} at most {100 * share:g} %{NOUNS.get(cost, '')} of {right}"
-    less = {"state_bytes": "less", "tensor_bytes": "less memory"}.get(cost, "less time")
-    return f"{left} {VERBS[cost]} {less} than {right}"
+    left, right, cost = claim.left, claim.right, claim.cost
+    if claim.growth and left == right:
+        return f"{NOUNS[cost]} of {left} does not grow with the context"
+    if claim.growth:
+        return f"{NOUNS[cost]} of {left} grows less than that of {right}"
+    noun = "time" if cost in MEASURED else "memory" if cost == "tensor_bytes" else ""
+    if claim.share != 1:
+        return f"{left} {VERBS[cost]} at most {100 * claim.share:g} %{f' of the {noun}' if noun else ''} of {right}"
+    return f"{left} {VERBS[cost]} less{f' {noun}' if noun else ''} than {right}"
 
 
-def amount(cost: Cost, value: float) -> str:
-    """A cost for people: `64.0 KiB`, `0.093 s`, `1.3 ms`."""
-    if cost not in MEASURED:
+def amount(claim: Claim, value: float) -> str:
+    """A cost for people: `64.0 KiB`, `0.093 s`, `1.3 ms`, `x 3.6`."""
+    if claim.growth:
+        return f"\N{MULTIPLICATION SIGN} {number(value, 2)}"
+    if claim.cost not in MEASURED:
         return size(value)
-    return f"{value:,.3g} {'s' if cost == 'adapt_seconds' else 'ms'}"
+    return f"{value:,.3g} {'ms' if claim.cost == 'ask_ms' else 's'}"

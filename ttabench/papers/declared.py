@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
+from ttabench.core.architectures import NANO
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.sweep.file import read
@@ -28,6 +29,10 @@ Scale: TypeAlias = Literal["nano", "smollm2-135m", "full"]
 SCALES: tuple[Scale, ...] = ("nano", "smollm2-135m", "full")
 """The miniature world; real English data under SmolLM2-135M; the base models of the papers."""
 OWN = "own"
+Cost: TypeAlias = Literal[
+    "", "state_bytes", "adapt_seconds", "ask_ms", "tensor_bytes", "answer_seconds", "total_seconds"
+]
+"""What a claim about a cost is about; the last three stand in profiles alone."""
 Line: type[BaseModel] = create_model(
     "Line",
     __base__=Some,
@@ -41,24 +46,41 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+class Profiled(_Part):
+    """Which rows of profiles a place has."""
+
+    prefill: Annotated[int, Field(gt=0)]
+    """Those of so many tokens read."""
+    since: Annotated[int, Field(gt=0)] | None = None
+    """With claims about growth: from so many tokens on."""
+
+
 class Place(_Part):
-    """Where the lines of a table stand beside each other: a task, and what was read of it."""
+    """Where the lines of a table stand beside each other: a task and what was read of it, or a length of profiles."""
 
     name: str
     task: str = ""
     """As the paper's figures have it; empty where it reports none."""
     setting: str = ""
     """As the paper's figures have it; empty for any."""
-    runs: Line  # type: ignore[valid-type]
+    runs: Line | None = None  # type: ignore[valid-type]
+    profile: Profiled | None = None
     step: int | None = None
     """Only what was asked after so many pieces, or up to that length; None for all."""
     mean: bool = False
     """The mean over the tasks of `runs`, and not each by itself."""
     scales: list[Scale] = list(SCALES)
 
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Place:
+        if (self.runs is None) == (self.profile is None):
+            raise ValueError("a place has runs or a profile")
+        return self
+
     @property
     def pattern(self) -> dict[str, Json]:
         """What its runs are; of a state that was read before only where it says so."""
+        assert self.runs is not None, "a place of profiles has no runs"
         return {"ask_only": False, **pattern(self.runs)}
 
 
@@ -71,8 +93,10 @@ class Claim(_Part):
     """With `share`: what the way to `right` begins at; empty for zero."""
     share: Annotated[float, Field(gt=0)] = 1.0
     """Left goes at least so far of the way to right."""
-    cost: Literal["", "state_bytes", "adapt_seconds", "ask_ms", "tensor_bytes"] = ""
-    """A cost, of which less is better, in place of the metric; how it is judged `costs` says."""
+    cost: Cost = ""
+    """A cost, of which less is better, in place of the metric; how it is judged `costs` and `profiles` say."""
+    growth: bool = False
+    """How many times as much it is behind the longer context of a place; of left beside itself: that it is constant."""
     figure: str = ""
     """As the paper's figures have that cost, where it is not the one of the table."""
     right_step: int | None = None
@@ -114,6 +138,9 @@ class Table(_Part):
         names = {place.name for place in self.places}
         if unknown := [name for claim in self.claims for name in claim.places if name not in names]:
             raise ValueError(f"no place is called {unknown[0]}")
+        if any(claim.growth and not (place.profile and place.profile.since)
+               for claim in self.claims for place in self.placed(claim)):  # fmt: skip
+            raise ValueError("growth is from one length of a profile to another")
         return self
 
     def placed(self, claim: Claim) -> list[Place]:
@@ -187,6 +214,11 @@ def why(table: Table) -> str:
 def names() -> list[str]:
     """PAPER/TABLE of every table."""
     return [f"{name}/{which}" for name in PAPERS for which in paper(name).tables]
+
+
+def scale_of_model(model: str) -> Scale:
+    """At which scale a base model is."""
+    return "nano" if model == NANO else "smollm2-135m" if model == "smollm2-135m" else "full"
 
 
 def suites(name: str, which: str) -> Mapping[Scale, Path]:

@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from ttabench.core.types import Json
 from ttabench.papers.costs import weighed
-from ttabench.papers.declared import SCALES, Claim, Place, Scale, paper
+from ttabench.papers.declared import SCALES, Claim, Place, Profiled, Scale, paper
 from ttabench.papers.matching import Stored
+from ttabench.papers.profiles import compared, lines_at
 from ttabench.papers.standing import Held, Spot, spots
 from ttabench.report.differences import Difference, difference, overall
 from ttabench.report.pairing import Values
@@ -32,9 +34,16 @@ RULE = (
     "Reproduced: our paired difference has the sign of the claim and its 95 % interval excludes zero. Contradicted: "
     "the other sign, and the interval excludes zero. Undecided: the interval includes zero, or there are no runs to "
     "tell. Intervals are not corrected for the number of claims; where all that varies differs alike, the sign test's "
-    "p below 5 % stands for the interval; bytes are counted and have none. Seconds are those of our runs, of small "
-    "models on machines that other programs used: less by a factor of two in every draw reproduces a claim, more by "
-    "that factor contradicts it, and those of different machines are not compared."
+    "p below 5 % stands for the interval."
+)
+RULE_OF_COSTS = (
+    "Bytes are counted: fewer reproduces a claim. Times were measured, of small models and on machines that other "
+    "programs used, and differ by chance: half the time or less in every draw of our runs reproduces a claim, twice as "
+    "much or more contradicts it, and what lies between decides nothing. Where a claim stands at a length of context "
+    "(`16K tokens`), times and memory are those of `ttabench profile`, which measures each several times: there the "
+    "slowest time of one side has to be at most half the fastest of the other. A time that does not double from the "
+    "shorter to the longer context counts as the same. What was measured once, or on different machines, decides "
+    "nothing."
 )
 
 
@@ -64,11 +73,16 @@ def judged(name: str, which: str, found: Stored, scales: Sequence[Scale] = SCALE
     """Every claim of a table at every place, in every block in which both lines were run."""
     table = paper(name).tables[which]
     there = [spot for spot in spots(name, which, found) if spot.scale in scales]
+    lines = paper(name).lines_of(table)
     rows: list[Judged] = []
     for claim in table.claims:
         for place in table.placed(claim):
+            told = {"paper": name, "table": which, "claim": claim, "place": place}
+            if place.profile is not None:
+                rows += _profiled(claim, place.profile, lines, found, scales, told)
+                continue
             own = [spot for spot in there if spot.place is place]
-            rows += _at(claim, place, own, {"paper": name, "table": which, "claim": claim, "place": place})
+            rows += _at(claim, place, own, told)
     return rows
 
 
@@ -96,6 +110,25 @@ def _one(claim: Claim, spot: Spot, told: Mapping[str, Any]) -> Judged:
         return Judged(**where, verdict=_by_sign(own.gain), costs=own.costs, machine=own.where, reason=own.reason)
     found, reason = _difference(claim, spot)
     return Judged(**where, verdict=verdict_of(found), found=found, reason=reason)
+
+
+def _profiled(
+    claim: Claim, at: Profiled, lines: Mapping[str, Mapping[str, Json]], found: Stored, scales: Sequence[Scale],
+    told: Mapping[str, Any],
+) -> list[Judged]:  # fmt: skip
+    """A claim at a length of profiles: in each that has both lines."""
+    rows = []
+    for each in compared(claim, at, lines, found.profiles):
+        own = each.weighed
+        if each.scale in scales:
+            rows.append(Judged(**told, scale=each.scale, block=each.block, suites=each.folders, costs=own.costs,
+                               verdict=_by_sign(own.gain), machine=own.where, reason=own.reason))  # fmt: skip
+    if rows:
+        return rows
+    lacking = [line for line in dict.fromkeys((claim.left, claim.right))
+               if not lines_at(line, lines[line], claim, at, found.profiles)]  # fmt: skip
+    reason = f"no profile has it of {' and '.join(lacking)}" if lacking else "profiled on other machines or otherwise"
+    return [Judged(**told, verdict="undecided", reason=reason)]
 
 
 def _mean(claim: Claim, place: Place, alike: Sequence[Spot], told: Mapping[str, Any]) -> Judged:

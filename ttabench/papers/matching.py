@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ttabench.core.architectures import NANO
+from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
-from ttabench.papers.declared import OWN, Scale
+from ttabench.papers.declared import OWN, Scale, scale_of_model
+from ttabench.profiling.record import RECORD_FILE as PROFILE_FILE
+from ttabench.profiling.record import ProfileRecord, load_profile
 from ttabench.records.schema import RunRecord
 from ttabench.report.configuration import with_defaults
 from ttabench.report.finding import runs_below, runs_in
@@ -32,21 +34,24 @@ class Stored:
     suites: Mapping[str, tuple[str, ...]]
     """Names of folders, by the id of a run."""
     damaged: tuple[str, ...] = ()
-    """A line for every run that cannot be read."""
+    """A line for every run or profile that cannot be read."""
+    profiles: tuple[tuple[str, ProfileRecord], ...] = ()
+    """Those of `ttabench profile` with the names of the folders that hold them, each once."""
 
 
 def stored(folders: Sequence[Path]) -> Stored:
-    """The runs in these folders, and two levels below them."""
+    """The runs and profiles in these folders, and two levels below them."""
     runs: dict[str, Run] = {}
     suites: dict[str, dict[str, None]] = {}
     damaged: list[str] = []
     found = loaded([run for folder in folders for suite in _suites(folder) for run in runs_in(suite)])
     damaged += found.damaged
+    profiles = _profiles([place for folder in folders for place in _profiled(folder)], damaged)
     for folder, record in found.runs:
         runs.setdefault(record.id, (folder, record))
         suites.setdefault(record.id, {})[folder.parent.name] = None
     return Stored(runs=tuple(runs.values()), suites={run: tuple(names) for run, names in suites.items()},
-                  damaged=tuple(damaged))  # fmt: skip
+                  damaged=tuple(damaged), profiles=profiles)  # fmt: skip
 
 
 def _suites(folder: Path) -> list[Path]:
@@ -59,10 +64,36 @@ def _suites(folder: Path) -> list[Path]:
     return list(dict.fromkeys(run.parent for each in inside for run in runs_below(each, 1)))
 
 
+def _profiled(folder: Path) -> list[Path]:
+    """Folders that hold profiles: this one, or those below it."""
+    if not folder.is_dir() or any(folder.glob(f"*/{PROFILE_FILE}")):
+        return [folder]
+    inside = sorted(each for each in folder.iterdir() if each.is_dir() and each.name not in TRIALS)
+    return list(dict.fromkeys(file.parent.parent for each in inside for depth in ("*", "*/*")
+                              for file in sorted(each.glob(f"{depth}/{PROFILE_FILE}"))))  # fmt: skip
+
+
+def _profiles(folders: Sequence[Path], damaged: list[str]) -> tuple[tuple[str, ProfileRecord], ...]:
+    """Profiles, each once, with the name of the folder that holds it.
+
+    Args:
+        folders: of profiles.
+        damaged: takes a line for every one that cannot be read.
+    """
+    found: dict[str, tuple[str, ProfileRecord]] = {}
+    for file in (file for folder in folders for file in sorted(folder.glob(f"*/{PROFILE_FILE}"))):
+        try:
+            record = load_profile(file.parent)
+        except UserError as error:
+            damaged.append(str(error))
+        else:
+            found.setdefault(record.id, (file.parent.parent.name, record))
+    return tuple(found.values())
+
+
 def scale_of(record: RunRecord) -> Scale:
     """At which scale a run was made."""
-    model = str(record.config.get("model"))
-    return "nano" if model == NANO else "smollm2-135m" if model == "smollm2-135m" else "full"
+    return scale_of_model(str(record.config.get("model")))
 
 
 def words(record: RunRecord) -> dict[str, Json]:

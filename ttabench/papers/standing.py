@@ -73,11 +73,12 @@ class Spot:
 def spots(name: str, which: str, found: Stored) -> list[Spot]:
     """Every place of a table, in every block in which one of its lines was run."""
     table = paper(name).tables[which]
+    places = [place for place in table.places if place.runs is not None]
     lines = {line: each for line, each in paper(name).lines_of(table).items() if line in named(table)}
     told = {record.id: words(record) for _, record in found.runs}
     kept = [
         run for run in found.runs
-        if run[1].state_of == "own" and any(fits(place.pattern, told[run[1].id]) for place in table.places)
+        if run[1].state_of == "own" and any(fits(place.pattern, told[run[1].id]) for place in places)
         and any(fits(line, told[run[1].id]) for line in lines.values())
     ]  # fmt: skip
     answers, _ = answers_of(kept, "")
@@ -85,7 +86,7 @@ def spots(name: str, which: str, found: Stored) -> list[Spot]:
     blocks = blocks_of(kept)
     placed = (
         _spot(place, of_block, own, lines, told, answers, found)
-        for place in table.places
+        for place in places
         for of_block, groups in blocks
         if (own := _of_place(place, groups, told))
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ttabench.core.amounts import number
+from ttabench.core.types import Json
 from ttabench.papers import declared
-from ttabench.papers.costs import amount
-from ttabench.papers.declared import SCALES, Scale
+from ttabench.papers.costs import NOUNS, amount
+from ttabench.papers.declared import SCALES, Place, Scale, scale_of_model
 from ttabench.papers.declared import Table as DeclaredTable
-from ttabench.papers.judging import RULE, VERDICTS, Judged, judged
+from ttabench.papers.judging import RULE, RULE_OF_COSTS, VERDICTS, Judged, judged
 from ttabench.papers.matching import Stored
+from ttabench.papers.profiles import lines_at, where
 from ttabench.papers.reported import reported
 from ttabench.papers.standing import Spot, named, spots
 from ttabench.papers.wording import claimed, counted, figures, folders, ours, theirs
@@ -49,6 +51,10 @@ def beside_table(name: str, found: Stored, scale: Scale) -> Table:
     models = list(dict.fromkeys(each.model for each in reported(of, which) if each.metric == metric))
     rows = []
     for place in (place for place in table.places if scale in place.scales):
+        if place.profile is not None:
+            told_of = _profiled(declared.paper(of).lines_of(table), table, place, found, scale)
+            rows += [(place.name, *cells, *("" for _ in models)) for cells in told_of]
+            continue
         own = [spot for spot in there if spot.place is place]
         lacking = [line for line in named(table) if not any(line in spot.lines for spot in own)]
         for spot, lines in [*((spot, [line for line in named(table) if line in spot.lines]) for spot in own),
@@ -60,22 +66,41 @@ def beside_table(name: str, found: Stored, scale: Scale) -> Table:
                 if spot is not None or told:
                     rows.append((place.name, line, spot.block if spot else "", *_figure(table, spot, line), *theirs))
     columns = ("at", "line", "runs", f"#ours, {scale}", "#n", *(f"#{model}" for model in models))
-    prints = f"{metric} as arXiv {declared.paper(of).arxiv} prints it"
+    caption = f"Ours: value ± stderr. By base model: {metric} as arXiv {declared.paper(of).arxiv} prints it."
+    if not metric:
+        caption = (
+            "Ours: the median of n repeats (memory is counted once); ×: after the longer context over the shorter."
+        )
     keys = [name.lstrip("#") for name in columns]
     return Table(
         title=f"{name}: {table.about}", columns=columns, rows=tuple(rows), names=("line",), spare=("runs",),
         data=tuple(dict(zip(keys, row, strict=True)) for row in rows),
-        caption=f"Ours: value ± stderr. By base model: {prints}.",
+        caption=caption,
     )  # fmt: skip
+
+
+def _profiled(
+    lines: Mapping[str, Mapping[str, Json]], table: DeclaredTable, place: Place, found: Stored, scale: Scale
+) -> Iterator[tuple[str, str, str, str]]:
+    """(line, what was profiled, our figure, how often it was measured) of every line of a place in profiles."""
+    assert place.profile is not None, "it is one of profiles"
+    claims = {(claim.cost, claim.growth): claim for claim in table.claims if place in table.placed(claim)}
+    for claim in claims.values():
+        own = [each for each in table.claims if (each.cost, each.growth) == (claim.cost, claim.growth)]
+        for name in dict.fromkeys(side for each in own for side in (each.left, each.right)):
+            for line in lines_at(name, lines[name], claim, place.profile, found.profiles):
+                if scale_of_model(str(line.record.config["model"])) == scale:
+                    told = f"{NOUNS[claim.cost]}, {where(line.record, place.profile)}"
+                    yield name, told, amount(claim, line.bounds.value), str(line.repeats)
 
 
 def _figure(table: DeclaredTable, spot: Spot | None, line: str) -> tuple[str, str]:
     """(our figure, n) of a line; of a table of costs the first of which it has claims."""
     held = spot.lines.get(line) if spot else None
     if not table.metric:
-        cost = table.claims[0].cost
-        spent = held.entry.costs.get(cost) if held else None
-        return ("", "") if held is None or spent is None else (amount(cost, spent), f"{held.entry.n:,}")
+        claim = table.claims[0]
+        spent = held.entry.costs.get(claim.cost) if held else None
+        return ("", "") if held is None or spent is None else (amount(claim, spent), f"{held.entry.n:,}")
     value = held.figure(spot.place.step) if held and spot else None
     return (shown(held.entry.metric, *value[:2]), f"{value[2]:,}") if held and value else ("", "")
 
@@ -134,6 +159,7 @@ def claims_page(found: Stored) -> str:
     parts = [
         "# What the papers claim, and what our runs say",
         RULE,
+        RULE_OF_COSTS,
         "Left − right: of perplexities less is better. n: queries that both sides answered, and of how many documents, "
         "draws or books where these are fewer. The paper's: the same difference of its figures, over its base models. "
         "Claims, their thresholds (`at least 80 %`) and the factor of two were chosen by hand, most of them when these "

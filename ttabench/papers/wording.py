@@ -28,7 +28,7 @@ def claimed(claim: Claim) -> str:
     """What is claimed."""
     percent = f"{100 * claim.share:g} %"
     if claim.cost:
-        return claimed_cost(claim.left, claim.right, claim.cost, claim.share)
+        return claimed_cost(claim)
     if claim.floor:
         return f"{claim.left} at least {percent} of the way from {claim.floor} to {claim.right}"
     if claim.right_step is not None:
@@ -41,7 +41,8 @@ def claimed(claim: Claim) -> str:
 def ours(row: Judged) -> str:
     """Our difference with its interval; of costs both; else why there is none."""
     if row.costs is not None:
-        told = " against ".join(amount(row.claim.cost, cost) for cost in row.costs)
+        shown = row.costs[:1] if row.claim.growth and row.claim.left == row.claim.right else row.costs
+        told = " against ".join(amount(row.claim, cost) for cost in shown)
         return "; ".join(filter(None, [told, row.machine, row.reason]))
     if row.found is None:
         return row.reason

@@ -47,19 +47,23 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
         configured=configured(group),
         step=_step(records[0]),
         trained=int(records[0].method.get("parameters") or 0),
-        machine="; ".join(sorted({_machine(record) for record in records})),
+        machine="; ".join(sorted({computed_on(record.hardware, record.model.get("device")) for record in records})),
         load=max((load for record in records if (load := _others(record)) is not None), default=None),
         aside=aside,
         reason=reason,
     )
 
 
-def _machine(record: RunRecord) -> str:
-    """What a run computed on: `cpu, AMD EPYC, 1 thread`."""
-    hardware: Mapping[str, Json] = record.hardware
+def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
+    """What a run computed on: `cpu, AMD EPYC, 1 thread`.
+
+    Args:
+        hardware: of a record.
+        device: of its model.
+    """
     threads = hardware.get("threads")
     count = f"{threads} thread{'s' * (threads != 1)}" if threads else None
-    parts = (record.model.get("device"), hardware.get("gpu"), hardware.get("cpu"), count)
+    parts = (device, hardware.get("gpu"), hardware.get("cpu"), count)
     return ", ".join(str(part) for part in parts if part)
 
 
