@@ -20,7 +20,7 @@ from ttabench.core.files import remove, replacing, unwritable, write_atomically
 from ttabench.core.locks import LOCK_FILE, locked
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
-from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, load_record
+from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, Row, RunRecord, load_record
 from ttabench.records.scores import without_texts
 from ttabench.records.suite_archive import ALL_SAMPLES_FILE, RUNS_FILE, SCORES_FILE, read_table
 
@@ -143,7 +143,8 @@ def table_of_runs(rows: Sequence[Mapping[str, Json]]) -> Any:
     """Rows of runs, see `columns_of`, as a `pyarrow.Table`."""
     import pyarrow as pa
 
-    kinds = {"seed": pa.int64(), "n": pa.int64(), "value": pa.float64(), "stderr": pa.float64()}
+    arrow: dict[Any, Any] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
+    kinds = {name: arrow.get(field.annotation, pa.string()) for name, field in Row.model_fields.items()}
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in rows[0]])
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
 

@@ -6,11 +6,13 @@ configuration and of its identity. Nothing else is to be changed to add one, but
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Annotated
 
 from ttabench.core.architectures import NANO
 from ttabench.core.declared import HOW, RUN, WHAT, Declared
+from ttabench.core.types import Json
 
 
 def batch_size(typed: str | int) -> int:
@@ -53,6 +55,29 @@ class RunFields:
     """What begins a text: "auto" what the tokenizer adds, "yes" its BOS token, "no" nothing."""
     state_of: str = "own"
     """Whose state answers, one of `config.STATES_OF` (see `state_control`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredConfig(RunFields):
+    """A run's configuration as its record stores it: options that are kept as typed, and what the others came to."""
+
+    verb: str = "eval"
+    method: str
+    task: str = ""
+    source: str = "mini"
+    seed: int = 0
+    preset: str = ""
+    settings: Mapping[str, Json] = field(default_factory=dict)
+    """All settings of the method, JSON values."""
+    task_options: Mapping[str, Json] = field(default_factory=dict)
+    """All settings of the task's protocol, and arguments of its generator."""
+    checkpoint: str = ""
+    state: str = ""
+    chat_template: bool = False
+    """Whether context and question stand in the tokenizer's chat template."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and of code
+    that others wrote ("method", "reader")."""
 
 
 SWAPPED = "Answer under the own state, another context's and none, and compare: is a gain memory?"

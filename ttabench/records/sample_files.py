@@ -19,17 +19,14 @@ from ttabench.core.files import replacing, unwritable
 from ttabench.core.parquet import parquet_file
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
+from ttabench.records.samples import COLUMNS
 from ttabench.records.schema import RECORD_FILE, SAMPLES_FILE, RunRecord, is_stored
 from ttabench.records.score_digests import changed_column, digests_of
 
 LONGEST = 1 << 40
 """Bytes of a file of samples."""
-TEXTS = ("episode", "key", "mode", "prompt", "prediction", "source_key", "subtask")
-"""Columns of texts."""
 NAMING = ("episode", "key")
 """Columns without which samples are of no query."""
-LISTS = {"answers": "texts", "logprobs": "numbers", "tokens": "numbers", "unconditional_logprobs": "numbers"}
-"""Columns of lists. Every other column has a number, or nothing, in each row."""
 
 
 def write_samples(path: Path, samples: Sequence[Mapping[str, Json]]) -> dict[str, str]:
@@ -114,14 +111,13 @@ def _difference(content: Mapping[str, Sequence[Any]], count: int, record: RunRec
 def _wrong(column: tuple[str, Sequence[Any]]) -> tuple[str, str]:
     """The name of a column, and what stands there that is of another kind, or no finite number."""
     name, values = column
-    if name in TEXTS:
-        return name, "" if all(isinstance(value, str) for value in values) else "what is no text"
-    if name in LISTS:
+    kind = COLUMNS.get(name, "number")
+    if kind in ("texts", "numbers"):
         if not all(isinstance(value, list) for value in values):
             return name, "what is no list"
         values = [part for value in values for part in value]
-        if LISTS[name] == "texts":
-            return name, "" if all(isinstance(value, str) for value in values) else "what is no text"
+    if kind in ("text", "texts"):
+        return name, "" if all(isinstance(value, str) for value in values) else "what is no text"
     numbers = [value for value in values if value is not None]
     if not all(isinstance(value, int | float) for value in numbers):
         return name, "what is no number"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from ttabench.core.types import Answer, Ask, Json, Score
 from ttabench.stats.aggregation import Unit
@@ -33,12 +34,14 @@ class AskCost:
         return replace(self, patch_bytes=patch, ask_peak_bytes=peak, paths=tuple(sorted({*self.paths, *paths})))
 
 
-COLUMNS = (
-    "episode", "key", "mode", "step", "context_tokens", "source_key", "prompt", "prediction", "answers", "ask_ms",
-    "ask_cpu_ms", "logprobs", "tokens", "unconditional_logprobs", "subtask", "position", "words", "ended",
-)  # fmt: skip
-"""Of a table of samples, beside one a metric: what a sample, its query, what this wants, or its answer has by that
-name; 0 where none of them has it."""
+COLUMNS: dict[str, Literal["text", "number", "texts", "numbers"]] = {
+    "episode": "text", "key": "text", "mode": "text", "step": "number", "context_tokens": "number",
+    "source_key": "text", "prompt": "text", "prediction": "text", "answers": "texts", "ask_ms": "number",
+    "ask_cpu_ms": "number", "logprobs": "numbers", "tokens": "numbers", "unconditional_logprobs": "numbers",
+    "subtask": "text", "position": "number", "words": "number", "ended": "number",
+}  # fmt: skip
+"""Of a table of samples, beside one of numbers a metric: what a sample, its query, what this wants, or its answer has
+by that name, 0 where none of them has it; and what stands in a row, where a number may be missing."""
 
 
 def kept(ask: Ask) -> Ask:

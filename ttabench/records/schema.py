@@ -15,14 +15,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ttabench.core.checked_file import json_in, json_of
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.core.types import Json
 from ttabench.records import suite_archive
-from ttabench.records.shapes import refuse_other_kinds
+from ttabench.records.groups import ConfigGroup, HardwareGroup, MethodGroup, ModelGroup, TaskGroup
 from ttabench.stats.varying import Varying, unit_of
 
 SCHEMA = 2
@@ -70,12 +70,12 @@ class RunRecord(BaseModel):
     """The id that it had before ids were hashes of what differs from the defaults; empty for most."""
     created: str
     """UTC, ISO 8601."""
-    config: dict[str, Json]
-    method: dict[str, Json]
+    config: ConfigGroup
+    method: MethodGroup
     """Settings in use, defaults included; preset, growth, checkpoint with its training record."""
-    model: dict[str, Json]
+    model: ModelGroup
     """Name, parameters, fingerprint, tokenizer, dtype, device."""
-    task: dict[str, Json]
+    task: TaskGroup
     """Card name, source, protocol, counts."""
     source: str
     seeds: dict[str, int]
@@ -97,15 +97,9 @@ class RunRecord(BaseModel):
     """Rows of the source that were not used, by reason."""
     notes: tuple[str, ...] = ()
     versions: dict[str, str]
-    hardware: dict[str, Json]
+    hardware: HardwareGroup
     determinism: dict[str, Json]
     code: dict[str, Json]
-
-    @model_validator(mode="after")
-    def _of_known_kinds(self) -> RunRecord:
-        refuse_other_kinds({"config": self.config, "method": self.method, "model": self.model, "task": self.task,
-                            "hardware": self.hardware})  # fmt: skip
-        return self
 
     def value(self, metric: str) -> Row | None:
         """The row of a metric over all steps and sub-tasks."""

@@ -20,7 +20,7 @@ from ttabench.core.declared import declared
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import changed, identity, same
 from ttabench.core.types import Json
-from ttabench.records.run_fields import RunFields
+from ttabench.records.run_fields import RunFields, StoredConfig
 
 DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -53,33 +53,14 @@ def check_loading(device: str, dtype: str, bos: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(RunFields):
-    """Everything that decides what a run computes: the options that are kept as typed, and what the others came to.
+class RunConfig(StoredConfig):
+    """Everything that decides what a run computes.
 
     Attributes:
-        settings: all settings of the method, JSON values.
-        task_options: all settings of the task's protocol, and arguments of its generator.
-        inputs: digests of what is read ("rows" of the task, "card", "checkpoint", "state", "model"), see `digest`, and
-            of code that others wrote ("method", "reader").
-        ask_only: read none of the task's context, ask from the given state.
-        base_checkpoint: the checkpoint that the base model stands on, see `base_model`.
-        chat_template: whether context and question stand in the tokenizer's chat template.
         defaults: of `settings` and `task_options`, by these names; a setting without one always counts. No part of the
             record.
     """
 
-    verb: str = "eval"
-    method: str
-    task: str = ""
-    source: str = "mini"
-    seed: int = 0
-    preset: str = ""
-    settings: Mapping[str, Json] = field(default_factory=dict)
-    task_options: Mapping[str, Json] = field(default_factory=dict)
-    checkpoint: str = ""
-    state: str = ""
-    chat_template: bool = False
-    inputs: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Json]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
