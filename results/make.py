@@ -166,7 +166,7 @@ def write_claims() -> None:
 def measure() -> None:
     """`profile*.md` and `.svg`, and the records behind them: what methods cost on this machine, by tokens read."""
     for name, (methods, prefill) in PROFILES.items():
-        words = ("profile", "--methods", methods, "--prefill", prefill, "--full", "--out", str(HERE / name))
+        words = ("profile", "--methods", methods, "--prefill", prefill, "--out", str(HERE / name))
         text = ttabench(*words, "--plot", str(HERE / f"{name}.svg"), "--format", "markdown")
         head = f"# {name}\n\n![cost by prefill]({name}.svg)\n\n"
         (HERE / f"{name}.md").write_text(f"{head}{text}", encoding="utf-8")

@@ -114,9 +114,6 @@ def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
     found = claims(tmp_path, profile({("generative_adapter", SHORT): times(1.0, 1.0, 1.0)}))
     assert found[READS, "512 tokens"].reason == "no profile has it of cpt"
     assert found[READS, "8K tokens"].reason == "no profile has it of generative-adapter and cpt"
-    extended = {name: figure.model_copy(update={"n": 0}) for name, figure in times(9.0, 9.0, 9.0).items()}
-    rows = {("generative_adapter", SHORT): times(1.0, 1.0, 1.0), ("cpt", SHORT): extended}
-    assert claims(tmp_path / "extended", profile(rows))[READS, "512 tokens"].reason == "no profile has it of cpt"
 
 
 def test_memory_is_counted(tmp_path: Path) -> None:

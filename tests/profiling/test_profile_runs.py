@@ -16,16 +16,13 @@ import torch
 from typer.main import get_command
 
 from tests.conftest import Command, one_line
-from tests.places import ROOT
 from ttabench.cli.app import app
 from ttabench.core.environment import versions
 from ttabench.core.errors import UserError
 from ttabench.profiling import driver, machine, method_rows, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
-from ttabench.profiling.extrapolation import extended
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
 from ttabench.profiling.load import Load
-from ttabench.profiling.measure import Measuring
 from ttabench.profiling.record import COLUMNS, load_profile
 from ttabench.profiling.rows import Row, oom
 from ttabench.profiling.tables import row_line
@@ -166,44 +163,6 @@ def test_an_interrupted_profile_keeps_its_rows_and_goes_on(job: Job, requests: R
     assert len(done.record.rows) == 6
 
 
-def test_rows_that_were_extended_are_measured_when_all_are_asked_for(
-    job: Job, requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert identity(job.config(), {}) == identity(replace(job, full=True).config(), {})
-    expected = Measuring.expected
-    monkeypatch.setattr(Measuring, "expected", lambda self, tokens: 1e6 if tokens == 96 else expected(self, tokens))
-    first = execute(job, tmp_path)
-    assert [row.prefill for row in first.record.rows if row.extended] == [96, 96]
-    assert first.record.rows[2].notes == ("extended from 32 and 64, not measured; --full measures it",)
-    assert execute(job, tmp_path).how == "stored"
-    before = len(requests)
-    whole = execute(replace(job, full=True), tmp_path)
-    assert (whole.how, whole.folder) == ("continued", first.folder)
-    assert [request["lengths"] for request in requests[before:]] == [[96], [96]]
-    assert not any(row.extended for row in whole.record.rows)
-    assert whole.record.rows[:2] == first.record.rows[:2]
-    assert execute(job, tmp_path).record == whole.record == execute(replace(job, full=True), tmp_path).record
-    assert len(requests) == before + 2
-
-
-@pytest.mark.parametrize("suite", ["profile", "profile-weights"])
-def test_what_is_extended_agrees_with_what_was_measured(suite: str) -> None:
-    """As docs/guide/profiling.md says of these profiles: their longest row against the two before it."""
-    (file,) = (ROOT / "results" / suite).glob("*/profile.json")
-    record = load_profile(file.parent)
-    for method in record.methods:
-        *before, longest = [row for row in record.rows if row.method == method]
-        growth: Any = record.growth(method)
-        found = extended(method, growth, longest.prefill, {row.prefill: row for row in before})
-        assert found is not None
-        peak = 0.41 if method == "mac" else 0.11
-        for name, share in (("adapt_flops", 0.03), ("state_bytes", 0.03), ("peak_memory_bytes", peak)):
-            if measured := longest.value(name):
-                assert found.value(name) == pytest.approx(measured, rel=share), (method, name)
-        if (longest.value("adapt_seconds") or 0) > 1:
-            assert 0.5 <= (found.value("adapt_seconds") or 0) / (longest.value("adapt_seconds") or 1) <= 1.12, method
-
-
 def test_a_fault_of_the_user_leaves_nothing_behind(job: Job, tmp_path: Path) -> None:
     def refusing(request: Mapping[str, Any]) -> Lines:
         yield "fault", {"what": "Model 'x' could not be loaded.", "hint": "Give another."}
@@ -227,6 +186,14 @@ def test_notes_of_rows_are_told_once(job: Job, requests: Requests, tmp_path: Pat
         ({"machine": {}}, "machine.flops"),
         ({"methods": {"icl": {}}}, "methods.icl.growth"),
         ({"methods": {"mac": {"growth": "linear", "parameters": 1, "notes": []}}}, "'mac' is among the methods"),
+        (
+            {
+                "rows": [
+                    {"method": "icl", "prefill": 64, "figures": {"token_ms": {"value": 1, "low": 1, "high": 1, "n": 0}}}
+                ]
+            },
+            "rows.0.figures.token_ms.n",
+        ),
         ({"schema_version": 1}, "schema version 1"),
         ({"schema_version": 7}, "schema version 7"),
         ({"rows": [{}]}, "rows.0.method"),

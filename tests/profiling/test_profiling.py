@@ -26,10 +26,9 @@ from ttabench.methods.icl.method import InContext
 from ttabench.methods.icl.settings import InContextSettings
 from ttabench.methods.registry import find, methods
 from ttabench.methods.settings import settings_of
-from ttabench.profiling import batches, extrapolation, machine
+from ttabench.profiling import batches, machine
 from ttabench.profiling.batches import Rate, next_batch, throughput
 from ttabench.profiling.counting import Counter
-from ttabench.profiling.extrapolation import continued, shorter
 from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
 from ttabench.profiling.machine import machine_limits
@@ -188,62 +187,6 @@ def test_the_next_length_is_expected_to_follow_the_trend(lm: LM) -> None:
     measuring.known[4096] = passed(4096, 16.0)
     assert measuring.expected(16384) == pytest.approx(256.0)
     assert measuring.expected(512) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("tokens", "tried"), [(1024, ()), (4096, ()), (4097, (1024, 4096)), (65536, (1024, 4096, 16384))]
-)
-def test_shorter_lengths_are_tried_before_a_long_one(tokens: int, tried: tuple[int, ...]) -> None:
-    assert shorter(tokens) == tried
-
-
-@given(st.floats(0.01, 1e6), st.floats(0.01, 1e6))
-def test_what_every_token_and_every_pair_costs_is_extended_exactly(token: float, pair: float) -> None:
-    def cost(length: int) -> float:
-        return token * length + pair * length**2
-
-    assert continued([1024, 4096], [cost(1024), cost(4096)], 65536, 2) == pytest.approx(cost(65536), rel=1e-6)
-
-
-@given(st.floats(0, 1e6), st.floats(0, 1e6), st.sampled_from([0, 1, 2]))
-def test_what_goes_on_keeps_to_its_power(low: float, high: float, power: int) -> None:
-    found = continued([1024, 4096], [low, high], 16384, power)
-    assert high <= found * (1 + 1e-9)
-    assert found <= high * 4**power * (1 + 1e-9)
-    line = low + (high - low) * 5
-    if power and low <= high <= 4 * low:
-        assert found == pytest.approx(line)
-
-
-def test_a_slow_row_is_extended_from_shorter_ones_and_marked(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extrapolation, "FIRST", 16)
-    method = InContext(lm, InContextSettings())
-    limited = Measuring(lm=lm, method=method, load=LOAD, limits=LIMITS)
-    monkeypatch.setattr(limited, "expected", lambda tokens: 1e6 if tokens == 256 else 0.0)
-    found, measured = limited.row_of_any(256), Measuring(lm=lm, method=method, load=LOAD, limits=LIMITS).row(256)
-    assert sorted(limited.known) == [16, 64]
-    assert found.extended
-    assert not measured.extended
-    assert {each.n for name, each in found.figures.items() if name != "pieces"} == {0}
-    assert set(measured.figures) - set(found.figures) <= {"wall_seconds"}
-    for name in ("state_bytes", "tokens_read", "pieces", "adapt_flops", "adapt_moved_bytes"):
-        assert found.value(name) == pytest.approx(measured.value(name), rel=0.1), name
-    assert found.value("total_seconds") == pytest.approx(
-        sum(found.value(name) or 0 for name in ("adapt_seconds", "first_seconds", "decode_seconds"))
-    )
-    assert "extended from 16 and 64, not measured" in found.notes[0]
-
-
-def test_a_quick_row_is_measured_though_shorter_ones_were_tried(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extrapolation, "FIRST", 16)
-    found = Measuring(lm=lm, method=InContext(lm, InContextSettings()), load=LOAD).row_of_any(128)
-    assert not found.extended
-
-
-def test_a_row_that_nothing_tells_of_is_measured(lm: LM) -> None:
-    method = InContext(lm, InContextSettings())
-    one = Measuring(lm=lm, method=method, load=LOAD, known={64: passed(64, 1e6)})
-    assert not one.row_of_any(128).extended, "a line needs two lengths"
 
 
 def test_what_does_not_fit_the_positions_is_a_row(lm: LM) -> None:

@@ -106,11 +106,6 @@ RowSeconds = Annotated[
     typer.Option(help="Stop repeating a row (with --throughput, a batch) after so many seconds.",
                  rich_help_panel=HOW),
 ]  # fmt: skip
-Full = Annotated[
-    bool,
-    typer.Option("--full", help="Measure every row. By default a row of which one pass would take longer than"
-                 " --row-seconds is extended from shorter lengths, and marked ~.", rich_help_panel=HOW),
-]  # fmt: skip
 TimeLimit = Annotated[
     float | None,
     typer.Option(help="Leave out rows of which one pass would take more seconds. (default: no limit)",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ttabench.terminal.render import Format
 
 MEASURING = (
-    "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "full", "time_limit", "device",
+    "random_weights", "repeat", "checkpoint", "task", "memory_limit", "row_seconds", "time_limit", "device",
     "threads", "plot", "out", "force", "quiet",
 )  # fmt: skip
 """Options that decide how something is measured and stored: no part of a profile on paper."""
@@ -50,7 +50,6 @@ def profile(
     queries: o.Queries = 1,
     memory_limit: o.MemoryLimit = "",
     row_seconds: o.RowSeconds = 20.0,
-    full: o.Full = False,
     time_limit: o.TimeLimit = None,
     threads: o.Threads = None,
     plot: o.ProfilePlot = None,
@@ -81,7 +80,7 @@ def profile(
     said = {
         "mode": "throughput" if throughput else "training" if training else "latency", "model": base.model,
         "random_weights": base.random_weights, "task": task, "device": base.device, "dtype": base.dtype,
-        "time_limit": time_limit, "full": full,
+        "time_limit": time_limit,
     }  # fmt: skip
     job = _job(said, load, {**typed, "checkpoint": checkpoint}, Sizes(prefill=prefill, memory_limit=memory_limit))
     _run(job, out, plot, showing)

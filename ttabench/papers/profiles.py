@@ -111,7 +111,7 @@ def lines_at(
 def figure_at(record: ProfileRecord, method: str, prefill: int, cost: Cost) -> Figure | None:
     """What it cost behind so many tokens; None where that was not measured."""
     for row in record.rows:
-        if (row.method, row.prefill, row.status) == (method, prefill, "ok") and not row.extended:
+        if (row.method, row.prefill, row.status) == (method, prefill, "ok"):
             parts = [row.figures[name] for name in FIGURES[cost] if name in row.figures]
             return added(parts) if len(parts) == len(FIGURES[cost]) else None
     return None

@@ -28,7 +28,7 @@ from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.search_path import own_process
 from ttabench.core.types import Json
 from ttabench.profiling.job import Job, identity
-from ttabench.profiling.record import MeasuredFolder, ProfileFolder, ProfileRecord
+from ttabench.profiling.record import ProfileFolder, ProfileRecord
 from ttabench.profiling.rows import Row, oom
 from ttabench.records.folder import Obtained, obtained
 
@@ -132,8 +132,7 @@ def execute(job: Job, out: Path, manner: Manner | None = None) -> Outcome:
             folder.finish(record)
         return record
 
-    kind = MeasuredFolder if job.full else ProfileFolder
-    return obtained(kind, where, work, force=manner.force, notify=manner.notify)
+    return obtained(ProfileFolder, where, work, force=manner.force, notify=manner.notify)
 
 
 class _Run:
@@ -160,7 +159,7 @@ class _Run:
             self.at = lengths[0]
             request = {"task": "measure", "method": method, "lengths": lengths, "limits": limits}
             request["known"] = [row.model_dump() for (name, _), row in self.folder.rows.items()
-                                if name == method and row.value("adapt_seconds") and not row.extended]  # fmt: skip
+                                if name == method and row.value("adapt_seconds")]  # fmt: skip
             end = self._listen({**request, "job": self.job.to_json()})
             if end.code:
                 self._keep(end.row(method, self.at))

@@ -73,9 +73,6 @@ class Job:
     """Rows that would take longer than so many seconds a pass are left out, and say so; None leaves none out."""
     memory_limit: int | None = None
     """Bytes that a process may use."""
-    full: bool = False
-    """Every row is measured, however long it takes; else slow ones are extended from shorter lengths. No part of the
-    identity: the same profile, with more of it measured."""
 
     def __post_init__(self) -> None:
         if self.random_weights and self.model not in ARCHITECTURES:
@@ -110,7 +107,7 @@ class Job:
     def config(self) -> dict[str, Json]:
         """The configuration as JSON values: settings and digests in place of what was typed for the methods."""
         told = asdict(self)
-        del told["chosen"], told["full"]
+        del told["chosen"]
         told["methods"] = {
             name: {
                 "settings": dict(adapter.settings),

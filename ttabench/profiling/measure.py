@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -35,7 +35,6 @@ from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.methods.base import BaseMethod, tokens_read
 from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
-from ttabench.profiling.extrapolation import LEAST, extended, shorter
 from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
 from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom
@@ -87,26 +86,6 @@ class Measuring:
             rise = max(passes[last], 1e-9) / max(passes[before[-1]], 1e-9)
             power = min(2.0, max(0.0, math.log(rise) / math.log(last / before[-1])))
         return float(passes[last] * (tokens / last) ** power)
-
-    def row_of_any(self, tokens: int) -> Row:
-        """The row of a length: measured, or extended from shorter ones where a pass would take longer than a row may.
-
-        Where no shorter length is known, some are measured first, once each, as long as they take little of the row.
-        """
-        if not any(length < tokens for length in self.known):
-            for length in shorter(tokens):
-                if len(self.known) >= LEAST and self.expected(length) > self.load.row_seconds / TRIED:
-                    break
-                self.known[length] = replace(self, load=replace(self.load, repeat=1)).row(length)
-                short_anyway = self.expected(tokens) * tokens / length < self.load.row_seconds / TRIED
-                if self.known[length].status != "ok" or short_anyway:  # even if reading grows with the square
-                    break
-        if self.expected(tokens) > self.load.row_seconds:
-            extended_figures = extended(self.method.name, self.method.growth, tokens, self.known, self.limits)
-            if extended_figures is not None:
-                read = exactly(len(pieces(self.lm, tokens, self.load.piece_tokens)))
-                return extended_figures.model_copy(update={"figures": {**extended_figures.figures, "pieces": read}})
-        return self.row(tokens)
 
     def row(self, tokens: int) -> Row:
         """The row of one length; too little memory and refusals of model or method are rows, too."""

@@ -90,7 +90,7 @@ def measurer(
         if job.time_limit is not None and expected > job.time_limit:
             detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
             return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)
-        return measuring.row(tokens) if job.full else measuring.row_of_any(tokens)
+        return measuring.row(tokens)
 
     return timed
 

@@ -202,23 +202,3 @@ class ProfileFolder(ResultFolder[ProfileRecord]):
         """Write the record, then drop what it was made of."""
         save_profile(record, self.path)
         self.journal.discard()
-
-
-class MeasuredFolder(ProfileFolder):
-    """The folder of a profile whose every row has to be measured: what was extended is measured now."""
-
-    @classmethod
-    def is_stored(cls, folder: Path) -> bool:
-        """Whether a folder holds a finished record without extended rows."""
-        return super().is_stored(folder) and not any(row.extended for row in load_profile(folder).rows)
-
-    def resume(self) -> int:
-        """Take up what was measured, for a record with extended rows too."""
-        if super().is_stored(self.path):
-            record = load_profile(self.path)
-            self.told = {"machine": record.machine, "model": record.model}
-            self.methods, self.seconds = dict(record.methods), record.seconds
-            self.rows = {(row.method, row.prefill): row for row in record.rows if row.status in FINAL}
-        super().resume()
-        self.rows = {at: row for at, row in self.rows.items() if not row.extended}
-        return len(self.rows)

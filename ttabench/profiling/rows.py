@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Status = Literal["ok", "oom", "refused", "skipped", "failed"]
 FINAL: tuple[Status, ...] = ("ok", "oom", "refused", "skipped")
@@ -18,15 +18,14 @@ FINAL: tuple[Status, ...] = ("ok", "oom", "refused", "skipped")
 
 
 class Figure(BaseModel):
-    """A median with the smallest and the largest of its n measurements; counts have n = 1, and what follows from the
-    rows of shorter lengths has n = 0."""
+    """A median with the smallest and the largest of its n measurements, one at least; counts have n = 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     value: float
     low: float
     high: float
-    n: int = 1
+    n: int = Field(default=1, ge=1)
 
 
 class Row(BaseModel):
@@ -52,11 +51,6 @@ class Row(BaseModel):
     def value(self, name: str) -> float | None:
         """The value of a figure, None where it was not measured."""
         return self.figures[name].value if name in self.figures else None
-
-    @property
-    def extended(self) -> bool:
-        """Whether its figures follow from the rows of shorter lengths, see `extrapolation`."""
-        return any(found.n == 0 for found in self.figures.values())
 
 
 def figure(values: Sequence[float]) -> Figure:

@@ -136,13 +136,10 @@ def _seconds(row: Row) -> tuple[float, float] | None:
 
 
 def shown(name: str, found: Figure | None) -> str:
-    """A figure for people; its name says its unit. ~ marks what was extended from shorter lengths."""
+    """A figure for people; its name says its unit."""
     if found is None:
         return "-"
-    return ("" if found.n else "~") + _shown(name, found.value)
-
-
-def _shown(name: str, value: float) -> str:
+    value = found.value
     if name.endswith("_bytes"):
         return size(value)
     if name.endswith("_share"):
