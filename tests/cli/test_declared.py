@@ -111,8 +111,8 @@ def test_a_command_is_handed_what_was_typed() -> None:
 
 
 def test_a_command_is_handed_only_what_was_said() -> None:
-    assert typed(said=True)[0] == {}
-    assert typed("--or", "--sizes", "2,3", said=True)[0] == {"either": False, "sizes": "2,3"}
+    assert typed(typed_only=True)[0] == {}
+    assert typed("--or", "--sizes", "2,3", typed_only=True)[0] == {"either": False, "sizes": "2,3"}
 
 
 def test_a_size_that_is_none_is_refused() -> None:

@@ -37,17 +37,17 @@ def adapt(request: RunRequest, reading: Reading, storing: Storing, showing: Show
     """
     pieces, asked, resolved = pieces_of(reading), resolve_prompting(request), resolve_method(request)
     assert storing.out is not None, "adapt has a default folder"
-    said = {MADE: made_with(request, chat=asked.chat), READ: told_after(request.state, reading, storing.out)}
+    provenance = {MADE: made_with(request, chat=asked.chat), READ: told_after(request.state, reading, storing.out)}
     from ttabench.methods.state_folder import StateFolder
 
-    asked_for = asked_of(request, resolved, pieces, said, reading.added)
+    asked_for = asked_of(request, resolved, pieces, provenance, reading.added)
     folder = StateFolder(storing.out, force=storing.force, asked=asked_for)
     notes: list[str] = []
     with folder.held():
         written = folder.stored()
         if written is None:
             with render.progress(showing.talking) as tick:
-                written, notes = _made(request, folder, pieces, said, tick, reading.added)
+                written, notes = _made(request, folder, pieces, provenance, tick, reading.added)
         elif showing.talking:
             render.remark(f"This state is in {folder.path} already; --force makes it anew.")
     result = {
@@ -67,7 +67,7 @@ def _made(
     request: RunRequest,
     folder: StateFolder,
     pieces: Sequence[Observe],
-    said: Mapping[str, Json],
+    provenance: Mapping[str, Json],
     tick: Tick,
     added: Sequence[Path],
 ) -> tuple[dict[str, Json], list[str]]:
@@ -88,7 +88,7 @@ def _made(
             before = other if before is None else method.combined(before, other)
     with fitting(request.state, method.name):
         state = read(Session(lm, method, before), pieces, tick)
-        written = _write(folder, method, state, {**resolved.belongs(lm), **said})
+        written = _write(folder, method, state, {**resolved.belongs(lm), **provenance})
     return written, [*misleading(lm, resolved, pieces), *state_caveats(method, state)]
 
 
@@ -99,7 +99,9 @@ def misleading(lm: LM, resolved: ResolvedMethod, pieces: Sequence[Observe]) -> l
     return [*resolved.notes(), *fertility_caveats(lm, (piece.text for piece in pieces))]
 
 
-def _write(folder: StateFolder, method: BaseMethod[object], state: State, said: Mapping[str, Json]) -> dict[str, Json]:
+def _write(
+    folder: StateFolder, method: BaseMethod[object], state: State, header: Mapping[str, Json]
+) -> dict[str, Json]:
     """Write the state, and what it says in peft's form; returns its header."""
     from ttabench.lm.patch import Patch
     from ttabench.methods.peft_export import exportable, is_cartridge, save_cartridge, save_lora
@@ -110,23 +112,23 @@ def _write(folder: StateFolder, method: BaseMethod[object], state: State, said: 
         save = save_cartridge
     peft = None if save is None else partial(save, method.lm, patch)
     window = 0 if patch.tokens_BT is None else patch.tokens_BT.shape[1]
-    return folder.write(state, {**said, "window_tokens": window}, peft)
+    return folder.write(state, {**header, "window_tokens": window}, peft)
 
 
-def _peft(folder: StateFolder, found: Mapping[str, Json]) -> dict[str, Json]:
+def _peft(folder: StateFolder, header: Mapping[str, Json]) -> dict[str, Json]:
     """Where peft finds the state, and what it lacks there; nothing of a state that is no LoRA."""
-    if not any(name.startswith("peft/") for name in found["files"]):
+    if not any(name.startswith("peft/") for name in header["files"]):
         return {}
     where: dict[str, Json] = {"peft": str(folder.path / "peft")}
-    if found["window_tokens"]:
-        where["peft_without"] = f"the last {found['window_tokens']} tokens, which stand in the window"
+    if header["window_tokens"]:
+        where["peft_without"] = f"the last {header['window_tokens']} tokens, which stand in the window"
     return where
 
 
-def _tokens(before: Sequence[Mapping[str, Json]], found: Mapping[str, Json]) -> dict[str, Json]:
+def _tokens(before: Sequence[Mapping[str, Json]], header: Mapping[str, Json]) -> dict[str, Json]:
     """Tokens that were read now; nothing of a method that does not count them."""
-    counts = [int(sum(each["meta"].get("tokens_read", [0]))) for each in (*before, found)]
-    return {"tokens": counts[-1] - sum(counts[:-1])} if "tokens_read" in found["meta"] else {}
+    counts = [int(sum(one["meta"].get("tokens_read", [0]))) for one in (*before, header)]
+    return {"tokens": counts[-1] - sum(counts[:-1])} if "tokens_read" in header["meta"] else {}
 
 
 def _show(result: dict[str, Json], request: RunRequest, notes: Sequence[str], showing: Showing) -> None:

@@ -78,7 +78,7 @@ app.command("list")(list_)
 
 
 @app.command()
-@takes("typed", RunRequest, only=("preset", "settings"), said=True)
+@takes("typed", RunRequest, only=("preset", "settings"), typed_only=True)
 def check(typed: Mapping[str, Any], method: o.Checked, json: o.AsJson = False) -> None:
     """Check that a method keeps the promises of the contract, one verdict a line; exit code 1 if one is broken."""
     say_loading("models of two layers", json)

@@ -57,7 +57,7 @@ QuietAnswers = Annotated[
 ]
 
 
-@takes("typed", RunRequest, only=READING, said=True)
+@takes("typed", RunRequest, only=READING, typed_only=True)
 def ask(
     typed: Mapping[str, Any],
     questions: Asked = None,

@@ -114,12 +114,12 @@ class Asker:
             return [(ask.key, answer) for ask, answer in zip(batch, given, strict=True)]
 
         size = BatchSize(TOGETHER, self.lm.device.type)
-        found: dict[str, Answer] = {}
+        answers_by_key: dict[str, Answer] = {}
         for together in alike(self.lm, self.asks):
             for answers in in_batches(together, size, answered):
-                found.update(answers)
-                self.tick("answered", len(found), len(self.asks))
-        return [found[ask.key] for ask in self.asks]
+                answers_by_key.update(answers)
+                self.tick("answered", len(answers_by_key), len(self.asks))
+        return [answers_by_key[ask.key] for ask in self.asks]
 
 
 def _scores(ask: Ask, answer: Answer) -> dict[str, float]:
@@ -128,60 +128,60 @@ def _scores(ask: Ask, answer: Answer) -> dict[str, float]:
 
 def show(
     questions: Sequence[OwnQuestion],
-    told: Sequence[Told],
+    replies: Sequence[Told],
     where: Mapping[str, Json],
     notes: Sequence[str],
     showing: Showing,
 ) -> None:
-    """Show answers and costs: the first of `told` is what was asked for, the others stand beside it."""
+    """Show answers and costs: the first of `replies` is what was asked for, the others stand beside it."""
     if showing.json:
-        methods = [_as_json(questions, each) for each in told]
+        methods = [_as_json(questions, reply) for reply in replies]
         render.print_json({**where, "notes": list(notes), "methods": methods})
     elif showing.quiet:
-        for answer in told[0].answers:
+        for answer in replies[0].answers:
             render.print_line(answer.prediction)
     else:
-        render.show([_answer_table(questions, told), _cost_table(told, where)])
+        render.show([_answer_table(questions, replies), _cost_table(replies, where)])
         for note in notes:
             render.remark(f"Note: {note}.")
 
 
-def _as_json(questions: Sequence[OwnQuestion], told: Told) -> dict[str, Json]:
+def _as_json(questions: Sequence[OwnQuestion], reply: Told) -> dict[str, Json]:
     answers = [
         {
-            "question": each.question,
+            "question": question.question,
             "answer": answer.prediction,
             "ended": answer.ended,
-            **({"answers": list(each.answers), **scores} if scores else {}),
+            **({"answers": list(question.answers), **scores} if scores else {}),
             **({"logprobs": list(answer.logprobs)} if answer.logprobs else {}),
-            **({"pieces": largest_shares(told.shares, number)} if told.shares else {}),
+            **({"pieces": largest_shares(reply.shares, number)} if reply.shares else {}),
         }
-        for number, (each, answer, scores) in enumerate(zip(questions, told.answers, told.scores, strict=True))
+        for number, (question, answer, scores) in enumerate(zip(questions, reply.answers, reply.scores, strict=True))
     ]
-    scored = [scores for scores in told.scores if scores]
+    scored = [scores for scores in reply.scores if scores]
     return {
-        "method": told.method,
+        "method": reply.method,
         "answers": answers,
-        **({"share": told.shares.meaning} if told.shares else {}),
-        "scores": {"n": len(scored), **{name: told.mean(name) for name in SCORES}} if scored else None,
+        **({"share": reply.shares.meaning} if reply.shares else {}),
+        "scores": {"n": len(scored), **{name: reply.mean(name) for name in SCORES}} if scored else None,
         "cost": {
-            "adapt_seconds": told.adapt_seconds,
-            "ask_ms": told.ask_ms,
-            "state_bytes": told.state_bytes,
-            "tokens_read": told.tokens,
+            "adapt_seconds": reply.adapt_seconds,
+            "ask_ms": reply.ask_ms,
+            "state_bytes": reply.state_bytes,
+            "tokens_read": reply.tokens,
         },
     }
 
 
-def _answer_table(questions: Sequence[OwnQuestion], told: Sequence[Told]) -> render.Table:
-    several, scored = len(told) > 1, any(each.answers for each in questions)
+def _answer_table(questions: Sequence[OwnQuestion], replies: Sequence[Told]) -> render.Table:
+    several, scored = len(replies) > 1, any(question.answers for question in questions)
     rows = []
     for number, each in enumerate(questions):
-        for method in told:
+        for method in replies:
             scores = method.scores[number]
-            first = method is told[0]
-            said = method.answers[number].prediction or "(nothing)"
-            row = [each.question if first else "", *([method.method] if several else []), said]
+            first = method is replies[0]
+            prediction = method.answers[number].prediction or "(nothing)"
+            row = [each.question if first else "", *([method.method] if several else []), prediction]
             if scored:
                 row += [" / ".join(each.answers) if first else "", *(_percent(scores.get(name)) for name in SCORES)]
             rows.append(tuple(row))
@@ -190,21 +190,21 @@ def _answer_table(questions: Sequence[OwnQuestion], told: Sequence[Told]) -> ren
     return render.Table(title="answers", columns=(*heads, *more), rows=tuple(rows))
 
 
-def _cost_table(told: Sequence[Told], where: Mapping[str, Json]) -> render.Table:
-    scored = [name for name in SCORES if any(each.mean(name) is not None for each in told)]
+def _cost_table(replies: Sequence[Told], where: Mapping[str, Json]) -> render.Table:
+    scored = [name for name in SCORES if any(reply.mean(name) is not None for reply in replies)]
     columns = ("method", "#tokens read", "#adapt s", "#ask ms", "#state", *(f"#{name}" for name in scored))
     rows = tuple(
         (
-            each.method,
-            "-" if each.tokens is None else f"{each.tokens:,}",
-            "before" if each.adapt_seconds is None else amounts.number(each.adapt_seconds, 2),
-            amounts.number(each.ask_ms),
-            amounts.size(each.state_bytes),
-            *(_percent(each.mean(name)) for name in scored),
+            reply.method,
+            "-" if reply.tokens is None else f"{reply.tokens:,}",
+            "before" if reply.adapt_seconds is None else amounts.number(reply.adapt_seconds, 2),
+            amounts.number(reply.ask_ms),
+            amounts.size(reply.state_bytes),
+            *(_percent(reply.mean(name)) for name in scored),
         )
-        for each in told
+        for reply in replies
     )
-    count = sum(bool(scores) for scores in told[0].scores)
+    count = sum(bool(scores) for scores in replies[0].scores)
     source = f" from {where['state']}" if where["state"] else ""
     caption = f"{where['method']} on {where['model']}{source}" + (f"; n = {count} questions" if scored else "")
     return render.Table(title="cost", columns=columns, rows=rows, caption=caption)

@@ -163,15 +163,15 @@ def _asks(questions: Sequence[OwnQuestion], asked: Prompting, asking: Asking) ->
     options = _options(asking.options) if asking.options else ()
     prompt, length = asked.card.prompt, asking.max_new_tokens or asked.length
     asks = []
-    for each in questions:
+    for question in questions:
         if options:
-            gold = next((options.index(answer) for answer in each.answers if answer in options), None)
+            gold = next((options.index(answer) for answer in question.answers if answer in options), None)
             texts = tuple(prompt.delimiter + option for option in options)
             want = Choose(options=texts, gold=gold, delimiter=prompt.delimiter)
-            asks.append(asked.query(each.question, each.key, want))
+            asks.append(asked.query(question.question, question.key, want))
         else:
-            written = prompt.generated(each.answers, length)
-            asks.append(asked.query(each.question, each.key, written))
+            written = prompt.generated(question.answers, length)
+            asks.append(asked.query(question.question, question.key, written))
     return asks
 
 
@@ -184,7 +184,7 @@ def _options(text: str) -> tuple[str, ...]:
 
 def _compared(asker: Asker, source: _Source) -> tuple[list[Told], list[str]]:
     """The answers of floor and ceiling, and why one of them is left out."""
-    found, left_out = [], []
+    replies, left_out = [], []
     for name in (FLOOR, CEILING):
         if name == source.resolved.spec.name:
             continue
@@ -194,14 +194,14 @@ def _compared(asker: Asker, source: _Source) -> tuple[list[Told], list[str]]:
         plain = replace(source.request, method=name, preset="", settings=(), checkpoint="")
         texts = [*source.before, *source.pieces] if name == CEILING else []
         try:
-            found.append(asker.told(resolve_method(plain), None, texts))
+            replies.append(asker.told(resolve_method(plain), None, texts))
         except UserError as error:
             left_out.append(f"{name} cannot be asked: {error.what.rstrip('.')}")
-    return found, left_out
+    return replies, left_out
 
 
-def _cut(asks: Sequence[Ask], told: Told) -> list[str]:
-    cut = sum(not answer.ended for answer in told.answers)
+def _cut(asks: Sequence[Ask], reply: Told) -> list[str]:
+    cut = sum(not answer.ended for answer in reply.answers)
     if not cut:
         return []
     return [f"{cut} of {len(asks)} answers were cut at their length: --max-new-tokens N allows more"]

@@ -28,7 +28,7 @@ def check_tells(resolved: ResolvedMethod) -> None:
     spec = resolved.spec
     if spec.piece_shares(resolved.settings_object):
         return
-    able = [name for name, each in methods().items() if each.piece_shares(each.Settings())]
+    able = [name for name, method_spec in methods().items() if method_spec.piece_shares(method_spec.Settings())]
     fault = f"{spec.name} does not tell which pieces of context a question looks at."
     if spec.name in able:
         fault = f"{fault.rstrip('.')} with these settings."
@@ -64,7 +64,7 @@ def draw_shares(
     for piece in read:
         texts.setdefault(piece.key, set()).add(piece.text)
     named = [f"{name}: {next(iter(texts[name]))}" if len(texts.get(name, ())) == 1 else name for name in shares.names]
-    asked = [each.question for each in questions]
+    asked = [question.question for question in questions]
     draw(
         HeatMap(title=f"{title}\n{shares.meaning}", questions=asked, pieces=named, shares_QK=shares.shares_QK.numpy()),
         path,

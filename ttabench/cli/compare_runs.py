@@ -129,11 +129,11 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _left_out(chosen: Selected, found: Comparison, asked: Asked) -> list[str]:
+def _left_out(chosen: Selected, comparison: Comparison, asked: Asked) -> list[str]:
     """A line for what was named and holds no run, for every damaged run, and for those that lack the metric."""
     lines = [*skipped_names(chosen, asked), *chosen.alike]
-    lines += [f"Left out: {line}" for line in found.damaged]
-    if lacking := len(found.without_metric):
+    lines += [f"Left out: {line}" for line in comparison.damaged]
+    if lacking := len(comparison.without_metric):
         lack = "lacks" if lacking == 1 else "lack"
         lines.append(f"Left out {lacking} of {len(chosen.runs)} runs, which {lack} the metric.")
     return lines
@@ -147,17 +147,17 @@ def skipped_names(chosen: Selected, asked: Asked) -> list[str]:
     return [f"Skipped {len(chosen.skipped)} of {len(asked.names)} names, which hold no runs: {some}"]
 
 
-def _more(asked: Asked, found: Comparison, *, every: bool) -> list[Table]:
+def _more(asked: Asked, comparison: Comparison, *, every: bool) -> list[Table]:
     """Tables that are asked for beside the comparison."""
     tables = []
     if asked.diff:
         from ttabench.report.config_diff import differing
 
-        tables.append(differing(found))
+        tables.append(differing(comparison))
     if asked.flips:
         from ttabench.report.flips import flips_tables
 
-        changed = flips_tables(found, every=every)
+        changed = flips_tables(comparison, every=every)
         whole = tuple(row for table in changed for row in table.data)
         tables += [Table(title="flips", columns=(), rows=(), data=whole)] if every else changed
     return tables
@@ -180,44 +180,44 @@ class _Shown:
         return [*comparison_data(self.found)[: 1 if self.summary else None], *self.more]
 
 
-def _deliver(form: str, save: Path | None, shown: _Shown) -> None:
+def _deliver(form: str, save: Path | None, showing: _Shown) -> None:
     if form == PARQUET:
         from ttabench.report.export import as_parquet
 
-        content = as_parquet(shown.data())
+        content = as_parquet(showing.data())
         if save is None:
             sys.stdout.buffer.write(content)
             return
     else:
         text = io.StringIO()
         if save is None:
-            _show(form, shown)
+            _show(form, showing)
             return
         with redirect_stdout(text):
-            _show(form, shown)
+            _show(form, showing)
         content = text.getvalue().encode("utf-8", "backslashreplace")
     write_bytes_atomically(save, content)
     render.remark(f"Saved in {save}.")
 
 
-def _show(form: str, shown: _Shown) -> None:
+def _show(form: str, showing: _Shown) -> None:
     if form == "json":
-        data = {table.title: [dict(row) for row in table.data] for table in shown.data()}
-        render.print_json({"verdict": verdict(shown.found), **data})
+        data = {table.title: [dict(row) for row in table.data] for table in showing.data()}
+        render.print_json({"verdict": verdict(showing.found), **data})
     elif form == "csv":
-        render.show(shown.data(), "csv")
+        render.show(showing.data(), "csv")
     else:
         if form == "table":
-            render.say(sentences(shown.found))
+            render.say(sentences(showing.found))
         else:
-            sys.stdout.write(printable("\n\n".join([*sentences(shown.found), ""])))
-        render.show(shown.tables(), render.known_format(form))
+            sys.stdout.write(printable("\n\n".join([*sentences(showing.found), ""])))
+        render.show(showing.tables(), render.known_format(form))
 
 
-def _is_sound(found: Comparison) -> bool:
+def _is_sound(comparison: Comparison) -> bool:
     from ttabench.report.problems import problems
 
-    faults = problems(found)
+    faults = problems(comparison)
     for line in faults:
         render.remark(f"Strict: {line}.")
     return not faults

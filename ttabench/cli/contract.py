@@ -33,8 +33,8 @@ def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bo
     for verdict in verdicts(checked):
         verdicts_shown.append(verdict)
         if not json:
-            told = verdict.promise if verdict.kept else f"{verdict.promise}: {verdict.told}"
-            render.print_line(f"{'kept' if verdict.kept else 'BROKEN':<8}{told}")
+            sentence = verdict.promise if verdict.kept else f"{verdict.promise}: {verdict.told}"
+            render.print_line(f"{'kept' if verdict.kept else 'BROKEN':<8}{sentence}")
     kept = sum(verdict.kept for verdict in verdicts_shown)
     if json:
         about = {"method": spec.name, "bases": list(checked), "refused": refused}

@@ -25,7 +25,7 @@ FIRST = ("method", "task")
 
 
 def takes(
-    name: str, kind: type, *, without: Collection[str] = (), only: Collection[str] = (), said: bool = False,
+    name: str, kind: type, *, without: Collection[str] = (), only: Collection[str] = (), typed_only: bool = False,
     **defaults: Any,
 ) -> Callable[[Command], Command]:  # fmt: skip
     """Options for the declared fields of a dataclass; the command gets an instance as its argument `name`.
@@ -35,7 +35,8 @@ def takes(
         kind: the dataclass.
         without: fields that the command has no option for.
         only: the fields that it has, where these are few.
-        said: hand over a mapping of what was typed; options have no default then, and what is left out is not in it.
+        typed_only: hand over a mapping of what was typed; options have no default then, and what is left out is not in
+            it.
         defaults: of options, where they are others than the field's.
     """
     chosen = [each for each in declared(kind).values() if each.name not in without and (not only or each.name in only)]
@@ -47,13 +48,13 @@ def takes(
             for each in inspect.signature(command, eval_str=True).parameters.values()
             if each.name != name
         ]
-        options = [_parameter(each, said, defaults) for each in chosen]
+        options = [_parameter(each, typed_only, defaults) for each in chosen]
 
         @wraps(command)
         def wrapper(**typed: Any) -> None:
             values = {each.name: _held(each, typed.pop(each.name)) for each in chosen}
-            found = {key: value for key, value in values.items() if value not in (None, "", ())}
-            command(**{name: found if said else kind(**values)}, **typed)
+            given = {key: value for key, value in values.items() if value not in (None, "", ())}
+            command(**{name: given if typed_only else kind(**values)}, **typed)
 
         wrapper.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
         wrapper.__annotations__ = {each.name: each.annotation for each in (*options, *own)}
@@ -71,10 +72,10 @@ def _is_list(field: Field) -> bool:
     return get_origin(field.kind) is tuple and field.said.kind is None
 
 
-def _parameter(field: Field, said: bool, defaults: dict[str, Any]) -> inspect.Parameter:
+def _parameter(field: Field, typed_only: bool, defaults: dict[str, Any]) -> inspect.Parameter:
     """The parameter that Typer makes an option of."""
     spec, kind = field.said, field.said.kind or field.kind
-    default = defaults.get(field.name, None if said or _is_list(field) else field.default)
+    default = defaults.get(field.name, None if typed_only or _is_list(field) else field.default)
     if _is_list(field):
         kind = list[str]
     if default is None and kind in (bool, str, int, float, list[str]):

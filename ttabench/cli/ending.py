@@ -153,10 +153,10 @@ def limit_memory(typed: str, device: str) -> None:
     from ttabench.lm.loading.devices import find_device
 
     quiet_libraries()
-    found = find_device(device)
-    if found.type == "cpu":
+    torch_device = find_device(device)
+    if torch_device.type == "cpu":
         memory.check(most)
-    of_device.limit(most, found)
+    of_device.limit(most, torch_device)
 
 
 @contextmanager

@@ -40,8 +40,8 @@ def seed_list(seeds: str, seed: int) -> tuple[int, ...]:
 
 def _plans(request: RunRequest, seeds: Sequence[int], swap: bool) -> list[Plan]:
     """A plan a seed; to swap states, one for each of own, other and none."""
-    asked = [replace(request, state_of=state) for state in STATES_OF] if swap else [request]
-    return [make_plan(each, seed) for each in asked for seed in seeds]
+    requests = [replace(request, state_of=state) for state in STATES_OF] if swap else [request]
+    return [make_plan(one, seed) for one in requests for seed in seeds]
 
 
 def evaluate(
@@ -87,11 +87,11 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
     if showing.json:
         folders = [{"folder": str(outcome.folder), "how": outcome.how} for outcome in outcomes]
         records = [outcome.record.model_dump(mode="json") for outcome in outcomes]
-        shown = {"runs": [{**record, **where} for record, where in zip(records, folders, strict=True)]}
+        content = {"runs": [{**record, **where} for record, where in zip(records, folders, strict=True)]}
         if compared:
-            apart = compare_runs([outcome.folder for outcome in outcomes]).differences
-            shown["differences"] = [asdict(each) for each in apart]
-        render.print_json(shown)
+            differences = compare_runs([outcome.folder for outcome in outcomes]).differences
+            content["differences"] = [asdict(difference) for difference in differences]
+        render.print_json(content)
     elif compared:
         from ttabench.report.verdict import sentences
 

@@ -52,7 +52,7 @@ def paper(asked: Asked, *, save: Path | None, form: str, quiet: bool) -> bool:
     Raises:
         UserError: no such table or scale, folders without runs, options that mean nothing beside each other.
     """
-    shown = render.known_format(form)
+    output_form = render.known_format(form)
     scales = asked.scales
     of_table = asked.what not in (LIST, CLAIMS)
     if asked.make and not of_table:
@@ -60,12 +60,12 @@ def paper(asked: Asked, *, save: Path | None, form: str, quiet: bool) -> bool:
     if save is not None and asked.what != CLAIMS:
         raise UserError("--save writes the page of all claims.", "Use `ttabench paper claims --save claims.md`.")
     if asked.what == LIST:
-        render.show([list_table()], shown)
+        render.show([list_table()], output_form)
         return True
     if of_table:
         declared.table(asked.what)
-        return _table(asked, scales[0], shown, quiet)
-    _claims(asked, scales, save, shown)
+        return _table(asked, scales[0], output_form, quiet)
+    _claims(asked, scales, save, output_form)
     return True
 
 
@@ -77,10 +77,10 @@ def _stored(asked: Asked) -> Stored:
             raise UserError(f"--runs {folder} is no folder.", "Name a folder of runs, or of such folders.")
         if not ((inside := stored([folder])).runs or inside.profiles):
             raise UserError(f"There are no runs in {folder}.", "Name a folder of runs or profiles, or of such folders.")
-    found = stored([asked.out, *asked.folders])
-    for line in found.damaged:
+    stored_runs = stored([asked.out, *asked.folders])
+    for line in stored_runs.damaged:
         render.remark(f"Left out: {line}")
-    return found
+    return stored_runs
 
 
 def _claims(asked: Asked, scales: Sequence[Scale], save: Path | None, form: render.Format) -> None:
@@ -135,7 +135,7 @@ def _table(asked: Asked, scale: Scale, form: render.Format, quiet: bool) -> bool
     return not failed
 
 
-def _missing(asked: Asked, scale: Scale, file: Path, found: Stored) -> list[Run]:
+def _missing(asked: Asked, scale: Scale, file: Path, stored_runs: Stored) -> list[Run]:
     """The runs of a suite that are stored nowhere; says how many there are."""
     from ttabench.sweep.file import read
     from ttabench.sweep.grid import cells
@@ -152,7 +152,7 @@ def _missing(asked: Asked, scale: Scale, file: Path, found: Stored) -> list[Run]
             raise
         render.remark(f"Its runs cannot be made here as they are: {error}")
         return []
-    there = {record.id for _, record in found.runs}
+    there = {record.id for _, record in stored_runs.runs}
     missing = [run for run in runs if run.id not in there]
     render.remark(f"{asked.what} at scale {scale}: {len(runs)} runs, {len(runs) - len(missing)} stored ({file}).")
     return missing

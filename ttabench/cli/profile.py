@@ -77,12 +77,12 @@ def profile(
         _on_paper(paper, load, {"dtype": base.dtype, "queries": queries}, showing)
         return
     _refuse(context, ON_PAPER, "has an effect only with --analytic.")
-    said = {
+    fields = {
         "mode": "throughput" if throughput else "training" if training else "latency", "model": base.model,
         "random_weights": base.random_weights, "task": task, "device": base.device, "dtype": base.dtype,
         "time_limit": time_limit,
     }  # fmt: skip
-    job = _job(said, load, {**typed, "checkpoint": checkpoint}, Sizes(prefill=prefill, memory_limit=memory_limit))
+    job = _job(fields, load, {**typed, "checkpoint": checkpoint}, Sizes(prefill=prefill, memory_limit=memory_limit))
     _run(job, out, plot, showing)
 
 
@@ -127,7 +127,7 @@ def _on_paper(paper: Mapping[str, Any], load: Mapping[str, Any], more: Mapping[s
     show(Paper(**paper), on_paper, showing.form)
 
 
-def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, Any], sizes: Sizes) -> Job:
+def _job(fields: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, Any], sizes: Sizes) -> Job:
     """What was typed as a job; everything that can be refused without measuring is refused here."""
     from ttabench.core.sizes import lengths, memory
     from ttabench.lm.loading.hub import find_source
@@ -136,7 +136,7 @@ def _job(said: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, A
 
     limit = memory(sizes.memory_limit) if sizes.memory_limit else None
     job = Job(
-        **said, load=Load(**load), lengths=lengths(sizes.prefill), chosen=choose(Typed(**typed)), memory_limit=limit
+        **fields, load=Load(**load), lengths=lengths(sizes.prefill), chosen=choose(Typed(**typed)), memory_limit=limit
     )
     job.adapters()
     if not job.random_weights:
@@ -189,8 +189,8 @@ class _RowLines:
 
         if self._before is None:
             self._before = done - 1  # what an earlier command measured
-        each = (self._clock() - self._begun) / (done - self._before)
-        left = f", about {in_words(each * (total - done))} left" if done < total else ""
+        seconds_a_row = (self._clock() - self._begun) / (done - self._before)
+        left = f", about {in_words(seconds_a_row * (total - done))} left" if done < total else ""
         render.remark(f"{row_line(row, self._mode)} ({done} of {total} rows{left})", style="")
 
 

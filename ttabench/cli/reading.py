@@ -74,12 +74,12 @@ def asked_of(
     request: RunRequest,
     resolved: ResolvedMethod,
     pieces: Sequence[Observe],
-    said: Mapping[str, Json],
+    header: Mapping[str, Json],
     added: Sequence[Path] = (),
 ) -> str:
     """A name for the state that these pieces make: a hash of all that decides it, see `StateFolder`.
 
-    `said` is what its header says of how and from which files it was made, `added` the states that were put to it.
+    `header` is what its header says of how and from which files it was made, `added` the states that were put to it.
 
     Raises:
         UserError: a model, checkpoint or state that is not there.
@@ -92,7 +92,7 @@ def asked_of(
     before = None if request.state is None else digest(request.state)
     what = {"model": of_model, "method": of_method, "turns": turns, "state": before, "version": __version__}
     what |= {"added": [digest(state) for state in added]} if added else {}
-    return identity({**what, "pieces": [piece.text for piece in pieces], "said": dict(said)})
+    return identity({**what, "pieces": [piece.text for piece in pieces], "said": dict(header)})
 
 
 def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:
@@ -122,7 +122,7 @@ def told_after(before: Path | None, reading: Reading, folder: Path) -> list[dict
         read_before = header(state).get(READ, [])
         if not read_before:
             return []
-        moved += [{**each, "file": os.path.relpath(state / each["file"], folder)} for each in read_before]
+        moved += [{**file, "file": os.path.relpath(state / file["file"], folder)} for file in read_before]
     return [*moved, *told(reading, folder)]
 
 
@@ -131,14 +131,14 @@ def earlier_states(before: Path | None, reading: Reading) -> tuple[Path, ...]:
     return (() if before is None else (before,)) + reading.added
 
 
-def read_again(said: Mapping[str, Json], folder: Path) -> tuple[list[Observe], str]:
+def read_again(header: Mapping[str, Json], folder: Path) -> tuple[list[Observe], str]:
     """The pieces that the state in `folder` has read, from their files; or none, and why they are not to be had."""
     pieces: list[Observe] = []
-    for each in said.get(READ, []):
-        path = Path(os.path.normpath(folder / each["file"]))
+    for file in header.get(READ, []):
+        path = Path(os.path.normpath(folder / file["file"]))
         if not path.is_file():
             return [], f"{path}, which was read, is not there any more"
-        if digest(path) != each["digest"]:
+        if digest(path) != file["digest"]:
             return [], f"{path} has changed since it was read"
-        pieces += pieces_of(Reading(files=(path,), pieces=each["pieces"]))
+        pieces += pieces_of(Reading(files=(path,), pieces=file["pieces"]))
     return pieces, "" if pieces else f"the state in {folder} does not say which files it has read"

@@ -62,8 +62,8 @@ def report(
         return
     size = amounts.size(save.stat().st_size)
     counted = sum(len(entry.runs) for entry in comparison.entries)
-    shown = f"{_counted(counted, 'run')} in {_counted(len(comparison.blocks), 'block')}"
-    render.print_line(f"{save}: {shown}, {size}. Open it in a browser.")
+    counted_runs = f"{_counted(counted, 'run')} in {_counted(len(comparison.blocks), 'block')}"
+    render.print_line(f"{save}: {counted_runs}, {size}. Open it in a browser.")
 
 
 def _counted(count: int, noun: str) -> str:

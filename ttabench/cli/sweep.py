@@ -72,7 +72,7 @@ Shard = Annotated[
 Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a suite.", rich_help_panel=HOW)]
 
 
-@takes("said", RunRequest, without=("method", "task", "model"), said=True)
+@takes("said", RunRequest, without=("method", "task", "model"), typed_only=True)
 def sweep(
     said: Mapping[str, Any],
     suite: SuiteFile = None,
@@ -153,7 +153,7 @@ def _engine_options(typed: Sequence[str], **own: str) -> dict[str, Json]:
     return {**assignments(typed, "--engine-set"), **{name: text for name, text in own.items() if text}}
 
 
-def _suite(file: Path | None, said: Mapping[str, Json]) -> Read:
+def _suite(file: Path | None, content: Mapping[str, Json]) -> Read:
     """The suite of a file, overridden by the options typed beside it.
 
     Raises:
@@ -162,12 +162,12 @@ def _suite(file: Path | None, said: Mapping[str, Json]) -> Read:
     from ttabench.sweep.file import Read, read
 
     if file is None:
-        if missing := [name for name in ("methods", "tasks") if name not in said]:
+        if missing := [name for name in ("methods", "tasks") if name not in content]:
             hint = "Give SUITE.yaml, or --methods none,icl --tasks streamingqa."
             raise UserError(f"No {' and no '.join(missing)} are named.", hint)
-        return Read(dict(said))
+        return Read(dict(content))
     suite = read(file)
     if not isinstance(suite.data, dict):
         return suite
-    lines = {place: line for place, line in suite.lines.items() if place[0] not in said}
-    return replace(suite, data={**suite.data, **said}, lines=lines)
+    lines = {place: line for place, line in suite.lines.items() if place[0] not in content}
+    return replace(suite, data={**suite.data, **content}, lines=lines)

@@ -85,7 +85,7 @@ def _total(rows: Sequence[dict[str, Json]]) -> dict[str, Json]:
 def _caption(rows: Sequence[dict[str, Json]]) -> str:
     stored, failing = sum(row["stored"] for row in rows), sum(bool(row["reason"]) for row in rows)
     counts = [(stored, "stored"), (len(rows) - stored - failing, "to run"), (failing, "would fail")]
-    sentence = f"{len(rows)} runs: {', '.join(f'{count} {what}' for count, what in counts if count)}."
+    sentence = f"{len(rows)} runs: {', '.join(f'{count} {state}' for count, state in counts if count)}."
     total = _total(rows)
     if total["seconds"]:
         how = "at least" if total["at_least"] else "about"

@@ -91,35 +91,35 @@ def run(runs: Sequence[Run], manner: Manner, showing: Showing) -> bool:
     finally:
         screen.stop()
     records: dict[str, RunRecord] = {}
-    for each in runs:
-        if reports_by_run[each.id].state != "failed":
+    for run in runs:
+        if reports_by_run[run.id].state != "failed":
             try:
-                records[each.id] = load_run(manner.out / each.id)
+                records[run.id] = load_run(manner.out / run.id)
             except UserError as error:
-                reports_by_run[each.id] = replace(reports_by_run[each.id], state="failed", reason=str(error))
-    failed = [each for each in runs if reports_by_run[each.id].state == "failed"]
+                reports_by_run[run.id] = replace(reports_by_run[run.id], state="failed", reason=str(error))
+    failed = [run for run in runs if reports_by_run[run.id].state == "failed"]
     _show(runs, reports_by_run, records, manner.out, showing, time.monotonic() - began)
     return not failed
 
 
 def _show(
-    runs: Sequence[Run], found: Mapping[str, Report], records: Mapping[str, RunRecord], out: Path, showing: Showing,
+    runs: Sequence[Run], reports: Mapping[str, Report], records: Mapping[str, RunRecord], out: Path, showing: Showing,
     seconds: float,
 ) -> None:  # fmt: skip
     if showing.json:
-        rows = [_row(run, found[run.id], records.get(run.id), out) for run in runs]
+        rows = [_row(run, reports[run.id], records.get(run.id), out) for run in runs]
         render.print_json({"runs": rows, "seconds": round(seconds, 3)})
         return
     if showing.quiet:
         for run in runs:
-            if found[run.id].state == "failed":
-                render.remark(f"{run.label}: {found[run.id].reason}", style="")
+            if reports[run.id].state == "failed":
+                render.remark(f"{run.label}: {reports[run.id].reason}", style="")
             else:
                 render.print_line(str(out / run.id))
         return
-    failed = [run for run in runs if found[run.id].state == "failed"]
+    failed = [run for run in runs if reports[run.id].state == "failed"]
     listed = runs if len(runs) <= MOST_ROWS else failed
-    states = Counter(report.state for report in found.values())
+    states = Counter(report.state for report in reports.values())
     counts = ", ".join(f"{states[name]} {name}" for name in LAST if states[name])
     lines = [
         f"{len(runs)} runs in {in_words(seconds)}: {counts}.",
@@ -129,7 +129,7 @@ def _show(
     if not listed:
         render.say(lines)
         return
-    cells = tuple((run.id, *_cells(run, found[run.id], records.get(run.id))) for run in listed)
+    cells = tuple((run.id, *_cells(run, reports[run.id], records.get(run.id))) for run in listed)
     columns = ("run", "method", "task", "#seed", "metric", "#value ± stderr", "what became of it")
     render.show([render.Table(title=f"Runs in {out}", columns=columns, rows=cells, caption="\n".join(lines),
                               names=("metric", "run"), spare=("run",))])  # fmt: skip

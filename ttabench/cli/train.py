@@ -42,7 +42,7 @@ Overwrite = Annotated[
 
 @takes("request", RunRequest, without=("checkpoint", "state", "limit", "ask_only", "batch_size"),
        method="mac", task="streamingqa", split="train")  # fmt: skip
-@takes("changes", Recipe, said=True)
+@takes("changes", Recipe, typed_only=True)
 @takes("training", TrainOptions)
 def train(
     request: RunRequest,

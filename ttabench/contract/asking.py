@@ -59,9 +59,9 @@ def patch_rows(case: Case) -> None:
 def pieces_looked_at(case: Case) -> None:
     """And each question has its own, whatever else is asked."""
     method, questions = case.method(), asks(*PROMPTS)
-    shares, told = method.piece_shares(read(method, *TEXTS), questions), case.spec.piece_shares(case.settings)
-    if (shares is not None) != told:
-        raise Broken(f"the spec says piece_shares={told}, and the method {'none' if told else 'has them'}")
+    shares, declared = method.piece_shares(read(method, *TEXTS), questions), case.spec.piece_shares(case.settings)
+    if (shares is not None) != declared:
+        raise Broken(f"the spec says piece_shares={declared}, and the method {'none' if declared else 'has them'}")
     if shares is None:
         return
     shape = (len(questions), len(shares.names))
@@ -83,8 +83,8 @@ def later_questions(case: Case) -> None:
     wanted = [answer.prediction for answer in alone.answer(questions[:1])]
     session = Session(method.lm, method)
     session.read(observes(*TEXTS[:2]))
-    found = [answer.prediction for answer in session.answer(questions)][:1]
-    if found != wanted:
+    predictions = [answer.prediction for answer in session.answer(questions)][:1]
+    if predictions != wanted:
         raise Broken("a question is answered otherwise when more are asked with it")
     if method.reads != "once":
         session.read(observes(*TEXTS[2:]))
@@ -97,16 +97,16 @@ def later_questions(case: Case) -> None:
 
 def answers_stay_out(case: Case) -> None:
     """Gold answers are there to be compared with."""
-    found = []
+    states = []
     for gold in ("Port Ansel", "a wholly different and longer answer"):
         method = case.method()
         session = Session(method.lm, method)
         session.read(observes(*TEXTS))
-        told = [answer.prediction for answer in session.answer(asks(*PROMPTS, answer=gold))]
+        predictions = [answer.prediction for answer in session.answer(asks(*PROMPTS, answer=gold))]
         if method.reads != "once":
             session.read(observes("One more text."))
-        found.append((told, session.state))
-    (one, first), (other, second) = found
+        states.append((predictions, session.state))
+    (one, first), (other, second) = states
     if one != other:
         raise Broken("generated answers depend on the right ones")
     equal("states under two sets of right answers", list(first.tensors.values()), list(second.tensors.values()))

@@ -33,7 +33,7 @@ def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:
     Raises:
         UserError: it takes none; what it says of the first.
     """
-    found, refused = {}, []
+    cases_by_base, refused = {}, []
     first: UserError | None = None
     for name, base in BASES.items():
         case = Case(spec, settings, base)
@@ -43,11 +43,11 @@ def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:
             first = first or error
             refused.append(f"not on {name}: {error}")
         else:
-            found[name] = case
-    if not found:
+            cases_by_base[name] = case
+    if not cases_by_base:
         assert first is not None, "there are bases"
         raise first
-    return found, refused
+    return cases_by_base, refused
 
 
 def verdicts(checked: Mapping[str, Case]) -> Iterator[Verdict]:

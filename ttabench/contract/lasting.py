@@ -23,8 +23,8 @@ from ttabench.methods.trainable import Trainable
 
 def described(case: Case) -> None:
     """Records hold settings as JSON; `ttabench train` believes the spec."""
-    told = json.loads(json.dumps(asdict(case.settings)))
-    if restored(case.spec, told) != case.settings:
+    as_json = json.loads(json.dumps(asdict(case.settings)))
+    if restored(case.spec, as_json) != case.settings:
         raise Broken("settings are others once they were JSON")
     if not case.spec.summary:
         raise Broken("the spec has no summary")

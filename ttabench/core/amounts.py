@@ -13,14 +13,14 @@ def number(value: float | int | None, digits: int = 1) -> str:
     """A number for people; "-" where there is none. What rounds to nothing has no sign."""
     if value is None:
         return "-"
-    shown = f"{value:,.{digits}f}" if abs(value) < LARGE else f"{value:.2e}"
-    return shown if shown.strip("-0.") else shown.removeprefix("-")
+    text = f"{value:,.{digits}f}" if abs(value) < LARGE else f"{value:.2e}"
+    return text if text.strip("-0.") else text.removeprefix("-")
 
 
 def plus_minus(value: float, stderr: float | None, scale: float = 1.0, digits: int = 1) -> str:
     """`71.2 ± 1.1`; without a standard error only the value."""
-    shown = number(value * scale, digits)
-    return shown if stderr is None else f"{shown} ± {number(stderr * scale, digits)}"
+    text = number(value * scale, digits)
+    return text if stderr is None else f"{text} ± {number(stderr * scale, digits)}"
 
 
 def size(count: float | int | None) -> str:

@@ -96,6 +96,8 @@ def _is_deeper(value: Json, most: int) -> bool:
     """Whether lists and objects stand in each other more than so many times."""
     level = [value]
     for _ in range(most):
-        inside = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        inside = (
+            inner.values() if isinstance(inner, dict) else inner for inner in level if isinstance(inner, dict | list)
+        )
         level = list(chain.from_iterable(inside))
-    return any(isinstance(each, dict | list) for each in level)
+    return any(isinstance(inner, dict | list) for inner in level)

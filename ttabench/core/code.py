@@ -40,8 +40,10 @@ def code_of_file(path: Path, also: Iterable[str] = ()) -> str:
     while left:
         name, file = left.pop()
         files[name] = file
-        found = {each: at for wanted in _imports(name, file) for each, at in _modules(wanted, path.resolve().parent)}
-        left += [(each, at) for each, at in found.items() if each not in files]
+        modules = {
+            module: at for wanted in _imports(name, file) for module, at in _modules(wanted, path.resolve().parent)
+        }
+        left += [(module, at) for module, at in modules.items() if module not in files]
     return _digest(files.items())[:16]
 
 
@@ -49,7 +51,7 @@ def code_of_file(path: Path, also: Iterable[str] = ()) -> str:
 def code_of_package(name: str) -> str:
     """12 hexadecimal digits that change with any file of Python in a package; it is not imported."""
     spec = _found(name)
-    folders = [Path(each) for each in (spec.submodule_search_locations or () if spec else ())]
+    folders = [Path(place) for place in (spec.submodule_search_locations or () if spec else ())]
     files = [(str(file.relative_to(folder)), file) for folder in folders for file in sorted(folder.rglob("*.py"))]
     single = spec and not folders and Path(spec.origin or "").is_file()
     return _digest([(name, Path(str(spec.origin)))] if spec and single else files)[:12]

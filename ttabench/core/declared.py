@@ -78,10 +78,12 @@ class Field:
 @cache
 def declared(kind: type) -> Mapping[str, Field]:
     """The declared fields of a dataclass by name, in order."""
-    hints, found = get_type_hints(kind, include_extras=True), dict[str, Field]()
-    for each in fields(kind):
-        hint = hints[each.name]
+    hints, by_name = get_type_hints(kind, include_extras=True), dict[str, Field]()
+    for field in fields(kind):
+        hint = hints[field.name]
         declaration = next((part for part in get_args(hint)[1:] if isinstance(part, Declared)), None)
         if get_origin(hint) is Annotated and declaration is not None:
-            found[each.name] = Field(name=each.name, kind=get_args(hint)[0], default=each.default, said=declaration)
-    return found
+            by_name[field.name] = Field(
+                name=field.name, kind=get_args(hint)[0], default=field.default, said=declaration
+            )
+    return by_name

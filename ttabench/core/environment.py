@@ -126,13 +126,13 @@ def versions() -> dict[str, str]:
     """Versions of ttabench, python and the packages that decide the numbers; those not installed are left out."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"ttabench": __version__, "python": platform.python_version()}
+    installed = {"ttabench": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def other_versions(before: Mapping[str, str]) -> list[str]:
@@ -145,7 +145,7 @@ def hardware() -> dict[str, Json]:
     """Processor, cores, threads in use, memory in bytes, operating system, and the accelerator where there is one."""
     import torch
 
-    found: dict[str, Json] = {
+    parts: dict[str, Json] = {
         "cpu": cpu_name(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
@@ -154,8 +154,8 @@ def hardware() -> dict[str, Json]:
     }
     if torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0)
-        found["gpu"] = {"name": gpu.name, "memory_bytes": gpu.total_memory, "cuda": torch.version.cuda}
-    return found
+        parts["gpu"] = {"name": gpu.name, "memory_bytes": gpu.total_memory, "cuda": torch.version.cuda}
+    return parts
 
 
 def determinism() -> dict[str, Json]:

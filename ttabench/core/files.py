@@ -81,8 +81,8 @@ def replacing_files(folder: Path) -> Iterator[Path]:
     try:
         yield scratch
         whole(scratch)
-        for each in sorted(scratch.iterdir()):
-            moved(each, folder / each.name)
+        for path in sorted(scratch.iterdir()):
+            moved(path, folder / path.name)
     finally:
         with suppress(OSError):
             remove(scratch)
@@ -91,12 +91,12 @@ def replacing_files(folder: Path) -> Iterator[Path]:
 def whole(folder: Path) -> None:
     """Wait until all that is below a folder is on the disk, and let everybody read it."""
     folder.chmod(0o755)
-    for each in sorted(folder.rglob("*")):
-        if each.is_dir():
-            _named(each)
+    for path in sorted(folder.rglob("*")):
+        if path.is_dir():
+            _named(path)
         else:
-            each.chmod(0o644)
-            synced(each)
+            path.chmod(0o644)
+            synced(path)
     _named(folder)
 
 

@@ -33,8 +33,8 @@ def locked(folder: Path, busy: Callable[[], object]) -> Iterator[None]:
             busy()
             lock.acquire()
     except (OSError, NotImplementedError) as error:  # Timeout is an OSError, but not one that comes here
-        what = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
-        raise UserError(f"The lock {path} cannot be taken: {what}.", "Remove it, or give another --out.") from None
+        fault = "it is a folder" if path.is_dir() else getattr(error, "strerror", None) or error
+        raise UserError(f"The lock {path} cannot be taken: {fault}.", "Remove it, or give another --out.") from None
     try:
         yield
     finally:

@@ -31,7 +31,7 @@ def parquet_file(path: Path, most: int) -> Any:
         except UnicodeDecodeError:
             raise Unreadable("the name of a column is no UTF-8") from None
         groups = file.metadata.num_row_groups
-        refuse_expanding(path, sum(file.metadata.row_group(each).total_byte_size for each in range(groups)))
+        refuse_expanding(path, sum(file.metadata.row_group(group).total_byte_size for group in range(groups)))
         opened.pop_all()
     return file
 
@@ -53,5 +53,5 @@ def longest_column(file: Any) -> int:
     """Bytes of the longest part of a column: no value of the file takes more."""
     meta = file.metadata
     groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
-    sizes = [group.column(each).total_uncompressed_size for group in groups for each in range(group.num_columns)]
+    sizes = [group.column(column).total_uncompressed_size for group in groups for column in range(group.num_columns)]
     return max(sizes, default=0)

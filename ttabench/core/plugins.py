@@ -58,19 +58,19 @@ class Offer:
             with redirect_stdout(sys.stderr):  # standard output is for results
                 return self.entry.load()
         except (Exception, SystemExit) as error:  # whatever another package does when it is imported
-            what = f"{self.entry.group} {self.name!r} of {self.package} cannot be loaded"
-            told = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise UserError(f"{what} ({told}).", f"Mend or uninstall {self.package}.") from None
+            fault = f"{self.entry.group} {self.name!r} of {self.package} cannot be loaded"
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(f"{fault} ({reason}).", f"Mend or uninstall {self.package}.") from None
 
 
 @cache
 def offered(group: str) -> Mapping[str, Offer]:
     """The entry points of a group, by name; the first of two that share one."""
-    found: dict[str, Offer] = {}
+    offers: dict[str, Offer] = {}
     for entry in entry_points(group=group):
         package = f"{entry.dist.name}=={entry.dist.version}" if entry.dist else "an unknown package"
-        found.setdefault(entry.name, Offer(entry.name, package, entry))
-    return found
+        offers.setdefault(entry.name, Offer(entry.name, package, entry))
+    return offers
 
 
 def module_at(path: Path) -> ModuleType:
@@ -96,8 +96,8 @@ def module_at(path: Path) -> ModuleType:
         del sys.modules[name]
         lines = [line for line in _lines(error) if line[0] == str(path.resolve())]
         where = f"{path}, line {lines[-1][1]}" if lines else str(path)
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise UserError(f"{where}: {told}.", "Mend the file.") from None
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"{where}: {reason}.", "Mend the file.") from None
     _codes[name] = code_of_file(path, set(sys.modules) - before - {name})
     return module
 

@@ -43,10 +43,10 @@ def remembered(file: Path, compute: Callable[[Path], str]) -> str:
     settled = max(seen.st_mtime, seen.st_ctime) < time.time() - SETTLED
     if settled and (known := _known(_key(place, seen))):
         return known
-    found = compute(place)
+    file_digest = compute(place)
     if settled and _key(place, place.stat()) == _key(place, seen):
-        _remember(_key(place, seen), found)
-    return found
+        _remember(_key(place, seen), file_digest)
+    return file_digest
 
 
 def _key(place: Path, seen: os.stat_result) -> list[Json]:
@@ -69,7 +69,7 @@ def _known(key: list[Json]) -> str:
     return str(content["digest"]) if _DIGEST.fullmatch(content["digest"]) else ""
 
 
-def _remember(key: list[Json], found: str) -> None:
+def _remember(key: list[Json], file_digest: str) -> None:
     with suppress(OSError, RuntimeError, UserError):
         _entry(key).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(_entry(key), json.dumps({"file": key, "digest": found}) + "\n")
+        write_atomically(_entry(key), json.dumps({"file": key, "digest": file_digest}) + "\n")

@@ -157,9 +157,9 @@ class Ask:
 
 def wanted(asks: Sequence[Ask], kind: type[WantT]) -> list[WantT]:
     """The wants of queries of one kind."""
-    found = [ask.want for ask in asks if isinstance(ask.want, kind)]
-    assert len(found) == len(asks), f"a batch of {kind.__name__} mixes modes {sorted({ask.mode for ask in asks})}"
-    return found
+    wants = [ask.want for ask in asks if isinstance(ask.want, kind)]
+    assert len(wants) == len(asks), f"a batch of {kind.__name__} mixes modes {sorted({ask.mode for ask in asks})}"
+    return wants
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,8 +148,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             with reading.speaking():
                 answers = self._score(reading.state, questions, asks)
             for group, scored in zip(places.values(), answers, strict=True):
-                for place, each in zip(group, scored, strict=True):
-                    results[reading.indices[place]] = (float(each.logprobs.sum()), each.greedy)
+                for place, score in zip(group, scored, strict=True):
+                    results[reading.indices[place]] = (float(score.logprobs.sum()), score.greedy)
         return results
 
     @torch.no_grad()
@@ -237,8 +237,8 @@ class AdaptedLM(TemplateLM):  # type: ignore[misc]  # lm-eval is not typed
             return list(zip(chosen, done, strict=True))
 
         order = sorted(range(len(asks)), key=lambda i: -lengths[i])
-        found = dict(pair for batch in in_batches(order, self.size, run) for pair in batch)
-        return [found[index] for index in range(len(asks))]
+        by_place = dict(pair for batch in in_batches(order, self.size, run) for pair in batch)
+        return [by_place[index] for index in range(len(asks))]
 
 
 def _named(ask: Ask, request: Any) -> Ask:

@@ -101,9 +101,9 @@ class Prompts:
 
     def _untold(self, task: str, prompt: str) -> Body:
         if self.shots(task) != 0:
-            what = "its chat template changes the words of turns, so that demonstrations cannot be told from questions"
+            fault = "its chat template changes the words of turns, so that demonstrations cannot be told from questions"
             raise UserError(
-                f"{task}: {what}.", "With split=none every prompt is asked as a whole, and nothing is read."
+                f"{task}: {fault}.", "With split=none every prompt is asked as a whole, and nothing is read."
             )
         return Body(prompt)
 
@@ -133,7 +133,7 @@ class Prompts:
 
 def _own(text: str, own: str) -> int:
     """Letters at the end of a text that are the document's own, whose blanks a template may have taken off, or 0."""
-    return next((len(each) for each in (own, own.rstrip(), own.strip()) if each and text.endswith(each)), 0)
+    return next((len(form) for form in (own, own.rstrip(), own.strip()) if form and text.endswith(form)), 0)
 
 
 def _split(body: Body, cut: int) -> Split:

@@ -138,7 +138,7 @@ class Reader:
                 questions = [splits[index].question for index in members]
                 reading = Reading(self.lm, self.start, members, questions, nothing=self.nothing(), templated=templated)
                 contexts = list(dict.fromkeys(requests[index].args[0] for index in members))
-                texts = [each.rstrip() for each in contexts] if stripped else contexts
+                texts = [context.rstrip() for context in contexts] if stripped else contexts
                 yield self._read(splits[members[0]], reading, texts) if prefix else reading
 
     def nothing(self) -> list[int]:
@@ -192,14 +192,14 @@ class Reader:
             return [own(self.lm, row) for row in rows] if reading.templated and not (follows or begin) else rows
 
         parts = split.parts(prompt, self.prompts.delimiter, begin)
-        found = seam(encode, prompt[begin : split.read], parts, [context[begin:] for context in contexts])
-        anchor = begin + found.anchor
+        readings = seam(encode, prompt[begin : split.read], parts, [context[begin:] for context in contexts])
+        anchor = begin + readings.anchor
         return replace(
             reading,
-            state=self._adapted(reading, found.pieces),
-            cut=begin + found.read,
+            state=self._adapted(reading, readings.pieces),
+            cut=begin + readings.read,
             anchor=anchor,
-            skip=len(found.anchor_ids),
+            skip=len(readings.anchor_ids),
             follows=anchor > 0,
             nothing=[],
         )

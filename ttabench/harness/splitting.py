@@ -47,8 +47,8 @@ def parts(prefix: str, delimiter: str) -> list[tuple[str, str]]:
 
 def observes(prefix: str, delimiter: str) -> list[Observe]:
     """The prefix in pieces to read."""
-    found = parts(prefix, delimiter)
-    return [Observe(text=text, joiner=joiner, key=f"piece {i}") for i, (text, joiner) in enumerate(found)]
+    pieces = parts(prefix, delimiter)
+    return [Observe(text=text, joiner=joiner, key=f"piece {i}") for i, (text, joiner) in enumerate(pieces)]
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ def seam(encode: Encode, prefix: str, pieces: Sequence[tuple[str, str]], context
         anchor, skip = read - len(texts[-1]), len(ids[-1])
         tails = encode([context[anchor:] for context in contexts], anchor > 0)
         fits = all(tail[:skip] == ids[-1] and len(tail) > skip for tail in tails)
-        joined = [token for each in ids for token in each]
+        joined = [token for own_ids in ids for token in own_ids]
         if fits and first[: len(joined)] == joined:
             made = [
-                Observe(text=text, joiner="", ids=tuple(each), key=f"piece {i}")
-                for i, (text, each) in enumerate(zip(texts, ids, strict=True))
+                Observe(text=text, joiner="", ids=tuple(own_ids), key=f"piece {i}")
+                for i, (text, own_ids) in enumerate(zip(texts, ids, strict=True))
             ]
             return Seam(tuple(made), read, anchor, tuple(ids[-1]))
     raise UserError(

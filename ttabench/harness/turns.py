@@ -100,8 +100,8 @@ class Dialogues:
         roles, words = zip(*prompt.turns[led:], strict=True)
         if chat is None or roles != tuple((USER, ASSISTANT)[i % 2] for i in range(len(roles))):
             return None
-        given = [list(words), [each.strip() for each in words]]  # many templates take blanks off
-        return next((body for each in given if (body := _located(chat, each, prompt)) is not None), None)
+        given = [list(words), [word.strip() for word in words]]  # many templates take blanks off
+        return next((body for word in given if (body := _located(chat, word, prompt)) is not None), None)
 
     def _chat(self, system: str) -> Chat | None:
         if system not in self._chats:
@@ -116,10 +116,10 @@ class Dialogues:
 def _located(chat: Chat, words: Sequence[str], prompt: str) -> Body | None:
     """Where the words of user and assistant, in turn, stand in a prompt; None where the template gives another."""
     between = [chat.start, *((chat.answer, chat.next)[i % 2] for i in range(len(words) - 1))]
-    told = [*chain.from_iterable(zip(between, words, strict=True)), chat.end if len(words) % 2 else ""]
-    if "".join(told) != prompt:
+    pieces = [*chain.from_iterable(zip(between, words, strict=True)), chat.end if len(words) % 2 else ""]
+    if "".join(pieces) != prompt:
         return None
-    places = list(accumulate(map(len, told)))[::2]
+    places = list(accumulate(map(len, pieces)))[::2]
     last = (len(words) - 1) // 2 * 2
     return Body(
         text=words[last],

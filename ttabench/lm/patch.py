@@ -40,8 +40,8 @@ class State:
     @property
     def labels(self) -> Mapping[str, Json]:
         """Labels of how the method came to this state, for readers of a record."""
-        found: Mapping[str, Json] = self.meta.get("labels", {})
-        return found
+        by_name: Mapping[str, Json] = self.meta.get("labels", {})
+        return by_name
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Prefix:
         assert self.eviction is None, "what evicts decides itself which slots stay"
 
         def picked(layers: tuple[Tensor, ...] | None, dim: int) -> tuple[Tensor, ...] | None:
-            return None if layers is None else tuple(each.index_select(dim, slots_P) for each in layers)
+            return None if layers is None else tuple(layer.index_select(dim, slots_P) for layer in layers)
 
         keys, values = picked(self.keys_LBHPD, 2), picked(self.values_LBHPD, 2)
         hidden, bias = picked(self.hidden_LBHP, 2), picked(self.bias_LBHP, 2)
@@ -200,9 +200,9 @@ def _in_turn(first: Patch, second: Patch) -> tuple[Tensor | None, Tensor | None]
     if masks == (None, None):
         return tokens_BT, None
     kept = [
-        each.tokens_BT.new_ones(each.tokens_BT.shape, dtype=torch.bool) if mask is None else mask.bool()
-        for each, mask in zip((first, second), masks, strict=True)
-        if each.tokens_BT is not None
+        part.tokens_BT.new_ones(part.tokens_BT.shape, dtype=torch.bool) if mask is None else mask.bool()
+        for part, mask in zip((first, second), masks, strict=True)
+        if part.tokens_BT is not None
     ]
     return tokens_BT, _joined(kept[0], kept[1], 1)
 

@@ -44,28 +44,28 @@ def header(folder: Path) -> Header:
     """
     path = folder / HEADER
     try:
-        found = Header(**json_of(path))
+        stored = Header(**json_of(path))
     except OSError:
         raise UserError(
             f"{folder} holds no checkpoint ({HEADER} is missing).", "Make one with `ttabench train`."
         ) from None
     except (ValueError, TypeError):
         raise UserError(f"{path} is damaged.", "Train the method again.") from None
-    texts = (found.method, found.base_name, found.base_fingerprint, found.version)
-    objects = (found.settings, found.training, found.stands_on)
-    step = found.step is None or isinstance(found.step, int)
-    typed = all(isinstance(each, str) for each in texts) and all(isinstance(each, dict) for each in objects)
-    below = [found.stands_on.get(key) for key in ("name", "digest")] if typed and found.stands_on else []
+    texts = (stored.method, stored.base_name, stored.base_fingerprint, stored.version)
+    objects = (stored.settings, stored.training, stored.stands_on)
+    step = stored.step is None or isinstance(stored.step, int)
+    typed = all(isinstance(text, str) for text in texts) and all(isinstance(each, dict) for each in objects)
+    below = [stored.stands_on.get(key) for key in ("name", "digest")] if typed and stored.stands_on else []
     if not (typed and step and all(isinstance(each, str) for each in below)):
         raise UserError(f"{path} is damaged.", "Train the method again.")
-    return found
+    return stored
 
 
-def settings_in(found: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:
+def settings_in(header: Header, spec: MethodSpec, changes: Mapping[str, Json], folder: Path) -> Any:
     """The settings of a checkpoint, with changes.
 
     Args:
-        found: its header.
+        header: its header.
         spec: of its method.
         changes: settings of another value.
         folder: for the message.
@@ -74,7 +74,7 @@ def settings_in(found: Header, spec: MethodSpec, changes: Mapping[str, Json], fo
         UserError: the method has no such setting, or refuses a value.
     """
     try:
-        return replace(restored(spec, found.settings), **changes)
+        return replace(restored(spec, header.settings), **changes)
     except (TypeError, ValueError) as error:
-        fault = f"Settings of the checkpoint {folder} (ttabench {found.version}) do not fit: {error}."
+        fault = f"Settings of the checkpoint {folder} (ttabench {header.version}) do not fit: {error}."
         raise UserError(fault, "Train again with this version.") from None

@@ -114,8 +114,8 @@ def _read(path: Path, step: int | None) -> dict[str, torch.Tensor]:
         raise UserError(f"{path} is missing.", "Copy the whole folder, or train again.") from None
     except (ValueError, OSError) as error:
         raise UserError(f"{path} is damaged: {error}.", "Copy it again, or train again.") from None
-    if (said := metadata.get("step")) != (None if step is None else str(step)):
-        fault = f"{path} is of step {said}, {HEADER} of step {step}: a save was cut off between them."
+    if (step_of_weights := metadata.get("step")) != (None if step is None else str(step)):
+        fault = f"{path} is of step {step_of_weights}, {HEADER} of step {step}: a save was cut off between them."
         raise UserError(fault, "Run the same `ttabench train` again.")
     return tensors
 

@@ -59,7 +59,7 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
         tensors[f"base_model.model.{name}.lora_A.weight"] = delta.a_BRI[0].detach().float().cpu().contiguous()
         tensors[f"base_model.model.{name}.lora_B.weight"] = delta.b_BOR[0].detach().float().cpu().contiguous()
     rank = max(ranks.values())
-    others = {name: each for name, each in ranks.items() if each != rank}
+    others = {name: own_rank for name, own_rank in ranks.items() if own_rank != rank}
     config = LoraConfig(
         r=rank,
         lora_alpha=rank,  # any scale is inside the factors
@@ -103,7 +103,7 @@ def save_cartridge(lm: LM, patch: Patch, folder: Path) -> Path:
     assert patch.prefix is not None
     assert is_cartridge(patch), "only keys and values of one row are a cartridge"
     pairs = zip(patch.prefix.keys_LBHPD, patch.prefix.values_LBHPD, strict=True)
-    layers = [each[0].detach().float().cpu().transpose(0, 1).flatten(1) for pair in pairs for each in pair]
+    layers = [tensor[0].detach().float().cpu().transpose(0, 1).flatten(1) for pair in pairs for tensor in pair]
     packed = torch.cat(layers, dim=1).contiguous()
     config = CartridgeConfig(
         num_virtual_tokens=len(packed),

@@ -98,5 +98,7 @@ def _fault(spec: MethodSpec, own: Collection[str]) -> str:
         return f"has growth={spec.growth!r}, which is none of {', '.join(get_args(Growth))}"
     if not is_dataclass(spec.Settings):
         return "has Settings that are no dataclass"
-    bare = [each.name for each in fields(spec.Settings) if each.default is MISSING and each.default_factory is MISSING]
+    bare = [
+        field.name for field in fields(spec.Settings) if field.default is MISSING and field.default_factory is MISSING
+    ]
     return f"has a setting without a default, {bare[0]}" if bare else ""

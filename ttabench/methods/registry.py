@@ -36,27 +36,27 @@ FIRST = ("none", "icl", "window", "snapkv", "h2o")
 
 
 def _rooms() -> Iterator[ModuleType]:
-    for found in iter_modules(here.__path__):
-        if found.ispkg:
-            yield import_module(f"{here.__name__}.{found.name}")
+    for package in iter_modules(here.__path__):
+        if package.ispkg:
+            yield import_module(f"{here.__name__}.{package.name}")
 
 
 @cache
 def methods() -> Mapping[str, MethodSpec]:
     """Every method of ttabench's own by name, but those of families."""
-    found = {spec.name: spec for room in _rooms() for spec in getattr(room, "METHODS", ())}
-    return {name: found[name] for name in [*FIRST, *sorted(set(found) - set(FIRST))]}
+    by_name = {spec.name: spec for room in _rooms() for spec in getattr(room, "METHODS", ())}
+    return {name: by_name[name] for name in [*FIRST, *sorted(set(by_name) - set(FIRST))]}
 
 
 def installed() -> tuple[dict[str, MethodSpec], list[str]]:
     """Methods of other packages by name, and a sentence on each that cannot be used."""
-    found, faults = {}, []
+    specs, faults = {}, []
     for name, offer in sorted(offered(GROUP).items()):
         try:
-            found[name] = of_package(offer, _own())
+            specs[name] = of_package(offer, _own())
         except UserError as error:
             faults.append(str(error))
-    return found, faults
+    return specs, faults
 
 
 def _own() -> list[str]:
@@ -78,7 +78,7 @@ def families() -> Mapping[str, MethodFamily]:
 def formulas() -> Mapping[str, Formula]:
     """What is known of a method's cost, by name: those that run, then those of the papers that do not."""
     own = {name: spec for name, spec in methods().items() if spec.cost is not None}
-    return {**own, **{name: each for name, each in ON_PAPER.items() if name not in own}}
+    return {**own, **{name: on_paper for name, on_paper in ON_PAPER.items() if name not in own}}
 
 
 def formula(name: str) -> Formula:
@@ -90,10 +90,10 @@ def formula(name: str) -> Formula:
     """
     if name in ON_PAPER and name not in methods():
         return ON_PAPER[name]
-    found = find(name)
-    if found.cost is None:
+    spec = find(name)
+    if spec.cost is None:
         raise UserError(f"No cost on paper is known of {name}.", "Leave it out.")
-    return found
+    return spec
 
 
 def find(name: str) -> MethodSpec:
@@ -117,7 +117,9 @@ def find(name: str) -> MethodSpec:
         return of_package(offered(GROUP)[name], _own())
     if len(name) <= LONGEST_NAME and Path(f"{name}.py").is_file():
         raise UserError(f"Unknown method {name!r}.", f"Did you mean the file './{name}.py'?")
-    raise UnknownName("method", name, sorted([*methods(), *offered(GROUP), *(f"{each}:..." for each in families())]))
+    raise UnknownName(
+        "method", name, sorted([*methods(), *offered(GROUP), *(f"{family_name}:..." for family_name in families())])
+    )
 
 
 def parts_of(name: str) -> list[str]:
@@ -166,10 +168,10 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
         UserError: whatever `find` raises; the method of that name is of another origin.
     """
     family = families().get(name.partition(":")[0]) if len(parts_of(name)) == 1 else None
-    found = family.stands_for if family else find_installed(name)
-    if found.origin != origin:
-        raise UserError(f"{name} is now of {found.origin or 'ttabench'}, not of {origin or 'ttabench'}.", "")
-    return defaults(found)
+    spec = family.stands_for if family else find_installed(name)
+    if spec.origin != origin:
+        raise UserError(f"{name} is now of {spec.origin or 'ttabench'}, not of {origin or 'ttabench'}.", "")
+    return defaults(spec)
 
 
 def cost_of(method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost | None:

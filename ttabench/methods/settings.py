@@ -53,7 +53,7 @@ def typed_values(spec: Formula, changes: Mapping[str, Json]) -> dict[str, Json]:
         UserError: unknown key (with the closest one), or a text of another type.
     """
     hints = get_type_hints(spec.Settings)
-    known = [each.name for each in fields(spec.Settings)]
+    known = [field.name for field in fields(spec.Settings)]
     typed: dict[str, Json] = {}
     for text, value in changes.items():
         key = key_of(text, known)
@@ -111,11 +111,11 @@ _TYPES: dict[type[Any], dict[str, TypeAdapter[Any]]] = {}
 def _check_numbers(values: Mapping[str, Json]) -> None:
     """Refuse numbers with which nothing can be computed."""
     for key, value in values.items():
-        for each in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(each, float) and not math.isfinite(each):
-                raise ValueError(f"{key} must be a finite number, got {each}")
-            if isinstance(each, int) and abs(each) > LARGEST:
-                raise ValueError(f"{key} is larger than any model, {str(each)[:24]}")
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, float) and not math.isfinite(part):
+                raise ValueError(f"{key} must be a finite number, got {part}")
+            if isinstance(part, int) and abs(part) > LARGEST:
+                raise ValueError(f"{key} is larger than any model, {str(part)[:24]}")
 
 
 def defaults(spec: Formula) -> dict[str, Json]:
@@ -144,7 +144,7 @@ def describe_settings(spec: Formula) -> list[tuple[str, str, Json]]:
     """(key, type, default) of every setting of a method, for `list methods` and the dry run."""
     hints = get_type_hints(spec.Settings)
     rows: list[tuple[str, str, Json]] = []
-    for each in fields(spec.Settings):
-        default = each.default if each.default is not MISSING else getattr(spec.Settings(), each.name)
-        rows.append((each.name, type_name(hints[each.name]), default))
+    for field in fields(spec.Settings):
+        default = field.default if field.default is not MISSING else getattr(spec.Settings(), field.name)
+        rows.append((field.name, type_name(hints[field.name]), default))
     return rows

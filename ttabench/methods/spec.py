@@ -69,14 +69,14 @@ class MethodSpec(Formula):
             return self.where
         module, _, attribute = self.where.partition(":")
         try:
-            found: type[Any] = getattr(import_module(module), attribute)
+            method_class: type[Any] = getattr(import_module(module), attribute)
         except (Exception, SystemExit) as error:  # whatever another package does when it is imported
             if not self.origin:
                 raise
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             fault = f"{self.where}, the class of method {self.name}, cannot be loaded ({reason})."
             raise UserError(fault, f"Mend or uninstall {self.origin}.") from None
-        return found
+        return method_class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,5 +96,5 @@ class MethodFamily:
             UserError: the package is missing, or knows no such method.
         """
         module, _, attribute = self.where.partition(":")
-        found: MethodSpec = getattr(import_module(module), attribute)(text)
-        return found
+        spec: MethodSpec = getattr(import_module(module), attribute)(text)
+        return spec

@@ -145,8 +145,8 @@ class StateFolder:
         files = header.get("files") if header is not None else None
         if header is None or header.get("asked") != self.asked or not isinstance(files, dict):
             return None
-        paths = {self.path / name: told for name, told in files.items()}
-        same = all(path.is_file() and digest(path) == told for path, told in paths.items())
+        paths = {self.path / name: file_digest for name, file_digest in files.items()}
+        same = all(path.is_file() and digest(path) == file_digest for path, file_digest in paths.items())
         return header if same and is_whole(header) else None
 
     def _header(self) -> dict[str, Any] | None:

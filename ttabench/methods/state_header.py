@@ -41,27 +41,27 @@ def header(folder: Path) -> dict[str, Any]:
     return content
 
 
-def is_whole(said: Mapping[str, Json]) -> bool:
+def is_whole(content: Mapping[str, Json]) -> bool:
     """Whether a header is of this version and says what it said when it was written."""
-    return said.get("schema_version") == SCHEMA and said.get("digest") == header_digest(said)
+    return content.get("schema_version") == SCHEMA and content.get("digest") == header_digest(content)
 
 
-def _typed(said: Mapping[str, Json]) -> bool:
+def _typed(content: Mapping[str, Json]) -> bool:
     """Whether the values of a header are what they are read as."""
-    rows, meta, files, read = (said.get(key) for key in ("rows", "meta", "files", READ))
+    rows, meta, files, read = (content.get(key) for key in ("rows", "meta", "files", READ))
     if not isinstance(rows, int) or rows < 1 or not isinstance(meta, dict) or not isinstance(files, dict):
         return False
-    for each in [] if read is None else read if isinstance(read, list) else [read]:
-        if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in READ_KEYS):
+    for entry in [] if read is None else read if isinstance(read, list) else [read]:
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in READ_KEYS):
             return False
     of_rows = [value for key, value in meta.items() if key == "tokens_read" or key.startswith("truncated")]
     return isinstance(meta.get("labels", {}), dict) and all(
-        isinstance(value, list) and len(value) == rows and all(type(each) in (int, float) for each in value)
+        isinstance(value, list) and len(value) == rows and all(type(entry) in (int, float) for entry in value)
         for value in of_rows
     )
 
 
-def header_digest(said: Mapping[str, Json]) -> str:
+def header_digest(content: Mapping[str, Json]) -> str:
     """16 hexadecimal digits of what a header says, as JSON has it."""
-    kept = {key: value for key, value in json.loads(json.dumps(said)).items() if key != "digest"}
+    kept = {key: value for key, value in json.loads(json.dumps(content)).items() if key != "digest"}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]

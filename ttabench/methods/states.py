@@ -71,13 +71,13 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
                 "Make it anew with `ttabench adapt`, or evaluate with what it was made with.",
             )
     try:
-        found, _ = safetensors_io.read(folder / TENSORS_FILE, device)
+        tensors, _ = safetensors_io.read(folder / TENSORS_FILE, device)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / TENSORS_FILE} cannot be read ({error}).", "Make it anew.") from None
-    state = State(rows=int(header["rows"]), tensors=found, meta=header["meta"])
+    state = State(rows=int(header["rows"]), tensors=tensors, meta=header["meta"])
     if header["files"].get(TENSORS_FILE) != digest(folder / TENSORS_FILE):
         raise UserError(f"{HEADER_FILE} and {TENSORS_FILE} in {folder} do not belong together.", "Make the state anew.")
-    if broken := first_not_finite(found.items()):
+    if broken := first_not_finite(tensors.items()):
         raise UserError(f"Tensor {broken} of the state in {folder} holds values that are not finite.", "Make it anew.")
     return state
 

@@ -35,17 +35,17 @@ def sentences(source: random.Random, split: str, cast: int = 16, *, growing: boo
     bringing new people, if fewer, once its `cast` has appeared, until the split has no more.
     """
     people = draw_entities(source, "person", split, len(entities("person", split)) if growing else cast)
-    told: dict[str, list[Fact]] = {}
+    facts_by_name: dict[str, list[Fact]] = {}
     met: list[str] = []
     while True:
         new = 0.04 if len(met) < cast else _NEWCOMERS
         if len(met) < 3 or (len(met) < len(people) and source.random() < new):
             person = people[len(met)]
             met.append(person)
-            told[person] = facts(source, "person", person, min(4, len(RELATIONS["person"])))
+            facts_by_name[person] = facts(source, "person", person, min(4, len(RELATIONS["person"])))
         person = source.choice(met[-4:] if source.random() < 0.75 else met)
         if source.random() < 0.5:
-            fact = source.choice(told[person])
+            fact = source.choice(facts_by_name[person])
             yield fact.statement(source.randrange(3)), fact
         else:
             yield source.choice(_FILLERS).format(e=person, f=source.choice(met)), None
@@ -87,16 +87,16 @@ def recall(split: str, seed: int, books: int = 4, tokens: int = 8192) -> list[Ro
     """
     made: list[Row] = []
     for number in range(books):
-        text, found = "", []
+        text, facts = "", []
         words = rng("recall", split, seed, number)
         for paragraph in _paragraphs(sentences(rng("pg19", split, seed, number), split, growing=True), tokens):
             text += "So "
             for place, (sentence, fact) in enumerate(paragraph):
                 text += " " * bool(place) + sentence
                 if fact is not None:
-                    found.append(_asked(words, fact) | {"told": len(text)})
+                    facts.append(_asked(words, fact) | {"told": len(text)})
             text += "\n"
-        made.append({"title": f"The {split} book {seed}-{number}", "text": text, "facts": found})
+        made.append({"title": f"The {split} book {seed}-{number}", "text": text, "facts": facts})
     return made
 
 

@@ -62,7 +62,7 @@ It knows no English: on real text its scores are low, and say nothing about meth
 
 def card(record: Mapping[str, Any], measured: Mapping[str, Any], shape: Mapping[str, int]) -> str:
     """The model card as markdown."""
-    lessons = [_stage(each) for each in record["stages"]]
+    lessons = [_stage(stage) for stage in record["stages"]]
     exact: Mapping[str, Mapping[str, float]] = measured["exact_match"]
     rows = [f"| {task} | " + " | ".join(f"{v:.1f}" for v in row.values()) + " |" for task, row in exact.items()]
     counts = next(iter(exact.values()))
@@ -83,11 +83,11 @@ def card(record: Mapping[str, Any], measured: Mapping[str, Any], shape: Mapping[
     )
 
 
-def _stage(told: Mapping[str, Any]) -> str:
-    if "span" not in told:
-        return f"{told['name']} ({told['tokens'] / 1e6:g} M tokens, lengths to {max(told['lengths'])})"
-    longest = max(map(int, (*told["late"], *told["rehearsed_lengths"])))
-    return f"{told['name']} ({told['steps']:,} steps, lengths to {longest}, positions to {told['span']})"
+def _stage(training: Mapping[str, Any]) -> str:
+    if "span" not in training:
+        return f"{training['name']} ({training['tokens'] / 1e6:g} M tokens, lengths to {max(training['lengths'])})"
+    longest = max(map(int, (*training["late"], *training["rehearsed_lengths"])))
+    return f"{training['name']} ({training['steps']:,} steps, lengths to {longest}, positions to {training['span']})"
 
 
 def _listed(values: Mapping[str, Mapping[str, float]], unit: str, digits: int) -> str:

@@ -106,9 +106,9 @@ def msc(
     made: list[Row] = []
     for number in range(conversations):
         source = rng("msc", split, seed, number)
-        each = min(_OF_A_FRIEND, total)
-        known = tell(source, split, -(-total // each) + 1, each)
-        fresh, told = known[-each:], known[:-each]
+        new_facts = min(_OF_A_FRIEND, total)
+        known = tell(source, split, -(-total // new_facts) + 1, new_facts)
+        fresh, told = known[-new_facts:], known[:-new_facts]
         source.shuffle(told)
         told = told[:total]
         turns = [session(source, told[start : start + facts], told[:start]) for start in range(0, total, facts)]

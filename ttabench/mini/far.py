@@ -116,7 +116,7 @@ def dense_questions(source: random.Random, tokens: int) -> Segments:
             else facts(source, kind, entity, min(told, len(RELATIONS[kind])))
         )
         documents.append(qa.document(source, entity, own))
-    segments = [Segment(f"{each.text}\n\n", 0.0, keys=corpus.name_of(each.entity)) for each in documents]
+    segments = [Segment(f"{document.text}\n\n", 0.0, keys=corpus.name_of(document.entity)) for document in documents]
     for place, fact in _asked(source, documents, max(2, round(asking * tokens / 12))):
         keys = corpus.name_of(fact.entity)
         segments.append(Segment(fact.question(source.randrange(2)), 0.0, keys=keys))
@@ -126,7 +126,7 @@ def dense_questions(source: random.Random, tokens: int) -> Segments:
 
 def _asked(source: random.Random, documents: list[qa.Document], count: int) -> list[tuple[int, Fact]]:
     """`count` facts and the documents that tell them: as a rule each once before any is asked again."""
-    every = [(place, fact) for place, each in enumerate(documents) for fact in each.facts]
+    every = [(place, fact) for place, document in enumerate(documents) for fact in document.facts]
     if source.random() < 0.3:
         return source.choices(every, k=count)
     source.shuffle(every)

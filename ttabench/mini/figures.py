@@ -65,8 +65,8 @@ def answering(lm: LM, task: str, documents: int, seeds: int, worlds: Worlds) -> 
         patch = context(
             lm, [f"{parts(row)[0]}\n\n" for row in make(worlds.split, seed, documents)] if documents else []
         )
-        found = generate(lm, patch, [lm.encode(row["question"]) for row in rows], max_new_tokens=4)
-        right += [lm.decode(ids).strip() == parts(row)[1] for ids, row in zip(found, rows, strict=True)]
+        written = generate(lm, patch, [lm.encode(row["question"]) for row in rows], max_new_tokens=4)
+        right += [lm.decode(ids).strip() == parts(row)[1] for ids, row in zip(written, rows, strict=True)]
     return 100 * sum(right) / len(right)
 
 
@@ -75,13 +75,13 @@ def metaicl(lm: LM, shots: int, tasks: int, worlds: Worlds) -> float:
     files = demonstrations.metaicl(worlds.split, worlds.first, tasks, max(shots, 1), 8)
     right: list[bool] = []
     for name in [name for name in files if name.endswith("_train")]:
-        shown = [f"Input: {row['input']} Output: {row['output']} " for row in files[name][:shots]]
+        texts_shown = [f"Input: {row['input']} Output: {row['output']} " for row in files[name][:shots]]
         rows = files[name.replace("_train", "_test")]
         items = [
             (lm.encode(f"Input: {row['input']} Output:"), [lm.encode(f" {o}") for o in _strings(row["options"])])
             for row in rows
         ]
-        best = [int(scores.argmax()) for scores in choose(lm, context(lm, shown), items)]
+        best = [int(scores.argmax()) for scores in choose(lm, context(lm, texts_shown), items)]
         right += [_strings(row["options"])[i] == row["output"] for i, row in zip(best, rows, strict=True)]
     return 100 * sum(right) / len(right)
 
@@ -96,13 +96,15 @@ def superglue(lm: LM, task: str, shots: int, draws: int, worlds: Worlds) -> floa
     right: list[bool] = []
     for seed in worlds.seeds(draws):
         rows = demonstrations.superglue(task, worlds.split, seed, max(shots, 2), 8)
-        shown = ["".join(s.text for s in _shown(task, row, row["label"])) + "\n\n" for row in rows["train"][:shots]]
+        texts_shown = [
+            "".join(s.text for s in _shown(task, row, row["label"])) + "\n\n" for row in rows["train"][:shots]
+        ]
         labels = range(len(corpus.ANSWERS[task]))
         items = [
             (lm.encode(_shown(task, row, 0)[0].text), [lm.encode(_shown(task, row, label)[1].text) for label in labels])
             for row in rows["validation"]
         ]
-        best = [int(scores.argmax()) for scores in choose(lm, context(lm, shown), items)]
+        best = [int(scores.argmax()) for scores in choose(lm, context(lm, texts_shown), items)]
         right += [i == row["label"] for i, row in zip(best, rows["validation"], strict=True)]
     return 100 * sum(right) / len(right)
 
@@ -119,8 +121,8 @@ def lamp(lm: LM, entries: int, users: int, worlds: Worlds) -> float:
     options = [lm.encode(f" {name}") for name in profiles.NEWS]
     right: list[bool] = []
     for row in questions:
-        shown = [f'the category for the article: "{e["text"]}" is "{e["category"]}"' for e in _rows(row["profile"])]
-        patch = context(lm, [", and ".join(shown[:entries]) + "\n"] if entries else [])
+        profile = [f'the category for the article: "{e["text"]}" is "{e["category"]}"' for e in _rows(row["profile"])]
+        patch = context(lm, [", and ".join(profile[:entries]) + "\n"] if entries else [])
         article = str(row["input"]).partition(" article: ")[2]
         (scores,) = choose(lm, patch, [(lm.encode(f"{profiles.INSTRUCTION}\nInput: {article}\nOutput:"), options)])
         right.append(profiles.NEWS[int(scores.argmax())] == gold[row["id"]])

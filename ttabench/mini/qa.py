@@ -80,8 +80,8 @@ def _questions(
     """
     count, questions, facts_told = shape
     source = rng(family, split, seed)
-    told = range(1, facts_told + 1) if split == "train" else facts_told
-    for number, made in enumerate(documents(source, kind, split, count, told)):
+    counts = range(1, facts_told + 1) if split == "train" else facts_told
+    for number, made in enumerate(documents(source, kind, split, count, counts)):
         for fact in made.questions(source, questions):
             yield number, made, fact, fact.question(source.randrange(2))
 

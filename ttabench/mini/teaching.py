@@ -33,21 +33,21 @@ def losses_of(model: LlamaForCausalLM, batch: Batch, teaching: Teaching) -> tupl
     Both are -log of the attention paid, averaged over heads.
     """
     # Without a mask transformers takes a jump in the positions for the start of another, packed sequence.
-    found = model.model(
+    output = model.model(
         input_ids=batch.ids_BT, position_ids=batch.positions_BT, attention_mask=torch.ones_like(batch.ids_BT),
         use_cache=False, output_hidden_states=teaching.naming + teaching.pointing > 0,
     )  # fmt: skip
     kept = batch.weights_BT[:, 1:] > 0
     losses = F.cross_entropy(
-        model.lm_head(found.last_hidden_state[:, :-1][kept]), batch.ids_BT[:, 1:][kept], reduction="none"
+        model.lm_head(output.last_hidden_state[:, :-1][kept]), batch.ids_BT[:, 1:][kept], reduction="none"
     )
     weights = batch.weights_BT[:, 1:][kept]
     answer = torch.dot(losses, weights) / weights.sum()
     taught = answer.new_zeros(())
     if teaching.naming:
-        taught = taught + teaching.naming * _naming(model, found.hidden_states[NAMING_LAYER], batch)
+        taught = taught + teaching.naming * _naming(model, output.hidden_states[NAMING_LAYER], batch)
     for layer in teaching.layers if teaching.pointing and len(batch.row_N) else ():
-        taught = taught + teaching.pointing * _pointing(model, layer, found.hidden_states[layer], batch)
+        taught = taught + teaching.pointing * _pointing(model, layer, output.hidden_states[layer], batch)
     return answer, taught
 
 

@@ -112,9 +112,9 @@ class Trainer:
             self.model.load_state_dict(weights)
             self.optimiser = self._optimiser()
 
-    def _take(self, told: Mapping[str, Any]) -> None:
-        self.seen, self.seconds, self.steps, self.losses = (told[k] for k in ("tokens", "seconds", "steps", "losses"))
-        self.curve = [tuple(point) for point in told.get("curve", [])]
+    def _take(self, saved: Mapping[str, Any]) -> None:
+        self.seen, self.seconds, self.steps, self.losses = (saved[k] for k in ("tokens", "seconds", "steps", "losses"))
+        self.curve = [tuple(point) for point in saved.get("curve", [])]
         self.began_at = self.seen
 
     def _start(self, folder: Path) -> None:

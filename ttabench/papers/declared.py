@@ -172,8 +172,8 @@ class Paper(_Part):
 
 def pattern(model: BaseModel) -> dict[str, Json]:
     """What a line or place says, and nothing that it does not say."""
-    said: dict[str, Any] = model.model_dump(mode="json", exclude_unset=True)
-    return said
+    typed: dict[str, Any] = model.model_dump(mode="json", exclude_unset=True)
+    return typed
 
 
 @cache

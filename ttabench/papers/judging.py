@@ -69,86 +69,86 @@ class Judged:
     """Why it is undecided, where no interval tells."""
 
 
-def judged(name: str, which: str, found: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
+def judged(name: str, which: str, stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> list[Judged]:
     """Every claim of a table at every place, in every block in which both lines were run."""
     table = paper(name).tables[which]
-    there = [spot for spot in spots(name, which, found) if spot.scale in scales]
+    there = [spot for spot in spots(name, which, stored_runs) if spot.scale in scales]
     lines = paper(name).lines_of(table)
     rows: list[Judged] = []
     for claim in table.claims:
         for place in table.placed(claim):
-            told = {"paper": name, "table": which, "claim": claim, "place": place}
+            words = {"paper": name, "table": which, "claim": claim, "place": place}
             if place.profile is not None:
-                rows += _profiled(claim, place.profile, lines, found, scales, told)
+                rows += _profiled(claim, place.profile, lines, stored_runs, scales, words)
                 continue
             own = [spot for spot in there if spot.place is place]
-            rows += _at(claim, place, own, told)
+            rows += _at(claim, place, own, words)
     return rows
 
 
-def _at(claim: Claim, place: Place, own: Sequence[Spot], told: Mapping[str, Any]) -> Iterator[Judged]:
+def _at(claim: Claim, place: Place, own: Sequence[Spot], words: Mapping[str, Any]) -> Iterator[Judged]:
     sides = list(dict.fromkeys(filter(None, (claim.left, claim.right, claim.floor))))
     both = [spot for spot in own if all(side in spot.lines for side in sides)]
     if place.mean:
         for scale in SCALES:
             if alike := [spot for spot in both if spot.scale == scale]:
-                yield _mean(claim, place, alike, told)
+                yield _mean(claim, place, alike, words)
     else:
         for spot in both:
-            yield _one(claim, spot, told)
+            yield _one(claim, spot, words)
     if not both:
         lacking = [side for side in sides if not any(side in spot.lines for spot in own)]
         reason = f"no runs of {' and '.join(lacking)}" if lacking else "not run on the same questions"
-        yield Judged(**told, verdict="undecided", reason=reason)
+        yield Judged(**words, verdict="undecided", reason=reason)
 
 
-def _one(claim: Claim, spot: Spot, told: Mapping[str, Any]) -> Judged:
-    where = {**told, "scale": spot.scale, "block": spot.block, "suites": _suites(claim, [spot])}
+def _one(claim: Claim, spot: Spot, words: Mapping[str, Any]) -> Judged:
+    where = {**words, "scale": spot.scale, "block": spot.block, "suites": _suites(claim, [spot])}
     left, right = spot.lines[claim.left], spot.lines[claim.right]
     if claim.cost:
         own = weighed(claim.cost, claim.share, left, right)
         return Judged(**where, verdict=_by_sign(own.gain), costs=own.costs, machine=own.where, reason=own.reason)
-    found, reason = _difference(claim, spot)
-    return Judged(**where, verdict=verdict_of(found), found=found, reason=reason)
+    apart, reason = _difference(claim, spot)
+    return Judged(**where, verdict=verdict_of(apart), found=apart, reason=reason)
 
 
 def _profiled(
-    claim: Claim, at: Profiled, lines: Mapping[str, Mapping[str, Json]], found: Stored, scales: Sequence[Scale],
-    told: Mapping[str, Any],
+    claim: Claim, at: Profiled, lines: Mapping[str, Mapping[str, Json]], stored_runs: Stored, scales: Sequence[Scale],
+    words: Mapping[str, Any],
 ) -> list[Judged]:  # fmt: skip
     """A claim at a length of profiles: in each that has both lines."""
     rows = []
-    for each in compared(claim, at, lines, found.profiles):
-        own = each.weighed
-        if each.scale in scales:
-            rows.append(Judged(**told, scale=each.scale, block=each.block, suites=each.folders, costs=own.costs,
+    for pair in compared(claim, at, lines, stored_runs.profiles):
+        own = pair.weighed
+        if pair.scale in scales:
+            rows.append(Judged(**words, scale=pair.scale, block=pair.block, suites=pair.folders, costs=own.costs,
                                verdict=_by_sign(own.gain), machine=own.where, reason=own.reason))  # fmt: skip
     if rows:
         return rows
     lacking = [line for line in dict.fromkeys((claim.left, claim.right))
-               if not lines_at(line, lines[line], claim, at, found.profiles)]  # fmt: skip
+               if not lines_at(line, lines[line], claim, at, stored_runs.profiles)]  # fmt: skip
     reason = f"no profile has it of {' and '.join(lacking)}" if lacking else "profiled on other machines or otherwise"
-    return [Judged(**told, verdict="undecided", reason=reason)]
+    return [Judged(**words, verdict="undecided", reason=reason)]
 
 
-def _mean(claim: Claim, place: Place, alike: Sequence[Spot], told: Mapping[str, Any]) -> Judged:
+def _mean(claim: Claim, place: Place, alike: Sequence[Spot], words: Mapping[str, Any]) -> Judged:
     """The mean over all tasks of a place."""
-    where = {**told, "scale": alike[0].scale, "suites": _suites(claim, alike)}
+    where = {**words, "scale": alike[0].scale, "suites": _suites(claim, alike)}
     tasks = place.pattern["task"]
     if missing := [task for task in tasks if task not in {spot.task for spot in alike}]:
         return Judged(**where, verdict="undecided", reason=f"not run on {', '.join(missing)}")
     told_of = [_difference(claim, spot) for spot in alike]
     if fault := next((reason for _, reason in told_of if reason), ""):
         return Judged(**where, verdict="undecided", reason=fault)
-    found = overall([each for each, _ in told_of if each is not None])
+    apart = overall([difference_of_spot for difference_of_spot, _ in told_of if difference_of_spot is not None])
     first = alike[0].block.replace(f"{alike[0].task} ", f"{len(alike)} tasks ", 1)
-    return Judged(**where, block=first, verdict=verdict_of(found), found=found)
+    return Judged(**where, block=first, verdict=verdict_of(apart), found=apart)
 
 
 def _suites(claim: Claim, own: Sequence[Spot]) -> tuple[str, ...]:
     """Folders that hold runs of both lines; else all that hold one."""
     lists = [[spot.suites[side] for spot in own] for side in (claim.left, claim.right)]
-    left, right = ({name for each in side for name in each} for side in lists)
+    left, right = ({name for entry_of_side in side for name in entry_of_side} for side in lists)
     return tuple(sorted((left & right) or (left | right)))
 
 
@@ -164,8 +164,8 @@ def _difference(claim: Claim, spot: Spot) -> tuple[Difference | None, str]:
     goal = sides[1][1]
     if claim.share != 1.0:
         goal = mixed(sides[2][1] if claim.floor else None, goal, claim.share)
-    found = difference((left.entry, sides[0][1]), (right.entry, goal))
-    return found, "" if found else "no question was asked of both"
+    apart = difference((left.entry, sides[0][1]), (right.entry, goal))
+    return apart, "" if apart else "no question was asked of both"
 
 
 def mixed(floor: Values | None, goal: Values, share: float) -> Values:
@@ -176,30 +176,30 @@ def mixed(floor: Values | None, goal: Values, share: float) -> Values:
         goal: the same.
         share: 0 is the floor, 1 the goal.
     """
-    found: dict[Any, Observed | Unit] = {}
+    by_query: dict[Any, Observed | Unit] = {}
     for query, value in goal.items():
         if floor is not None and query not in floor:
             continue
         under = floor[query] if floor is not None else None
         if isinstance(value, Unit):
             assert isinstance(under, Unit), "a share of the way of a ratio has a floor"
-            found[query] = value._replace(nll=(1 - share) * under.nll + share * value.nll)
+            by_query[query] = value._replace(nll=(1 - share) * under.nll + share * value.nll)
         else:
             assert isinstance(value, Observed), "a share of the way is of means and ratios"
             zero = under.terms[0] if isinstance(under, Observed) else 0.0
-            found[query] = value._replace(terms=((1 - share) * zero + share * value.terms[0], *value.terms[1:]))
-    return found  # type: ignore[return-value]  # all of one kind
+            by_query[query] = value._replace(terms=((1 - share) * zero + share * value.terms[0], *value.terms[1:]))
+    return by_query  # type: ignore[return-value]  # all of one kind
 
 
-def verdict_of(found: Difference | None) -> Verdict:
+def verdict_of(measured: Difference | None) -> Verdict:
     """What a difference says of the claim that left is better; see above."""
-    if found is None:
+    if measured is None:
         return "undecided"
-    if found.ci_low is not None and found.ci_high is not None:
-        apart = found.ci_low > 0 or found.ci_high < 0
+    if measured.ci_low is not None and measured.ci_high is not None:
+        apart = measured.ci_low > 0 or measured.ci_high < 0
     else:
-        apart = found.p is not None and found.p < LEVEL
-    return _by_sign(found.gain) if apart else "undecided"
+        apart = measured.p is not None and measured.p < LEVEL
+    return _by_sign(measured.gain) if apart else "undecided"
 
 
 def _by_sign(gain: float) -> Verdict:

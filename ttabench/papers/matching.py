@@ -44,10 +44,10 @@ def stored(folders: Sequence[Path]) -> Stored:
     runs: dict[str, Run] = {}
     suites: dict[str, dict[str, None]] = {}
     damaged: list[str] = []
-    found = loaded([run for folder in folders for suite in _suites(folder) for run in runs_in(suite)])
-    damaged += found.damaged
+    loaded_runs = loaded([run for folder in folders for suite in _suites(folder) for run in runs_in(suite)])
+    damaged += loaded_runs.damaged
     profiles = _profiles([place for folder in folders for place in _profiled(folder)], damaged)
-    for folder, record in found.runs:
+    for folder, record in loaded_runs.runs:
         runs.setdefault(record.id, (folder, record))
         suites.setdefault(record.id, {})[folder.parent.name] = None
     return Stored(runs=tuple(runs.values()), suites={run: tuple(names) for run, names in suites.items()},
@@ -60,17 +60,17 @@ def _suites(folder: Path) -> list[Path]:
         return []
     if runs_in(folder):
         return [folder]
-    inside = sorted(each for each in folder.iterdir() if each.is_dir() and each.name not in TRIALS)
-    return list(dict.fromkeys(run.parent for each in inside for run in runs_below(each, 1)))
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
+    return list(dict.fromkeys(run.parent for path in inside for run in runs_below(path, 1)))
 
 
 def _profiled(folder: Path) -> list[Path]:
     """Folders that hold profiles: this one, or those below it."""
     if not folder.is_dir() or any(folder.glob(f"*/{PROFILE_FILE}")):
         return [folder]
-    inside = sorted(each for each in folder.iterdir() if each.is_dir() and each.name not in TRIALS)
-    return list(dict.fromkeys(file.parent.parent for each in inside for depth in ("*", "*/*")
-                              for file in sorted(each.glob(f"{depth}/{PROFILE_FILE}"))))  # fmt: skip
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and path.name not in TRIALS)
+    return list(dict.fromkeys(file.parent.parent for path in inside for depth in ("*", "*/*")
+                              for file in sorted(path.glob(f"{depth}/{PROFILE_FILE}"))))  # fmt: skip
 
 
 def _profiles(folders: Sequence[Path], damaged: list[str]) -> tuple[tuple[str, ProfileRecord], ...]:
@@ -80,15 +80,15 @@ def _profiles(folders: Sequence[Path], damaged: list[str]) -> tuple[tuple[str, P
         folders: of profiles.
         damaged: takes a line for every one that cannot be read.
     """
-    found: dict[str, tuple[str, ProfileRecord]] = {}
+    profiles: dict[str, tuple[str, ProfileRecord]] = {}
     for file in (file for folder in folders for file in sorted(folder.glob(f"*/{PROFILE_FILE}"))):
         try:
             record = load_profile(file.parent)
         except UserError as error:
             damaged.append(str(error))
         else:
-            found.setdefault(record.id, (file.parent.parent.name, record))
-    return tuple(found.values())
+            profiles.setdefault(record.id, (file.parent.parent.name, record))
+    return tuple(profiles.values())
 
 
 def scale_of(record: RunRecord) -> Scale:
@@ -99,18 +99,18 @@ def scale_of(record: RunRecord) -> Scale:
 def words(record: RunRecord) -> dict[str, Json]:
     """A record as a suite would say it; values that are lists are told as they are typed."""
     config = with_defaults(record.config)
-    told = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    plain_options = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     for name, key in (("set", "settings"), ("task_set", "task_options")):
-        told[name] = {each: _text(value) for each, value in config[key].items()}
+        plain_options[name] = {key_of_option: _text(value) for key_of_option, value in config[key].items()}
     trained = str(record.method.get("training", {}).get("config", {}).get("data", {}).get("task", ""))
-    return {**told, "trained_on": OWN if trained == config["task"] else trained}
+    return {**plain_options, "trained_on": OWN if trained == config["task"] else trained}
 
 
-def fits(pattern: Mapping[str, Json], told: Mapping[str, Json]) -> bool:
+def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
     """Whether a run is one of those that a pattern names; "own" is also the name of its task."""
-    if pattern.get("trained_on") == told["task"]:
+    if pattern.get("trained_on") == words_of_run["task"]:
         pattern = {**pattern, "trained_on": OWN}
-    return matches(pattern, told)
+    return matches(pattern, words_of_run)
 
 
 def _text(value: Json) -> Json:

@@ -94,18 +94,18 @@ def lines_at(
 ) -> list[Line]:
     """The rows that stand for a line behind so many tokens, of all profiles."""
     wanted = {key: value for key, value in pattern.items() if key not in NOT_OF_COST}
-    found = []
+    lines = []
     for folder, record in (each for each in profiles if each[1].mode == "latency"):
         for method, config in record.config["methods"].items():
             settings = with_defaults({"method": method, "settings": config["settings"]})["settings"]
-            told = {"method": method, "set": settings, "preset": config["preset"]}
-            if not matches(wanted, told):
+            options = {"method": method, "set": settings, "preset": config["preset"]}
+            if not matches(wanted, options):
                 continue
             own = figure_at(record, method, at.prefill, claim.cost)
             shorter = figure_at(record, method, at.since, claim.cost) if claim.growth and at.since else None
             if own is not None and (shorter is not None or not claim.growth):
-                found.append(Line(name, folder, record, own, shorter))
-    return found
+                lines.append(Line(name, folder, record, own, shorter))
+    return lines
 
 
 def figure_at(record: ProfileRecord, method: str, prefill: int, cost: Cost) -> Figure | None:

@@ -39,13 +39,13 @@ def figures() -> tuple[Figure, ...]:
 
 def reported(paper: str, table: str) -> list[Figure]:
     """Those of one table."""
-    return [each for each in figures() if (each.paper, each.table) == (paper, table)]
+    return [figure for figure in figures() if (figure.paper, figure.table) == (paper, table)]
 
 
 def by_model(paper: str, table: str, named: Mapping[str, str]) -> dict[str, float]:
     """The figure of every base model that these words name; nothing where they name several of one model."""
-    found: dict[str, list[float]] = {}
-    for each in reported(paper, table):
-        if all(getattr(each, name) == word for name, word in named.items()):
-            found.setdefault(each.model, []).append(each.value)
-    return {model: values[0] for model, values in found.items() if len(values) == 1}
+    values_of_models: dict[str, list[float]] = {}
+    for figure in reported(paper, table):
+        if all(getattr(figure, name) == word for name, word in named.items()):
+            values_of_models.setdefault(figure.model, []).append(figure.value)
+    return {model: values[0] for model, values in values_of_models.items() if len(values) == 1}

@@ -39,12 +39,12 @@ class Held:
         """What its queries of one step add, or all; of lengths all up to that one. What names the step is no key."""
         if step is None:
             return self.answers.values
-        lengths, found = self.entry.step == LENGTHS, {}
+        lengths, costs = self.entry.step == LENGTHS, {}
         for query, value in self.answers.values.items():
             own = self.answers.steps.get(query[:3])
             if own == step or (lengths and own is not None and own < step):
-                found[query if lengths else _without(query, step)] = value
-        return found  # type: ignore[return-value]  # of one kind, as they were
+                costs[query if lengths else _without(query, step)] = value
+        return costs  # type: ignore[return-value]  # of one kind, as they were
 
     def figure(self, step: int | None) -> tuple[float, float | None, int] | None:
         """(value, standard error, n) at a step, or of all; None where nothing was asked then."""
@@ -70,25 +70,25 @@ class Spot:
     """Folders that hold the runs of each line."""
 
 
-def spots(name: str, which: str, found: Stored) -> list[Spot]:
+def spots(name: str, which: str, stored_runs: Stored) -> list[Spot]:
     """Every place of a table, in every block in which one of its lines was run."""
     table = paper(name).tables[which]
     places = [place for place in table.places if place.runs is not None]
-    lines = {line: each for line, each in paper(name).lines_of(table).items() if line in named(table)}
-    told = {record.id: words(record) for _, record in found.runs}
+    lines = {line: declared_line for line, declared_line in paper(name).lines_of(table).items() if line in named(table)}
+    words_of_runs = {record.id: words(record) for _, record in stored_runs.runs}
     kept = [
-        run for run in found.runs
-        if run[1].state_of == "own" and any(fits(place.pattern, told[run[1].id]) for place in places)
-        and any(fits(line, told[run[1].id]) for line in lines.values())
+        run for run in stored_runs.runs
+        if run[1].state_of == "own" and any(fits(place.pattern, words_of_runs[run[1].id]) for place in places)
+        and any(fits(line, words_of_runs[run[1].id]) for line in lines.values())
     ]  # fmt: skip
     answers, _ = answers_of(kept, "")
     kept = [run for run in kept if run[1].id in answers]
     blocks = blocks_of(kept)
     placed = (
-        _spot(place, of_block, own, lines, told, answers, found)
+        _spot(place, of_block, own, lines, words_of_runs, answers, stored_runs)
         for place in places
         for of_block, groups in blocks
-        if (own := _of_place(place, groups, told))
+        if (own := _of_place(place, groups, words_of_runs))
     )
     return [spot for spot in placed if spot.lines]
 
@@ -100,22 +100,22 @@ def named(table: Table) -> list[str]:
     ))  # fmt: skip
 
 
-def _of_place(place: Place, groups: Sequence[Group], told: Mapping[str, Mapping[str, Json]]) -> list[Group]:
+def _of_place(place: Place, groups: Sequence[Group], words_of_runs: Mapping[str, Mapping[str, Json]]) -> list[Group]:
     return [
         group for group in groups
-        if fits(place.pattern, told[group.record.id]) and scale_of(group.record) in place.scales
+        if fits(place.pattern, words_of_runs[group.record.id]) and scale_of(group.record) in place.scales
     ]  # fmt: skip
 
 
 def _spot(
     place: Place, of_block: BlockPlace, groups: Sequence[Group], lines: Mapping[str, Mapping[str, Json]],
-    told: Mapping[str, Mapping[str, Json]], answers: Mapping[str, Answers | None], found: Stored,
+    words_of_runs: Mapping[str, Mapping[str, Json]], answers: Mapping[str, Answers | None], stored_runs: Stored,
 ) -> Spot:  # fmt: skip
     held: dict[str, Held] = {}
     folders: dict[str, tuple[str, ...]] = {}
     within = within_limit(groups)
-    for line, each in lines.items():
-        own = [group for group in groups if fits(each, told[group.record.id])]
+    for line, declared_line in lines.items():
+        own = [group for group in groups if fits(declared_line, words_of_runs[group.record.id])]
         if not own:
             continue
         inside = [group for group in own if group in within] or own
@@ -128,7 +128,7 @@ def _spot(
         if mine.values and not one.at(place.step):
             continue  # which asked at other steps
         held[line] = one
-        folders[line] = tuple(dict.fromkeys(name for _, record in group.runs for name in found.suites[record.id]))
+        folders[line] = tuple(dict.fromkeys(name for _, record in group.runs for name in stored_runs.suites[record.id]))
     return Spot(place=place, scale=scale_of(groups[0].record), block=of_block.name, task=of_block.task, lines=held,
                 suites=folders)  # fmt: skip
 

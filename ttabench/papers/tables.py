@@ -32,27 +32,27 @@ def reported_table(name: str) -> Table:
     """The figures of a table as the paper prints them, by base model."""
     of, which, table = declared.table(name)
     own = reported(of, which)
-    models = list(dict.fromkeys(each.model for each in own))
+    models = list(dict.fromkeys(figure.model for figure in own))
     cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for each in own:
-        line = (each.method, each.task, each.setting, each.metric)
-        cells.setdefault(line, {})[each.model] = f"{each.value:g}"
+    for figure in own:
+        line = (figure.method, figure.task, figure.setting, figure.metric)
+        cells.setdefault(line, {})[figure.model] = f"{figure.value:g}"
     rows = tuple((*line, *(values.get(model, "") for model in models)) for line, values in cells.items())
     columns = ("line", "task", "setting", "metric", *(f"#{model}" for model in models))
     return Table(title=f"{name}: {table.about}, as the paper prints it", columns=columns, rows=rows, names=("line",),
-                 data=tuple(each._asdict() for each in own))  # fmt: skip
+                 data=tuple(figure._asdict() for figure in own))  # fmt: skip
 
 
-def beside_table(name: str, found: Stored, scale: Scale) -> Table:
+def beside_table(name: str, stored_runs: Stored, scale: Scale) -> Table:
     """Our figures of a table at one scale, and the paper's by base model."""
     of, which, table = declared.table(name)
-    there = [spot for spot in spots(of, which, found) if spot.scale == scale]
+    there = [spot for spot in spots(of, which, stored_runs) if spot.scale == scale]
     metric = table.metric or table.cost
-    models = list(dict.fromkeys(each.model for each in reported(of, which) if each.metric == metric))
+    models = list(dict.fromkeys(figure.model for figure in reported(of, which) if figure.metric == metric))
     rows = []
     for place in (place for place in table.places if scale in place.scales):
         if place.profile is not None:
-            told_of = _profiled(declared.paper(of).lines_of(table), table, place, found, scale)
+            told_of = _profiled(declared.paper(of).lines_of(table), table, place, stored_runs, scale)
             rows += [(place.name, *cells, *("" for _ in models)) for cells in told_of]
             continue
         own = [spot for spot in there if spot.place is place]
@@ -61,9 +61,9 @@ def beside_table(name: str, found: Stored, scale: Scale) -> Table:
                             (None, lacking)]:  # fmt: skip
             task = spot.task if spot is not None and place.mean else place.task
             for line in lines:
-                told = figures(of, which, table, place.model_copy(update={"task": task}), line, metric)
-                theirs = [number(told[model], 1) if model in told else "" for model in models]
-                if spot is not None or told:
+                known_figures = figures(of, which, table, place.model_copy(update={"task": task}), line, metric)
+                theirs = [number(known_figures[model], 1) if model in known_figures else "" for model in models]
+                if spot is not None or known_figures:
                     rows.append((place.name, line, spot.block if spot else "", *_figure(table, spot, line), *theirs))
     columns = ("at", "line", "runs", f"#ours, {scale}", "#n", *(f"#{model}" for model in models))
     caption = f"Ours: value ± stderr. By base model: {metric} as arXiv {declared.paper(of).arxiv} prints it."
@@ -80,7 +80,7 @@ def beside_table(name: str, found: Stored, scale: Scale) -> Table:
 
 
 def _profiled(
-    lines: Mapping[str, Mapping[str, Json]], table: DeclaredTable, place: Place, found: Stored, scale: Scale
+    lines: Mapping[str, Mapping[str, Json]], table: DeclaredTable, place: Place, stored_runs: Stored, scale: Scale
 ) -> Iterator[tuple[str, str, str, str]]:
     """(line, what was profiled, our figure, how often it was measured) of every line of a place in profiles."""
     assert place.profile is not None, "it is one of profiles"
@@ -88,10 +88,10 @@ def _profiled(
     for claim in claims.values():
         own = [each for each in table.claims if (each.cost, each.growth) == (claim.cost, claim.growth)]
         for name in dict.fromkeys(side for each in own for side in (each.left, each.right)):
-            for line in lines_at(name, lines[name], claim, place.profile, found.profiles):
+            for line in lines_at(name, lines[name], claim, place.profile, stored_runs.profiles):
                 if scale_of_model(str(line.record.config["model"])) == scale:
-                    told = f"{NOUNS[claim.cost]}, {where(line.record, place.profile)}"
-                    yield name, told, amount(claim, line.bounds.value), str(line.repeats)
+                    sentence = f"{NOUNS[claim.cost]}, {where(line.record, place.profile)}"
+                    yield name, sentence, amount(claim, line.bounds.value), str(line.repeats)
 
 
 def _figure(table: DeclaredTable, spot: Spot | None, line: str) -> tuple[str, str]:
@@ -113,24 +113,24 @@ def claims_table(title: str, rows: Sequence[Judged], *, of_tables: bool = False)
          counted(row), theirs(row), row.verdict)
         for row in rows
     ]  # fmt: skip
-    found = Table(
+    table = Table(
         title=title, columns=columns, rows=tuple(cells), data=tuple(map(_data, rows)), glossary=GLOSSARY,
         spare=("in", "#n"), names=("verdict",), caption=counts(rows),
     )  # fmt: skip
     if not of_tables:
-        return found
-    return Table(title=title, columns=("table", *columns), glossary=GLOSSARY, data=found.data, caption=found.caption,
+        return table
+    return Table(title=title, columns=("table", *columns), glossary=GLOSSARY, data=table.data, caption=table.caption,
                  rows=tuple((row.table, *line) for row, line in zip(rows, cells, strict=True)))  # fmt: skip
 
 
 def _data(row: Judged) -> dict[str, str | int | float | None]:
-    found = row.found
+    apart = row.found
     return {
         "paper": row.paper, "table": row.table, "claim": claimed(row.claim), "says": row.claim.says,
         "place": row.place.name, "scale": row.scale, "block": row.block, "suites": " ".join(row.suites),
-        "metric": found.metric if found else row.claim.cost or None, "value": found.value if found else None,
-        "ci_low": found.ci_low if found else None, "ci_high": found.ci_high if found else None,
-        "p": found.p if found else None, "n": found.n if found else None, "units": found.units if found else None,
+        "metric": apart.metric if apart else row.claim.cost or None, "value": apart.value if apart else None,
+        "ci_low": apart.ci_low if apart else None, "ci_high": apart.ci_high if apart else None,
+        "p": apart.p if apart else None, "n": apart.n if apart else None, "units": apart.units if apart else None,
         "left_cost": row.costs[0] if row.costs else None, "right_cost": row.costs[1] if row.costs else None,
         "paper_says": theirs(row), "verdict": row.verdict, "reason": row.reason,
     }  # fmt: skip
@@ -138,24 +138,24 @@ def _data(row: Judged) -> dict[str, str | int | float | None]:
 
 def counts(rows: Sequence[Judged]) -> str:
     """`12 reproduced, 3 contradicted, 8 undecided (5 without runs).`"""
-    told = Counter(row.verdict for row in rows)
+    counted = Counter(row.verdict for row in rows)
     without = sum(row.scale is None for row in rows)
-    some = ", ".join(f"{told[verdict]} {verdict}" for verdict in VERDICTS)
+    some = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS)
     return f"{some}{f' ({without} without runs)' if without else ''}."
 
 
-def all_claims(found: Stored, scales: Sequence[Scale] = SCALES) -> dict[str, list[Judged]]:
+def all_claims(stored_runs: Stored, scales: Sequence[Scale] = SCALES) -> dict[str, list[Judged]]:
     """Every claim of every paper."""
     return {
         of: [row for which, table in declared.paper(of).tables.items() if table.claims
-             for row in judged(of, which, found, scales)]
+             for row in judged(of, which, stored_runs, scales)]
         for of in declared.PAPERS
     }  # fmt: skip
 
 
-def claims_page(found: Stored) -> str:
+def claims_page(stored_runs: Stored) -> str:
     """Every claim as a page of Markdown: `results/claims.md`."""
-    by_paper = all_claims(found)
+    by_paper = all_claims(stored_runs)
     parts = [
         "# What the papers claim, and what our runs say",
         RULE,

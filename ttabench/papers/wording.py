@@ -42,8 +42,8 @@ def ours(row: Judged) -> str:
     """Our difference with its interval; of costs both; else why there is none."""
     if row.costs is not None:
         shown = row.costs[:1] if row.claim.growth and row.claim.left == row.claim.right else row.costs
-        told = " against ".join(amount(row.claim, cost) for cost in shown)
-        return "; ".join(filter(None, [told, row.machine, row.reason]))
+        amounts = " against ".join(amount(row.claim, cost) for cost in shown)
+        return "; ".join(filter(None, [amounts, row.machine, row.reason]))
     if row.found is None:
         return row.reason
     ends = [] if row.found.ci_low is None or row.found.ci_high is None else [row.found.ci_low, row.found.ci_high]
@@ -69,13 +69,13 @@ def theirs(row: Judged) -> str:
         for line in filter(None, (claim.left, claim.right, claim.floor))
     ]
     models = [model for model in sides[0] if all(model in side for side in sides)]
-    found = [_told(claim, metric, [side[model] for side in sides]) for model in models]
-    if not found:
+    sentences = [_told(claim, metric, [side[model] for side in sides]) for model in models]
+    if not sentences:
         return claim.says
-    low, high, unit = min(found)[0], max(found)[0], found[0][1]
+    low, high, unit = min(sentences)[0], max(sentences)[0], sentences[0][1]
     if claim.cost:
         return "; ".join(f"{_cost(metric, value)} against {unit}: {model}"
-                         for (value, unit), model in zip(found, models, strict=True))  # fmt: skip
+                         for (value, unit), model in zip(sentences, models, strict=True))  # fmt: skip
     values = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
     return f"{values}{unit}: {', '.join(models)}"
 
@@ -95,7 +95,7 @@ def _told(claim: Claim, metric: str, values: list[float]) -> tuple[float, str]:
     if claim.share == 1:
         return left - right, ""
     if metric == IN_LOGARITHMS:
-        left, right, floor = math.log(left), math.log(right), [math.log(each) for each in floor]
+        left, right, floor = math.log(left), math.log(right), [math.log(value) for value in floor]
     start = floor[0] if floor else 0.0
     return 100 * (left - start) / (right - start), " %"
 
@@ -107,5 +107,5 @@ def _cost(metric: str, value: float) -> str:
 
 def folders(names: Iterable[str]) -> str:
     """Names of suites, a few of many."""
-    told = list(names)
-    return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+    named = list(names)
+    return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")

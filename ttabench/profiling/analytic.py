@@ -108,14 +108,15 @@ def table(
 
 def _cost(formula: Formula, settings: Any, shape: Shape, work: Workload) -> Cost:
     assert formula.cost is not None, "registry.formulas holds those with a cost"
-    found = formula.cost(settings, shape, work)
-    if found is None:
+    cost = formula.cost(settings, shape, work)
+    if cost is None:
         names = [key for key in ("amortiser", "input_encoder") if hasattr(settings, key)]
-        shown = ", ".join(f"{key}={getattr(settings, key)}" for key in names)
+        assignments = ", ".join(f"{key}={getattr(settings, key)}" for key in names)
         raise UserError(
-            f"The cost of {formula.name} with {shown} is not known.", "Use t5-base, or scratch:WIDTH,LAYERS,HEADS,FF."
+            f"The cost of {formula.name} with {assignments} is not known.",
+            "Use t5-base, or scratch:WIDTH,LAYERS,HEADS,FF.",
         )
-    return found
+    return cost
 
 
 def _row(spent: Cost, shape: Shape, work: Workload, load: AnalyticLoad) -> Row:

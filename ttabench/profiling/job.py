@@ -106,9 +106,9 @@ class Job:
 
     def config(self) -> dict[str, Json]:
         """The configuration as JSON values: settings and digests in place of what was typed for the methods."""
-        told = asdict(self)
-        del told["chosen"]
-        told["methods"] = {
+        values = asdict(self)
+        del values["chosen"]
+        values["methods"] = {
             name: {
                 "settings": dict(adapter.settings),
                 "preset": adapter.preset,
@@ -119,12 +119,12 @@ class Job:
             }
             for name, adapter in self.adapters().items()
         }
-        told["model_digest"] = "" if self.random_weights or self.model == NANO else digest_of(self.model)
-        return {**told, "lengths": list(self.lengths)}
+        values["model_digest"] = "" if self.random_weights or self.model == NANO else digest_of(self.model)
+        return {**values, "lengths": list(self.lengths)}
 
     def defaults(self) -> dict[str, dict[str, Json]]:
         """Defaults of the settings of each method, by name."""
-        return {each.method: defaults(registry.find(each.typed or each.method)) for each in self.chosen}
+        return {one.method: defaults(registry.find(one.typed or one.method)) for one in self.chosen}
 
     def to_json(self) -> str:
         """As text, for another process."""
@@ -135,7 +135,7 @@ class Job:
         """The job that `to_json` wrote."""
         content = json.loads(text)
         load = Load(**content.pop("load"))
-        chosen = tuple(Chosen(**{**each, "settings": tuple(each["settings"])}) for each in content.pop("chosen"))
+        chosen = tuple(Chosen(**{**one, "settings": tuple(one["settings"])}) for one in content.pop("chosen"))
         return Job(**{**content, "load": load, "chosen": chosen, "lengths": tuple(content["lengths"])})
 
 
@@ -156,7 +156,7 @@ def identity(
         }
         for name, each in config["methods"].items()
     }
-    own = {each.name: each.default for each in fields(Job) if each.default is not MISSING} | {"model_digest": ""}
+    own = {field.name: field.default for field in fields(Job) if field.default is not MISSING} | {"model_digest": ""}
     load = changed(config["load"], asdict(Load()))
     differing = changed({**config, "load": load}, {**own, "load": {}})
     here = {key: machine[key] for key in ("cpu", "cores", "threads", "gpu") if key in machine}
@@ -192,7 +192,9 @@ def choose(typed: Typed) -> tuple[Chosen, ...]:
     settings = _shared_out(specs, typed.settings)
     presets = {name: typed.preset for name, spec in specs.items() if typed.preset in spec.presets}
     if typed.preset and not presets:
-        raise UnknownName("preset", typed.preset, sorted({each for spec in specs.values() for each in spec.presets}))
+        raise UnknownName(
+            "preset", typed.preset, sorted({preset for spec in specs.values() for preset in spec.presets})
+        )
     takers = [name for name, spec in specs.items() if spec.trainable]
     if typed.checkpoint not in ("", "none") and len(takers) != 1:
         fault = f"--checkpoint {typed.checkpoint} belongs to one trained method, not {len(takers)}."

@@ -138,9 +138,9 @@ class Measuring:
     ) -> Row:
         figures["state_bytes"] = exactly(state.nbytes)
         figures["pieces"] = exactly(len(read))
-        told = tokens_read(state) if "tokens_read" in state.meta else []
-        if told:
-            figures["tokens_read"] = exactly(told[0])
+        counts = tokens_read(state) if "tokens_read" in state.meta else []
+        if counts:
+            figures["tokens_read"] = exactly(counts[0])
         phases = [figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")]
         figures["total_seconds"] = added(phases)
         peaks = [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes")]
@@ -188,7 +188,7 @@ class Measuring:
             self._tell(tokens, "answers", len(runs))
             runs.append(self._ask(state, ask, self.load.generate))
         firsts = [run.first_seconds for run in runs]
-        found = {
+        figures = {
             "first_seconds": figure(firsts),
             "first_ms": figure([1000 * seconds for seconds in firsts]),
             "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
@@ -198,11 +198,11 @@ class Measuring:
         }
         gaps = [median(run.token_seconds) for run in runs if run.token_seconds]
         if gaps:
-            found["token_ms"] = figure([1000 * gap for gap in gaps])
+            figures["token_ms"] = figure([1000 * gap for gap in gaps])
             rates = [len(run.token_seconds) / sum(run.token_seconds) for run in runs]
-            found["tokens_per_second"] = figure(rates)
-            found |= self._counted_decoding(state, ask, median(firsts), median(gaps))
-        return found
+            figures["tokens_per_second"] = figure(rates)
+            figures |= self._counted_decoding(state, ask, median(firsts), median(gaps))
+        return figures
 
     def _counted_decoding(self, state: State, ask: Ask, first: float, token: float) -> dict[str, Figure]:
         """Operations of the first token, and of one more."""

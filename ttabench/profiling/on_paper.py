@@ -49,10 +49,10 @@ class Paper:
         """
         has = {name: formula.presets for name, formula in self.known().items()}
         wanted = self.preset or STREAM
-        found = {name: wanted for name, presets in has.items() if wanted in presets}
-        if self.preset and not found:
-            raise UnknownName("preset", self.preset, sorted({each for presets in has.values() for each in presets}))
-        return found
+        presets_of = {name: wanted for name, presets in has.items() if wanted in presets}
+        if self.preset and not presets_of:
+            raise UnknownName("preset", self.preset, sorted({preset for presets in has.values() for preset in presets}))
+        return presets_of
 
     def changes(self) -> dict[str, dict[str, Json]]:
         """Settings by method.
@@ -60,7 +60,7 @@ class Paper:
         Raises:
             UnknownName: a setting that none of the methods has.
         """
-        keys = {name: {each.name for each in fields(known.Settings)} for name, known in self.known().items()}
+        keys = {name: {field.name for field in fields(known.Settings)} for name, known in self.known().items()}
         changes_by_method: dict[str, dict[str, Json]] = {name: {} for name in keys}
         for key, value in assignments(self.settings).items():
             method, dot, inner = key.partition(".")
@@ -109,7 +109,7 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
         for row in rows
     )
     first = rows[0]
-    told = [
+    captions = [
         f"Counted from published shapes, {first['dtype']}, {first['prompt_tokens']} tokens asked and "
         f"{first['new_tokens']} written a query. added: parameters trained beforehand. floats: numbers in the state. "
         "KV: most bytes of keys and values alive. total: reading and the queries asked for "
@@ -117,10 +117,10 @@ def as_table(model: str, rows: Sequence[Mapping[str, Json]]) -> render.Table:
         "included. fits: whether the base has the positions."
     ]
     if not all(row["implemented"] for row in rows):
-        told.append("* a formula only: ttabench does not run it.")
+        captions.append("* a formula only: ttabench does not run it.")
     title = f"cost on paper of {model} ({amounts.count(first['base_parameters'])} parameters)"
     return render.Table(
-        title=title, columns=HEADS, rows=lines, data=tuple(rows), caption=" ".join(told), fold=True,
+        title=title, columns=HEADS, rows=lines, data=tuple(rows), caption=" ".join(captions), fold=True,
         names=("method", "cheaper than icl", "fits"), spare=SPARE,
     )  # fmt: skip
 

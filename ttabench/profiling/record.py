@@ -97,8 +97,8 @@ class ProfileRecord(BaseModel):
                 "profile": self.id, "model": self.base, "method": row.method, "growth": self.growth(row.method),
                 "prefill": row.prefill, "status": row.status, "detail": row.detail,
             }  # fmt: skip
-            figures = [{"metric": name, **found.model_dump()} for name, found in row.figures.items()]
-            writer.writerows({**common, **each} for each in figures or [{}])
+            figures = [{"metric": name, **figure.model_dump()} for name, figure in row.figures.items()]
+            writer.writerows({**common, **cells} for cells in figures or [{}])
         return text.getvalue()
 
 

@@ -135,11 +135,11 @@ def _seconds(row: Row) -> tuple[float, float] | None:
     return None if adapt is None or total is None else (adapt, total - adapt)
 
 
-def shown(name: str, found: Figure | None) -> str:
+def shown(name: str, figure: Figure | None) -> str:
     """A figure for people; its name says its unit."""
-    if found is None:
+    if figure is None:
         return "-"
-    value = found.value
+    value = figure.value
     if name.endswith("_bytes"):
         return size(value)
     if name.endswith("_share"):
@@ -156,19 +156,19 @@ def row_line(row: Row, mode: str) -> str:
     where = f"{row.method} at {short(row.prefill)}"
     if row.status != "ok":
         return f"{where}: {STATUS[row.status]} ({row.detail})"
-    told = [said.format(shown(name, row.figures[name])) for said, name in SAID[mode] if name in row.figures]
-    return f"{where}: {', '.join(told)}"
+    clauses = [clause.format(shown(name, row.figures[name])) for clause, name in SAID[mode] if name in row.figures]
+    return f"{where}: {', '.join(clauses)}"
 
 
-def _spread(found: Figure | None) -> tuple[str, str]:
-    if found is None:
+def _spread(figure: Figure | None) -> tuple[str, str]:
+    if figure is None:
         return "", ""
-    width = (found.high - found.low) / found.value if found.value else 0.0
-    return str(found.n), "-" if found.n < 2 else f"{100 * width:.0f} %"
+    width = (figure.high - figure.low) / figure.value if figure.value else 0.0
+    return str(figure.n), "-" if figure.n < 2 else f"{100 * width:.0f} %"
 
 
 def _data(record: ProfileRecord, row: Row) -> dict[str, Cell]:
-    figures: dict[str, Cell] = {name: found.value for name, found in row.figures.items()}
+    figures: dict[str, Cell] = {name: figure.value for name, figure in row.figures.items()}
     return {"method": row.method, "prefill": row.prefill, "growth": record.growth(row.method), "status": row.status,
             "detail": row.detail, **figures}  # fmt: skip
 
@@ -185,8 +185,8 @@ def _caption(record: ProfileRecord) -> str:
     lines = []
     if record.mode == "latency":
         load, limits = record.config["load"], record.machine
-        what = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
-        lines.append(f"Medians; spread: (largest - smallest) / median of the total. {what}")
+        fault = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
+        lines.append(f"Medians; spread: (largest - smallest) / median of the total. {fault}")
         lines.append(
             f"Limits of {limits['device']}, {limits['threads']} thread{'s' * (limits['threads'] > 1)},"
             f" {limits['dtype']}: matrix products {count(limits['flops'])}FLOP/s, memory {count(limits['bytes'])}B/s."

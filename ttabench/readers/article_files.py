@@ -113,7 +113,7 @@ def _of_text(file: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise UserError(f"{file} byte {error.start}: not UTF-8 text.", "Save the file as UTF-8.") from None
     parts = re.split(r"\n[^\S\n]*\n", text.replace("\r\n", "\n"))
-    parts = [each for each in parts if each.strip()]
+    parts = [part for part in parts if part.strip()]
     return _clean(file, parts if len(parts) > 1 else text.splitlines())
 
 
@@ -127,13 +127,13 @@ def _of_xml(file: Path) -> tuple[list[str], str]:
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise UserError(f"{file}: not valid XML ({error}).", "Unpack it again.") from None
     blocks = [block for block in root.iter("block") if block.get("class") == "full_text"]
-    texts = ["".join(each.itertext()) for block in blocks for each in block.iter("p")]
-    dates = (each.get("date.publication", "") for each in root.iter("pubdata"))
-    match = next((found for date in dates if (found := _PUBLISHED.match(date))), None)
+    texts = ["".join(element.itertext()) for block in blocks for element in block.iter("p")]
+    dates = (element.get("date.publication", "") for element in root.iter("pubdata"))
+    match = next((published for date in dates if (published := _PUBLISHED.match(date))), None)
     return _clean(file, texts), "-".join(match.groups()) if match else ""
 
 
 def _clean(file: Path, texts: Iterable[str]) -> list[str]:
     """Blanks and line breaks as one blank; what is empty is no paragraph."""
-    found = (" ".join(text.split()) for text in texts)
-    return [proper(str(file), "a paragraph", text) for text in found if text]
+    lines = (" ".join(text.split()) for text in texts)
+    return [proper(str(file), "a paragraph", text) for text in lines if text]

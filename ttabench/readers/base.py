@@ -134,8 +134,8 @@ class Bound(Generic[SettingsT]):
         """See `readers.Task`."""
         assert min(documents, questions) > 0, f"{documents} documents with {questions} questions make no episode"
         draws = random.Random(f"training {self.drawn_by} {seed}")
-        found = self.training_steps(Training(draws=draws, documents=documents, questions=questions, tokens=tokens))
-        for number, (place, steps) in enumerate(found):
+        drawn = self.training_steps(Training(draws=draws, documents=documents, questions=questions, tokens=tokens))
+        for number, (place, steps) in enumerate(drawn):
             yield Episode(key=f"{self.card.name}/{place}/training{seed}.{number}", steps=tuple(steps))
 
     @property

@@ -62,8 +62,8 @@ class Books(Bound[Settings]):
     def _shared_out(self) -> list[tuple[Book, int | None]]:
         """Every book with the most queries about it: `limit` is shared out evenly, and ends a book early."""
         books = self.shelf.books
-        found = zip(books, shares(self.limit, len(books)), strict=True)
-        return [(book, share) for book, share in found if share != 0]
+        books_and_limits = zip(books, shares(self.limit, len(books)), strict=True)
+        return [(book, share) for book, share in books_and_limits if share != 0]
 
     def _pieces(self, tokens: int, share: int | None) -> list[Span]:
         return up_to(self.settings.spans(min(tokens, self.settings.lengths[-1])), share)
@@ -94,8 +94,8 @@ class Books(Bound[Settings]):
         books = [book for book, _ in self._shared_out()]
         for book, episode in zip(books, self.episodes(tokens), strict=True):
             cut = self._cut(self._next(book), tokens)
-            found = steps(cut, self._pieces(len(cut), None), book.id, "", self.settings.lengths)
-            yield with_pieces(episode, [step for step in found if isinstance(step, Observe)])
+            others_steps = steps(cut, self._pieces(len(cut), None), book.id, "", self.settings.lengths)
+            yield with_pieces(episode, [step for step in others_steps if isinstance(step, Observe)])
 
     def _next(self, book: Book) -> Book:
         """The next book of another text; of a mini source of one book its second."""
@@ -110,8 +110,8 @@ class Books(Bound[Settings]):
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
-        found = [self._next(book) for book, _ in self._shared_out()]
-        return {"notes": [], "digest": fingerprint(*(book.digest for book in found))}
+        next_books = [self._next(book) for book, _ in self._shared_out()]
+        return {"notes": [], "digest": fingerprint(*(book.digest for book in next_books))}
 
     def _cut(self, book: Book, tokens: Tokens | None) -> CutText:
         cut = CutText.of(book.read(), tokens)
@@ -160,16 +160,16 @@ def read(card: Card, request: Request) -> Books:
     if request.source == "mini":
         place = (card, request.split, request.seed)
         made = _written(place, settings.books or _BOOKS_OF_A_TWIN, settings.lengths[-1])
-        found = Shelf(books=made, label="mini", dropped={}, whole=False)
+        books = Shelf(books=made, label="mini", dropped={}, whole=False)
     else:
-        found = shelf(card, request, settings.books)
+        books = shelf(card, request, settings.books)
     return Books(
         card=card,
         request=request,
         settings=settings,
         arguments=arguments,
-        source=found.label,
-        data_notes=tuple(found.notes),
-        unused=found.dropped,
-        shelf=found,
+        source=books.label,
+        data_notes=tuple(books.notes),
+        unused=books.dropped,
+        shelf=books,
     )

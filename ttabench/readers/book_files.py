@@ -69,14 +69,14 @@ def shelf(card: Card, request: Request, count: int | None) -> Shelf:
     Raises:
         UserError: the source or the split is not there, a text is not UTF-8, a row has no text, or all are empty.
     """
-    found, label, notes = _candidates(card, request)
-    chosen: Sequence[int] = range(len(found))
-    if count is not None and count < len(found):
+    candidates, label, notes = _candidates(card, request)
+    chosen: Sequence[int] = range(len(candidates))
+    if count is not None and count < len(candidates):
         chosen = sorted(random.Random(f"books {request.seed}").sample(chosen, count))
-    books, dropped = _looked_at([found[number] for number in chosen])
+    books, dropped = _looked_at([candidates[number] for number in chosen])
     if not books:
         raise UserError(f"{request.source} holds no text for {card.name}.", "Give a source with books.")
-    return Shelf(books=books, label=label, dropped=dropped, whole=len(chosen) == len(found), notes=notes)
+    return Shelf(books=books, label=label, dropped=dropped, whole=len(chosen) == len(candidates), notes=notes)
 
 
 def books_of_rows(card: Card, rows: Sequence[RawRow]) -> tuple[Book, ...]:
@@ -116,16 +116,16 @@ def _candidates(card: Card, request: Request) -> tuple[list[Candidate], str, tup
         if files:
             notes = serving(card, request.split, folder.absolute().name, folder)
             return _of_files(files), f"folder:{path}", notes
-    found = table(card, request)
-    return [_of_row(card, row, number) for number, row in enumerate(found.rows)], found.label, found.notes
+    raw_rows = table(card, request)
+    return [_of_row(card, row, number) for number, row in enumerate(raw_rows.rows)], raw_rows.label, raw_rows.notes
 
 
 def _folders(card: Card, split: str, base: Path) -> list[Path]:
     """Where books of a split may lie: in the split's folder, else in a folder that has no folders of splits at all."""
     above = tops(base, card.source.folders)
-    found = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
+    folders = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
     every = [top / name for top in above for each in card.splits.values() for name in each.files]
-    return found or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
+    return folders or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
 
 
 def _of_files(files: Sequence[Path]) -> list[Candidate]:
@@ -145,8 +145,8 @@ def _text_of(file: Path) -> str:
     try:
         return proper(str(file), "the text", content.decode("utf-8").removeprefix("\ufeff"))
     except UnicodeDecodeError as error:
-        what = f"{file} byte {error.start}: not UTF-8 text (0x{content[error.start]:02x})"
-        raise UserError(f"{what}.", "Save the file as UTF-8.") from None
+        fault = f"{file} byte {error.start}: not UTF-8 text (0x{content[error.start]:02x})"
+        raise UserError(f"{fault}.", "Save the file as UTF-8.") from None
 
 
 def _titles(file: Path) -> dict[str, str]:
@@ -162,8 +162,8 @@ def _titles(file: Path) -> dict[str, str]:
         if cells is None:
             return titles
         if cells and len(cells) < 2:
-            what = "one cell where the id and the title of a book are expected"
-            raise malformed(f"{file} line {reader.line_num}", what)
+            fault = "one cell where the id and the title of a book are expected"
+            raise malformed(f"{file} line {reader.line_num}", fault)
         if cells:
             titles[cells[0].strip()] = cells[1].strip()
 

@@ -65,14 +65,14 @@ def check(card: Card, settings: Settings) -> None:
     """
     check_metrics(card)
     if settings.protocol == "strides" and settings.window <= settings.stride:
-        what = f"window={settings.window} is not larger than stride={settings.stride}"
-        raise UserError(f"{what}: no context would stay.", "Give --task-set window=N above the stride.")
+        fault = f"window={settings.window} is not larger than stride={settings.stride}"
+        raise UserError(f"{fault}: no context would stay.", "Give --task-set window=N above the stride.")
     *between, _ = settings.lengths
     shortest = settings.lengths[0]
     if shortest <= settings.first:
-        what = f"tokens={shortest} is not longer than the first {settings.first} tokens: nothing would be scored"
-        raise UserError(f"{what}.", "Give --task-set tokens=N with a larger N.")
+        fault = f"tokens={shortest} is not longer than the first {settings.first} tokens: nothing would be scored"
+        raise UserError(f"{fault}.", "Give --task-set tokens=N with a larger N.")
     for length in between:
         if (length - settings.first) % settings.next:
-            what = f"tokens={length} ends inside a piece (they end at {settings.first} + n x {settings.next})"
-            raise UserError(f"{what}.", "Give lengths that end with a piece, or run that length alone.")
+            fault = f"tokens={length} ends inside a piece (they end at {settings.first} + n x {settings.next})"
+            raise UserError(f"{fault}.", "Give lengths that end with a piece, or run that length alone.")

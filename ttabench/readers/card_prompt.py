@@ -55,8 +55,10 @@ class Prompt(_Part):
         def worded(text: str) -> str:
             return self.templates[template].replace("{question}", text)
 
-        shown = (f"{worded(text)}{self.delimiter}{answer}{self.joiner}" for text, answer in self.examples[:examples])
-        return "".join(shown) + worded(question)
+        demonstrations = (
+            f"{worded(text)}{self.delimiter}{answer}{self.joiner}" for text, answer in self.examples[:examples]
+        )
+        return "".join(demonstrations) + worded(question)
 
     def check(self, task: str, template: str, examples: int) -> None:
         """Whether questions can be asked so.

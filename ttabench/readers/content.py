@@ -53,16 +53,17 @@ def content(card: Card) -> dict[str, Json]:
     return _pruned(card_fields)
 
 
-def without(said: Mapping[str, Json], fields: Fields) -> dict[str, Json]:
+def without(values: Mapping[str, Json], fields: Fields) -> dict[str, Json]:
     """A card as JSON without some of its fields."""
-    left = {key: fields.get(key, fields.get("*", {})) for key in said}
+    left = {key: fields.get(key, fields.get("*", {})) for key in values}
     kept = {key: inner for key, inner in left.items() if not isinstance(inner, bool)}
     return {
-        key: without(said[key], inner) if isinstance(said[key], Mapping) else said[key] for key, inner in kept.items()
+        key: without(values[key], inner) if isinstance(values[key], Mapping) else values[key]
+        for key, inner in kept.items()
     }
 
 
-def _pruned(said: Mapping[str, Json]) -> dict[str, Json]:
+def _pruned(values: Mapping[str, Json]) -> dict[str, Json]:
     """Without mappings that hold nothing."""
-    kept = {key: _pruned(value) if isinstance(value, Mapping) else value for key, value in said.items()}
+    kept = {key: _pruned(value) if isinstance(value, Mapping) else value for key, value in values.items()}
     return {key: value for key, value in kept.items() if value != {}}

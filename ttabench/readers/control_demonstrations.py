@@ -60,11 +60,11 @@ def next_rows(task: Bound[Any], meta: MetaTask, fits: Fitted) -> tuple[Sequence[
         return rows[: len(fits.shown)], apart
     taken = {(row.input, row.output) for row in (*fits.shown, *meta.asked)}
     spare = short(meta.spare, task.settings, task.card.prompt.delimiter, estimate)
-    found = [row for row in spare if (row.input, row.output) not in taken][: len(fits.shown)]
-    if fits.shown and not found:
+    fresh = [row for row in spare if (row.input, row.output) not in taken][: len(fits.shown)]
+    if fits.shown and not fresh:
         fault = f"{task.source} has no other draw of {meta.name} whose rows are not asked: there is no other context."
         raise UserError(fault, "Give the folder with all published draws, and ask --split test.")
-    return found, False
+    return fresh, False
 
 
 def _inputs(rows: Iterable[MetaRow]) -> list[str]:

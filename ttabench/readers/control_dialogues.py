@@ -28,12 +28,14 @@ def other_dialogues(
     """
     if task.mini:
         return _of_a_twin(task, [dialogue for dialogue, _ in wanted])
-    found: dict[tuple[str, int], Dialogue] = {}
+    chosen_others: dict[tuple[str, int], Dialogue] = {}
     for count in {count for _, count in wanted}:
         long = [dialogue for dialogue in every if len(dialogue.turns) >= count]
-        found |= {(dialogue.id, count): other for dialogue, other in zip(long, _next(long), strict=True) if other}
+        chosen_others |= {
+            (dialogue.id, count): other for dialogue, other in zip(long, _next(long), strict=True) if other
+        }
     longest, second = _longest(every)
-    others = [found.get((dialogue.id, count)) for dialogue, count in wanted]
+    others = [chosen_others.get((dialogue.id, count)) for dialogue, count in wanted]
     others = [
         other or (longest if longest.text != own.text else second)
         for other, (own, _) in zip(others, wanted, strict=True)
@@ -47,7 +49,7 @@ def other_dialogues(
 def _longest(dialogues: Sequence[Dialogue]) -> tuple[Dialogue, Dialogue | None]:
     """The longest dialogue, and the longest that has another text, if any."""
     ordered = sorted(dialogues, key=lambda dialogue: -len(dialogue.turns))
-    return ordered[0], next((each for each in ordered if each.text != ordered[0].text), None)
+    return ordered[0], next((candidate for candidate in ordered if candidate.text != ordered[0].text), None)
 
 
 def _next(dialogues: Sequence[Dialogue]) -> list[Dialogue | None]:
@@ -75,8 +77,8 @@ def _of_a_twin(task: Bound[Any], own: Sequence[Dialogue]) -> list[Dialogue]:
                     fault = f"No other draw of {task.card.name} is about other people: there is no other context."
                     raise UserError(fault, "Ask for shorter dialogues with --task-set turns=N.")
                 pool += [
-                    (each, names_in(each.text))
-                    for each in twin_dialogues(task.card, task.split, seed, task.arguments).kept
+                    (candidate, names_in(candidate.text))
+                    for candidate in twin_dialogues(task.card, task.split, seed, task.arguments).kept
                 ]
             other, others_names = pool[(number + tried) % len(pool)]
             tried += 1

@@ -44,13 +44,13 @@ def next_reads(
     if len(others) < 1 or (others[0] is reads[0]):
         fault = f"{task.source} has no other user here: there is no other context."
         raise UserError(fault, "Ask more users (a larger --limit, or none), or give a file with more.")
-    told = [_told(read, mini=task.mini) for read in others]
-    found = []
+    marked = [_told(read, mini=task.mini) for read in others]
+    next_of = []
     for place, read in enumerate(reads):
         own, circle = _told(read, mini=task.mini), [(place + i) % len(others) for i in range(len(others))]
-        apart = next((number for number in circle if not own & told[number]), None)
-        found.append((others[circle[0] if apart is None else apart], apart is not None))
-    return found
+        apart = next((number for number in circle if not own & marked[number]), None)
+        next_of.append((others[circle[0] if apart is None else apart], apart is not None))
+    return next_of
 
 
 def _told(read: Read, *, mini: bool) -> set[str]:

@@ -55,8 +55,8 @@ class Settings(ProtocolSettings):
 
     @model_serializer(mode="wrap")
     def _without_the_usual_size(self, handler: SerializerFunctionWrapHandler) -> dict[str, Json]:
-        told: dict[str, Json] = handler(self)
-        return {key: value for key, value in told.items() if key != "size" or value}
+        values: dict[str, Json] = handler(self)
+        return {key: value for key, value in values.items() if key != "size" or value}
 
     @property
     def kept(self) -> int:
@@ -224,5 +224,5 @@ def _with_template(card: Card, settings: Settings) -> tuple[list[str], list[str]
 
 def _limited(drawn: Sequence[Drawn], limit: int | None) -> list[Drawn]:
     """At most `limit` queries, shared out evenly over the sub-tasks, evenly spaced over the rows of each."""
-    found = zip(drawn, shares(limit, len(drawn)), strict=True)
-    return [replace(one, asked=tuple(spread(one.asked, share))) for one, share in found]
+    drawn_and_limits = zip(drawn, shares(limit, len(drawn)), strict=True)
+    return [replace(one, asked=tuple(spread(one.asked, share))) for one, share in drawn_and_limits]

@@ -58,7 +58,7 @@ class Talks(Bound[Settings]):
         reasons = [self._too_much(dialogue, count) for dialogue in self.dialogues]
         if tokens is not None or not self._left_out:
             self._left_out[:] = [Counter(filter(None, reasons))]
-        return [each for each, reason in zip(self.dialogues, reasons, strict=True) if not reason]
+        return [one for one, reason in zip(self.dialogues, reasons, strict=True) if not reason]
 
     def _too_much(self, dialogue: Dialogue, count: Count) -> str:
         """Why a dialogue is left out; empty where it is not."""
@@ -99,10 +99,10 @@ class Talks(Bound[Settings]):
         kept, places = self.fitting(tokens), self.settings.places
         asked: list[dict[int, int]] = [{} for _ in kept]
         for (step, place), share in zip(places.items(), shares(self.limit, len(places)), strict=True):
-            enough = [number for number, each in enumerate(kept) if len(each.turns) >= place + BETWEEN]
+            enough = [number for number, dialogue in enumerate(kept) if len(dialogue.turns) >= place + BETWEEN]
             for number in spread(enough, share):
                 asked[number][step] = place
-        return [(each, own) for each, own in zip(kept, asked, strict=True) if own]
+        return [(dialogue, own) for dialogue, own in zip(kept, asked, strict=True) if own]
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a dialogue (see `readers.Task`)."""
@@ -111,8 +111,8 @@ class Talks(Bound[Settings]):
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the turns of another dialogue (see `readers.Task`)."""
-        own, found = self._others(tokens)
-        for (dialogue, places), other in zip(own, found, strict=True):
+        own, others = self._others(tokens)
+        for (dialogue, places), other in zip(own, others, strict=True):
             episode = Episode(key=self._key(dialogue), steps=tuple(self._steps(dialogue, places)))
             yield with_pieces(episode, [self._observe(other, number) for number in range(len(other.turns))])
 
@@ -123,8 +123,8 @@ class Talks(Bound[Settings]):
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
-        own, found = self._others(None)
-        pairs = zip(own, found, strict=True)
+        own, others = self._others(None)
+        pairs = zip(own, others, strict=True)
         few = sum(len(other.turns) < max(places.values()) for (_, places), other in pairs)
         notes = [f"{few} of {len(own)} other dialogues have fewer turns than are read"] if few else []
         return described(self.others(), notes)
@@ -200,8 +200,8 @@ def read(card: Card, request: Request) -> Talks:
             fault = f"eval_split={JOINED} joins two splits, and {request.source} is one file."
             raise UserError(fault, "Give the folder of all splits, or --task-set eval_split=test.")
         twins = [dialogues(card, replace(request, split=name), settings.wording) for name in names]
-    kept = [replace(each, id=f"{name}/{each.id}" if joined else each.id)
-            for name, part in zip(names, twins, strict=True) for each in part.kept]  # fmt: skip
+    kept = [replace(dialogue, id=f"{name}/{dialogue.id}" if joined else dialogue.id)
+            for name, part in zip(names, twins, strict=True) for dialogue in part.kept]  # fmt: skip
     made = Talks(
         card=card,
         request=request,
@@ -220,7 +220,7 @@ def read(card: Card, request: Request) -> Talks:
     return made
 
 
-def _in_training(card: Card, request: Request, found: Sequence[Dialogue], wording: Wording) -> int | None:
+def _in_training(card: Card, request: Request, candidates: Sequence[Dialogue], wording: Wording) -> int | None:
     """How many dialogues stand in the training split beside; None where there is none, or no other."""
     if request.source == "mini" or request.split == "train" or Path(request.source).is_file():
         return None
@@ -228,4 +228,4 @@ def _in_training(card: Card, request: Request, found: Sequence[Dialogue], wordin
         training: Dialogues = dialogues(card, replace(request, split="train"), wording)
     except UserError:
         return None
-    return repeated(found, training.kept)
+    return repeated(candidates, training.kept)

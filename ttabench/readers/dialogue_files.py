@@ -83,9 +83,9 @@ def _looked_at(
         else:
             kept.append(dialogue)
     if not kept:
-        told = ", ".join(f"{count} with {reason}" for reason, count in dropped.items()) or "no rows"
+        reasons = ", ".join(f"{count} with {reason}" for reason, count in dropped.items()) or "no rows"
         hint = "Give a source with longer dialogues." if label != "mini" else "Ask for more with --task-set rows=N."
-        raise UserError(f"{label.partition(':')[2] or label} holds no dialogue for {card.name}: {told}.", hint)
+        raise UserError(f"{label.partition(':')[2] or label} holds no dialogue for {card.name}: {reasons}.", hint)
     return Dialogues(kept=tuple(kept), label=label, dropped=dict(dropped), notes=notes)
 
 

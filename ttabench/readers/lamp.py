@@ -106,13 +106,13 @@ class Profiles(Bound[Settings]):
         world = f"/seed{self.seed}" if self.mini else ""
         return f"{self.card.name}/{self.settings.task}/{self.split}/{user.id}{world}"
 
-    def _steps(self, found: Read) -> Iterator[Step]:
-        for number in range(len(found.shown) + 1):
+    def _steps(self, read_of_user: Read) -> Iterator[Step]:
+        for number in range(len(read_of_user.shown) + 1):
             if number:
-                yield self._observe(found.shown[number - 1])
-            for step, place in sorted(found.places.items()):
+                yield self._observe(read_of_user.shown[number - 1])
+            for step, place in sorted(read_of_user.places.items()):
                 if place == number:
-                    yield self._ask(found.user, step, f"{found.user.id}@{step}")
+                    yield self._ask(read_of_user.user, step, f"{read_of_user.user.id}@{step}")
 
     def _observe(self, entry: Entry) -> Observe:
         return Observe(text=entry.text, key=entry.id, joiner=self.card.prompt.joiner)
@@ -146,7 +146,7 @@ class Profiles(Bound[Settings]):
             user = self._fresh(training) if self.mini else training.draws.choice(self.users)
             shown, held_out = training.split(short(user, self.settings, estimate))
             asks = [self._ask(user, len(shown), f"{user.id}@{number}.0")]
-            others = [each for each in held_out if each.about and each.answer in (user.options or [each.answer])]
+            others = [one for one in held_out if one.about and one.answer in (user.options or [one.answer])]
             for i, entry in enumerate(others[: training.questions - 1], start=1):
                 asks.append(self._ask(user, len(shown), f"{user.id}@{number}.{i}", entry))
             yield self.split, blanks_in_front([*map(self._observe, shown), *asks])
@@ -190,10 +190,10 @@ def read(card: Card, request: Request) -> Profiles:
         if settings.task != next(iter(card.profiles)):
             fault = f"The miniature world has no {settings.task}, it has {next(iter(card.profiles))} only."
             raise UserError(fault, f"Give the published files with --source DIR. {card.source.how}")
-        found = twin_users(card, part, (card.splits[request.split].twin, request.seed), arguments)
+        users_read = twin_users(card, part, (card.splits[request.split].twin, request.seed), arguments)
         source = "mini"
     else:
-        found, dropped, held = users(card, part, request)
+        users_read, dropped, held = users(card, part, request)
         source, note = held.label, card.splits[request.split].note
         notes = (*((note,) if note else ()), *held.notes)
     made = Profiles(
@@ -202,7 +202,7 @@ def read(card: Card, request: Request) -> Profiles:
         settings=settings,
         arguments=arguments,
         source=source,
-        users=found,
+        users=users_read,
         unused=dropped,
         data_notes=notes,
     )

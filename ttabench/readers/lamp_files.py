@@ -83,13 +83,13 @@ def users(card: Card, part: Profile, request: Request) -> tuple[list[User], dict
     """
     folders = (*part.folders, *(f"{top}/{folder}" for top in card.source.folders for folder in part.folders))
     source = card.source.model_copy(update={"folders": folders})
-    found = table(card.model_copy(update={"source": source}), request)
-    golds = _answers(rows(_beside(Path(found.where), card)))
-    kept = [row for number, row in enumerate(found.rows) if _belongs(request.split, number)]
+    raw_rows = table(card.model_copy(update={"source": source}), request)
+    golds = _answers(rows(_beside(Path(raw_rows.where), card)))
+    kept = [row for number, row in enumerate(raw_rows.rows) if _belongs(request.split, number)]
     if not kept:
-        raise UserError(f"{found.where} has no row for split {request.split!r}: every tenth one.", "Give more rows.")
-    made, dropped = _users(part, kept, golds, found.where)
-    return made, dropped, found
+        raise UserError(f"{raw_rows.where} has no row for split {request.split!r}: every tenth one.", "Give more rows.")
+    made, dropped = _users(part, kept, golds, raw_rows.where)
+    return made, dropped, raw_rows
 
 
 def _belongs(split: str, number: int) -> bool:
@@ -151,7 +151,7 @@ def _user(part: Profile, raw: RawRow, key: str, gold: tuple[str, str]) -> User:
     profile = raw.values.get("profile")
     if not isinstance(profile, list):
         raise malformed(raw.place, f"profile is {brief(profile)}, no list")
-    entries = [_entry(part, f"{raw.place} profile[{i}]", each, i) for i, each in enumerate(profile)]
+    entries = [_entry(part, f"{raw.place} profile[{i}]", raw_entry, i) for i, raw_entry in enumerate(profile)]
     user = User(
         id=key, instruction=head + marker, input=given.strip(), output=output, options=options, entries=tuple(entries)
     )

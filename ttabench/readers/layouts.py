@@ -89,16 +89,16 @@ def _format(path: Path) -> tuple[int, bool]:
     return next(i for i, suffix in enumerate(READABLE) if plain.endswith(suffix)), plain != path.name
 
 
-def unlike(found: Files, count: int) -> tuple[str, ...]:
+def unlike(files: Files, count: int) -> tuple[str, ...]:
     """A sentence for every unread file that has other than the `count` rows that were read."""
     notes = []
-    for path in found.unread:
+    for path in files.unread:
         try:
             others = sum(1 for _ in rows(path))
         except UserError:
             continue  # no table of these rows: nothing that could have been meant
         if others != count:
-            notes.append(f"{found.paths[0]} was read ({count} rows), not {path.name} beside it ({others} rows)")
+            notes.append(f"{files.paths[0]} was read ({count} rows), not {path.name} beside it ({others} rows)")
     return tuple(notes)
 
 

@@ -52,12 +52,12 @@ class MetaIcl(Bound[Settings]):
 
     def _fits(self, tokens: Tokens | None) -> list[Fitted]:
         count = counted_by(tokens)
-        found = [fitted(task, self.settings, self.card.prompt.delimiter, count) for task in self.tasks]
+        fitted_tasks = [fitted(task, self.settings, self.card.prompt.delimiter, count) for task in self.tasks]
         if tokens is not None or not self._left_out:
             self._left_out.clear()
-            for task, fits in zip(self.tasks, found, strict=True):
+            for task, fits in zip(self.tasks, fitted_tasks, strict=True):
                 self._left_out.update({f"{task.name}: {reason}": count for reason, count in fits.dropped.items()})
-        return found
+        return fitted_tasks
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a task (see `readers.Task`)."""
@@ -68,16 +68,16 @@ class MetaIcl(Bound[Settings]):
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with demonstrations of another published draw, a twin's with those of another rule."""
-        found = {self._key(task): (task, fits) for task, fits in zip(self.tasks, self._fits(tokens), strict=True)}
+        fits_by_key = {self._key(task): (task, fits) for task, fits in zip(self.tasks, self._fits(tokens), strict=True)}
         for episode in self.episodes(tokens):
-            rows, _ = next_rows(self, *found[episode.key])
+            rows, _ = next_rows(self, *fits_by_key[episode.key])
             yield with_pieces(episode, [self._observe(row) for row in rows])
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
         pairs = zip(self.tasks, self._fits(None), strict=True)
-        found = {task.name: (len(fits.shown), *next_rows(self, task, fits)) for task, fits in pairs}
-        return described(self.others(), notes_of(found, mini=self.mini))
+        rows_by_task = {task.name: (len(fits.shown), *next_rows(self, task, fits)) for task, fits in pairs}
+        return described(self.others(), notes_of(rows_by_task, mini=self.mini))
 
     def _key(self, task: MetaTask) -> str:
         return f"{self.card.name}/{task.name}/{self.split}/seed{self.seed}"

@@ -55,7 +55,7 @@ class MetaTask:
     dropped: Mapping[str, int]
 
 
-def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], Counter[str]]:
+def parse(raw_rows: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], Counter[str]]:
     """(rows in file order, how many are dropped by reason: an empty text, or no options where a choice is to be made).
 
     Raises:
@@ -63,7 +63,7 @@ def parse(found: list[RawRow], choosing: bool = True) -> tuple[list[MetaRow], Co
     """
     parsed: list[MetaRow] = []
     dropped: Counter[str] = Counter()
-    for number, (place, values) in enumerate(found):
+    for number, (place, values) in enumerate(raw_rows):
         for column in ("task", "input", "output", "options"):
             if column not in values:
                 have = brief(", ".join(map(str, values)), 160)

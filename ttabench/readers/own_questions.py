@@ -49,16 +49,16 @@ def own_questions(path: Path) -> list[OwnQuestion]:
     if not path.is_file():
         raise UserError(f"There is no file {path}.", "Check the path of --questions.")
     if path.name.endswith((LINES, f"{LINES}.gz")):
-        found = list(_lines(path))
+        questions = list(_lines(path))
     elif readable(path):
         columns = load_card(CARD).columns
-        found = [_question(row, number, columns) for number, row in enumerate(rows(path), start=1)]
+        questions = [_question(row, number, columns) for number, row in enumerate(rows(path), start=1)]
     else:
         known = ", ".join([LINES, *READABLE])
         raise UserError(f"Cannot tell the format of {path}.", f"Its name must end in {known} (.gz too).")
-    if not found:
+    if not questions:
         raise UserError(f"{path} holds no question.", "Give a file with questions.")
-    return found
+    return questions
 
 
 def _lines(path: Path) -> Iterator[OwnQuestion]:

@@ -62,10 +62,10 @@ class Recall(Bound[Settings]):
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """One episode a text (see `readers.Task`)."""
         for story, share in zip(self.stories, shares(self.limit, len(self.stories)), strict=True):
-            found = list(self._steps(story, self.settings.tokens, tokens))
-            asks = [step for step in found if isinstance(step, Ask)]
+            own_steps = list(self._steps(story, self.settings.tokens, tokens))
+            asks = [step for step in own_steps if isinstance(step, Ask)]
             kept = {ask.key for ask in spread(asks, share)}
-            steps = [step for step in found if isinstance(step, Observe) or step.key in kept]
+            steps = [step for step in own_steps if isinstance(step, Observe) or step.key in kept]
             if kept:
                 key = f"{self.card.name}/{self.split}/{story.id}" + (f"/seed{self.seed}" if self.mini else "")
                 yield Episode(key=key, steps=tuple(steps))
@@ -95,8 +95,8 @@ class Recall(Bound[Settings]):
             if place < len(distances):
                 by_distance.setdefault(distances[place], []).append((token, fact))
         draws = random.Random(f"recall {self.seed} {story.id} {len(ends)}")
-        for distance, told in sorted(by_distance.items()):
-            for token, fact in draws.sample(told, min(self.settings.questions, len(told))):
+        for distance, facts in sorted(by_distance.items()):
+            for token, fact in draws.sample(facts, min(self.settings.questions, len(facts))):
                 piece = bisect_left(ends, token)
                 source = f"{story.id}@{ends[piece - 1] if piece else 0}"
                 yield self._ask(fact, f"{story.id}@{end}/{fact.key}", At(distance, "distance"), source)
@@ -120,16 +120,16 @@ class Recall(Bound[Settings]):
         by_key = {f"{self.card.name}/{self.split}/{story.id}": story for story in self.stories}
         for episode in self.episodes(tokens):
             other = self._next(by_key[episode.key.removesuffix(f"/seed{self.seed}")])
-            found = self._steps(other, self.settings.tokens, tokens)
-            yield with_pieces(episode, [step for step in found if isinstance(step, Observe)])
+            steps = self._steps(other, self.settings.tokens, tokens)
+            yield with_pieces(episode, [step for step in steps if isinstance(step, Observe)])
 
     def _next(self, story: Story) -> Story:
         """The next other text; of a mini source of one text its second."""
-        found = list(self.stories)
-        if self.mini and len(found) == 1:
-            found = _written(self.card, self.split, self.seed, 2, self.settings.tokens)
-        place = next(number for number, each in enumerate(found) if each.id == story.id)
-        for other in (*found[place + 1 :], *found[:place]):
+        others = list(self.stories)
+        if self.mini and len(others) == 1:
+            others = _written(self.card, self.split, self.seed, 2, self.settings.tokens)
+        place = next(number for number, one in enumerate(others) if one.id == story.id)
+        for other in (*others[place + 1 :], *others[:place]):
             if other.text != story.text:
                 return other
         fault = f"The text {story.id} is the only one of {self.source} here: there is no other context."
@@ -145,8 +145,8 @@ class Recall(Bound[Settings]):
         while True:
             seed = training.draws.getrandbits(48)
             mini = self.mini
-            found = _written(self.card, self.split, seed, 1, length) if mini else list(self.stories)
-            for story in training.draws.sample(found, len(found)):
+            stories = _written(self.card, self.split, seed, 1, length) if mini else list(self.stories)
+            for story in training.draws.sample(stories, len(stories)):
                 yield self.split, self._steps(story, length, training.tokens)
 
     def counts(self) -> dict[str, Json]:
@@ -196,12 +196,14 @@ def read(card: Card, request: Request) -> Recall:
     label = "mini"
     notes: tuple[str, ...] = ()
     if request.source == "mini":
-        found = _written(card, request.split, request.seed, settings.books or _STORIES_OF_A_TWIN, settings.tokens)
+        told_stories = _written(
+            card, request.split, request.seed, settings.books or _STORIES_OF_A_TWIN, settings.tokens
+        )
     else:
-        found, label, notes = stories(card, request)
-        if settings.books is not None and settings.books < len(found):
-            chosen = sorted(random.Random(f"books {request.seed}").sample(range(len(found)), settings.books))
-            found = [found[number] for number in chosen]
+        told_stories, label, notes = stories(card, request)
+        if settings.books is not None and settings.books < len(told_stories):
+            chosen = sorted(random.Random(f"books {request.seed}").sample(range(len(told_stories)), settings.books))
+            told_stories = [told_stories[number] for number in chosen]
     made = Recall(
         card=card,
         request=request,
@@ -209,7 +211,7 @@ def read(card: Card, request: Request) -> Recall:
         arguments=arguments,
         source=label,
         data_notes=notes,
-        stories=tuple(found),
+        stories=tuple(told_stories),
     )
     if not made.n_asks:
         fault = f"{made.source} tells no fact within {max(settings.distances)} tokens of a place where it is asked."

@@ -88,7 +88,11 @@ def _text(card: Card, row: RawRow) -> str:
 
 def _facts(card: Card, row: RawRow) -> list[Fact]:
     given = _cell(card, "facts", row.values)
-    listed = [dict(each) if isinstance(each, Mapping) else each for each in given] if isinstance(given, list) else given
+    listed = (
+        [dict(given_fact) if isinstance(given_fact, Mapping) else given_fact for given_fact in given]
+        if isinstance(given, list)
+        else given
+    )
     try:
         facts = _FACTS.validate_json(_FACTS_JSON.dump_json(listed), strict=True)
     except ValidationError as error:

@@ -42,8 +42,8 @@ def session_table(card: Card, request: Request, session: int | None) -> Table:
     if numbered:
         return _of_folders(request, numbered, session)
     if session is not None:
-        what = f"session={session} chooses among folders session_1, session_2 ...: {request.source} has none"
-        raise UserError(f"{what} of split {request.split!r}.", "Leave session out.")
+        fault = f"session={session} chooses among folders session_1, session_2 ...: {request.source} has none"
+        raise UserError(f"{fault} of split {request.split!r}.", "Leave session out.")
     file = _alone(card, request.split, path)
     if file is None:
         return table(card, request)
@@ -95,11 +95,11 @@ def _of_folders(request: Request, numbered: Numbered, session: int | None) -> Ta
     rows = list(json_lines(file))
     if not rows:
         raise UserError(f"{file} holds no rows.", "Give a source with rows.")
-    told = f"session {last}"
+    sessions_read = f"session {last}"
     if "previous_dialogs" not in rows[0].values:
         rows = _chained([(number, rows if own == file else list(json_lines(own))) for number, own in wanted])
-        told = f"sessions to {last}, joined by their ids,"
-    notes = (f"{told} of {file.parent.parent}",)
+        sessions_read = f"sessions to {last}, joined by their ids,"
+    notes = (f"{sessions_read} of {file.parent.parent}",)
     return Table(rows=rows, label=f"folder:{request.source}", where=str(file), folder=file.parent, notes=notes)
 
 

@@ -116,9 +116,9 @@ def _conversation(card: Card, raw: RawRow, *, asked: bool) -> Conversation | str
         return next((raw.values[name] for name in card.columns.get(field, ()) if name in raw.values), None)
 
     previous = []
-    for number, each in enumerate(_list(raw.place, "previous_dialogs", cell("previous"))):
+    for number, dialogue in enumerate(_list(raw.place, "previous_dialogs", cell("previous"))):
         place = f"{raw.place} previous_dialogs[{number}]"
-        turns = _turns(place, each.get("dialog") if isinstance(each, Mapping) else each)
+        turns = _turns(place, dialogue.get("dialog") if isinstance(dialogue, Mapping) else dialogue)
         if not turns:
             return "a session without turns"
         previous.append(turns)
@@ -147,9 +147,9 @@ def _question(place: str, value: object) -> tuple[tuple[str, str]] | str:
 
 def _turns(place: str, value: object) -> Session:
     turns = []
-    for number, each in enumerate(_list(place, "dialog", value)):
+    for number, turn in enumerate(_list(place, "dialog", value)):
         where = f"{place} turn {number}"
-        text, speaker = (each.get("text"), each.get("id")) if isinstance(each, Mapping) else (each, None)
+        text, speaker = (turn.get("text"), turn.get("id")) if isinstance(turn, Mapping) else (turn, None)
         if not isinstance(text, str):
             _refuse(where, "text", text, "no text")
         name = _text(where, "id", speaker) or f"Speaker {1 + number % 2}"

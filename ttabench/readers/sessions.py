@@ -49,7 +49,7 @@ class Sessions(Bound[Settings]):
     def remarks(self) -> list[str]:
         """Notes of this reader."""
         sentences = []
-        again = sum("#" in each.id and each.id != each.published for each in self.found)
+        again = sum("#" in conversation.id and conversation.id != conversation.published for conversation in self.found)
         if again:
             sentences.append(
                 f"{again} conversations have the id of another and other sessions: their ids end in #2, #3 ..."
@@ -61,7 +61,7 @@ class Sessions(Bound[Settings]):
     @cached_property
     def _asks(self) -> dict[str, dict[int, list[Ask]]]:
         """By conversation and number of sessions read, after `limit`."""
-        every = [(each.id, ask) for each in self.chosen for ask in self._of(each)]
+        every = [(conversation.id, ask) for conversation in self.chosen for ask in self._of(conversation)]
         asks: dict[str, dict[int, list[Ask]]] = {}
         for name, ask in spread(every, self.limit):
             asks.setdefault(name, {}).setdefault(ask.at.count, []).append(ask)
@@ -69,49 +69,55 @@ class Sessions(Bound[Settings]):
 
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002  # what readers take
         """One episode a conversation that is asked about (see `readers.Task`)."""
-        for each in self.chosen:
-            if each.id in self._asks:
-                steps = tuple(_in_order(self._observes(each), self._asks[each.id]))
-                yield Episode(key=self._key(each), steps=steps)
+        for conversation in self.chosen:
+            if conversation.id in self._asks:
+                steps = tuple(_in_order(self._observes(conversation), self._asks[conversation.id]))
+                yield Episode(key=self._key(conversation), steps=steps)
 
-    def _key(self, each: Conversation) -> str:
-        return f"{self.card.name}/{self.split}/{each.id}" + (f"/seed{self.seed}" if self.mini else "")
+    def _key(self, conversation: Conversation) -> str:
+        return f"{self.card.name}/{self.split}/{conversation.id}" + (f"/seed{self.seed}" if self.mini else "")
 
-    def _observes(self, each: Conversation) -> list[Observe]:
-        inner, before = self.settings.ask == "turns", len(each.sessions) - 1
+    def _observes(self, conversation: Conversation) -> list[Observe]:
+        inner, before = self.settings.ask == "turns", len(conversation.sessions) - 1
         return [
-            Observe(text=transcript(session), key=f"{each.id}@{number}", joiner=self._joiner(inner and number > before))
-            for number, session in enumerate(self._read(each))
+            Observe(
+                text=transcript(session),
+                key=f"{conversation.id}@{number}",
+                joiner=self._joiner(inner and number > before),
+            )
+            for number, session in enumerate(self._read(conversation))
         ]
 
     def _joiner(self, inner: bool) -> str:
         """Between sessions, or the turns of one."""
         return "\n" if inner else self.card.prompt.joiner
 
-    def _read(self, each: Conversation) -> Sequence[Session]:
+    def _read(self, conversation: Conversation) -> Sequence[Session]:
         """Sessions that are read, or may be; of the last its turns, where these are read."""
         if self.settings.ask == "questions":
-            return each.sessions if self.settings.include_current else each.previous
-        *before, last = each.sessions
+            return conversation.sessions if self.settings.include_current else conversation.previous
+        *before, last = conversation.sessions
         return (*before, *((turn,) for turn in last[:-1])) if self.settings.ask == "turns" else before
 
-    def _of(self, each: Conversation) -> Iterator[Ask]:
+    def _of(self, conversation: Conversation) -> Iterator[Ask]:
         """Every query about a conversation, in order."""
-        settings, there = self.settings, len(self._read(each))
+        settings, there = self.settings, len(self._read(conversation))
         if settings.ask == "questions":
             steps = settings.steps if settings.steps is not None else (there,)
             for step in sorted(set(steps)):
                 if step <= there:
-                    for number, (question, answer) in enumerate(each.questions, 1):
-                        yield self._question(each.id, (number, step), question, answer)
+                    for number, (question, answer) in enumerate(conversation.questions, 1):
+                        yield self._question(conversation.id, (number, step), question, answer)
             return
-        *before, last = each.sessions
+        *before, last = conversation.sessions
         for step in range(there + 1) if settings.steps is None else sorted(set(settings.steps)):
             if settings.ask == "turns":
                 if len(before) <= step <= there:
-                    yield self._turn((f"{each.id}@{step}", step), last, step - len(before), seen=0)
+                    yield self._turn((f"{conversation.id}@{step}", step), last, step - len(before), seen=0)
             elif step <= there:
-                yield from self._turns(each.id, each.sessions[step] if settings.ask == "next" else last, step)
+                yield from self._turns(
+                    conversation.id, conversation.sessions[step] if settings.ask == "next" else last, step
+                )
 
     def _question(self, name: str, place: tuple[int, int], question: str, answer: str) -> Ask:
         """A question; `place` is its number and the sessions read."""
@@ -134,7 +140,7 @@ class Sessions(Bound[Settings]):
         """A turn behind so many of its own session; `place` is the key of the query and what was read before."""
         key, step = place
         turn, before = session[number], session[max(0, number - seen) : number]
-        lead = "".join(f"{each.line}\n" for each in before)
+        lead = "".join(f"{earlier.line}\n" for earlier in before)
         return Ask(
             prompt=f"{lead}{turn.speaker}:",
             key=key,
@@ -145,7 +151,7 @@ class Sessions(Bound[Settings]):
 
     def others(self, tokens: Tokens | None = None) -> Iterator[Episode]:
         """Each with the sessions of the next conversation, the last with those of the first (see `readers.Task`)."""
-        by_key = {self._key(each): each for each in self.chosen}
+        by_key = {self._key(conversation): conversation for conversation in self.chosen}
         for episode in self.episodes(tokens):
             yield with_pieces(episode, self._observes(self._next(by_key[episode.key])))
 
@@ -181,14 +187,16 @@ class Sessions(Bound[Settings]):
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
-        pairs = [(len(self._read(self._next(each))), len(self._read(each))) for each in self._asked()]
+        pairs = [
+            (len(self._read(self._next(conversation))), len(self._read(conversation))) for conversation in self._asked()
+        ]
         fewer = sum(other < own for other, own in pairs)
-        what = "turns" if self.settings.ask == "turns" else "sessions"
-        notes = [f"{fewer} conversations have fewer {what} of others than of their own"] if fewer else []
+        unit = "turns" if self.settings.ask == "turns" else "sessions"
+        notes = [f"{fewer} conversations have fewer {unit} of others than of their own"] if fewer else []
         return described(self.others(), notes)
 
     def _asked(self) -> list[Conversation]:
-        return [each for each in self.chosen if each.id in self._asks]
+        return [conversation for conversation in self.chosen if conversation.id in self._asks]
 
     def _written(self, seed: int, number: int, arguments: object) -> list[Conversation]:
         """So many conversations of the miniature world."""
@@ -209,10 +217,10 @@ class Sessions(Bound[Settings]):
                 queue = self._written(training.draws.getrandbits(48), 1, {**self.arguments, **known})
             elif not queue:
                 queue = training.draws.sample(self.chosen, len(self.chosen))
-            each, asks = queue.pop(), dict[int, list[Ask]]()
-            for ask in self._of(each):
+            conversation, asks = queue.pop(), dict[int, list[Ask]]()
+            for ask in self._of(conversation):
                 asks.setdefault(ask.at.count, []).append(ask)
-            yield self.split, _in_order(self._observes(each), asks)
+            yield self.split, _in_order(self._observes(conversation), asks)
 
     def counts(self) -> dict[str, Json]:
         """Counts of the source, of the pieces read, and of the queries asked."""
@@ -225,8 +233,12 @@ class Sessions(Bound[Settings]):
 
     def texts(self) -> Iterator[str]:
         """Everything said in the conversations that are read, with their questions."""
-        for each in self.chosen:
-            yield from (each.id, *each.texts(), *(text for pair in each.questions for text in pair))
+        for conversation in self.chosen:
+            yield from (
+                conversation.id,
+                *conversation.texts(),
+                *(text for pair in conversation.questions for text in pair),
+            )
 
 
 def _in_order(pieces: Sequence[Observe], asks: dict[int, list[Ask]]) -> Iterator[Step]:

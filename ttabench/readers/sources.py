@@ -60,19 +60,19 @@ def table(card: Card, request: Request) -> Table:
     """
     split = card.splits[request.split]
     if request.source == "hub":
-        found = _from_hub(card, request.split)
+        rows = _from_hub(card, request.split)
     elif (path := Path(request.source)).is_dir():
-        found = _from_folder(card, path, request.split)
+        rows = _from_folder(card, path, request.split)
     elif path.exists():
-        found = _from_file(card, path, request.split)
+        rows = _from_file(card, path, request.split)
     else:
         raise UserError(
             f"No file or folder {request.source!r} to read {card.name} from.",
             "Check the path; --source takes mini, hub, or the path of the data.",
         )
-    if not found.rows:
-        raise UserError(f"{found.where} holds no rows for {card.name}.", "Give a source with rows.")
-    return _cut(found, split, request.split) if found.whole else found
+    if not rows.rows:
+        raise UserError(f"{rows.where} holds no rows for {card.name}.", "Give a source with rows.")
+    return _cut(rows, split, request.split) if rows.whole else rows
 
 
 def twin_table(card: Card, split: str, seed: int, documents: int, arguments: Mapping[str, object]) -> Table:
@@ -85,8 +85,8 @@ def twin_table(card: Card, split: str, seed: int, documents: int, arguments: Map
     made = generated(card, list, split_of_twin, seed, documents, **arguments)
     if not made:
         raise UserError(f"The twin of {card.name} gives no rows with {dict(arguments)}.", "Change --task-set.")
-    found = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
-    return Table(rows=found, label="mini", where=f"the miniature twin of {card.name}")
+    rows = [RawRow(f"mini row {number}", dict(values)) for number, values in enumerate(made)]
+    return Table(rows=rows, label="mini", where=f"the miniature twin of {card.name}")
 
 
 def articles(card: Card, data: Table, keys: Iterable[str]) -> dict[str, Paragraph]:
@@ -125,19 +125,19 @@ def articles(card: Card, data: Table, keys: Iterable[str]) -> dict[str, Paragrap
     return texts
 
 
-def _cut(found: Table, split: Split, name: str) -> Table:
+def _cut(whole: Table, split: Split, name: str) -> Table:
     """Keep the published row range of a whole published split, or the years that it is to be cut to."""
     if split.years is not None:
-        return replace(found, years=split.years)
+        return replace(whole, years=split.years)
     if split.rows is None:
-        return found
+        return whole
     first, last = split.rows
-    if len(found.rows) != split.of:
+    if len(whole.rows) != split.of:
         raise UserError(
-            f"Split {name!r} is rows {first} to {last} of {split.of}, but {found.where} has {len(found.rows)} rows.",
+            f"Split {name!r} is rows {first} to {last} of {split.of}, but {whole.where} has {len(whole.rows)} rows.",
             "Give the published file, or name a file of your own with --source FILE to use all of it.",
         )
-    return replace(found, rows=found.rows[first:last], notes=(*found.notes, f"rows {first} to {last} of {split.of}"))
+    return replace(whole, rows=whole.rows[first:last], notes=(*whole.notes, f"rows {first} to {last} of {split.of}"))
 
 
 def _from_file(card: Card, path: Path, name: str) -> Table:
@@ -169,13 +169,13 @@ def _from_folder(card: Card, folder: Path, name: str) -> Table:
     files = find(split, places(card, folder))
     if files is None:
         wanted = ", ".join(split.files + split.whole) or "no name: any file may be this split"
-        what = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
+        fault = f"No file of split {name!r} of {card.name} in {folder} (looked for {wanted}"
         hint = (
             "Give the folder with the files of all splits."
             if card.parts
             else "Name the file itself with --source FILE."
         )
-        raise UserError(f"{what}; {', '.join(READABLE)}, .gz too).", f"{hint} {card.source.how}".strip())
+        raise UserError(f"{fault}; {', '.join(READABLE)}, .gz too).", f"{hint} {card.source.how}".strip())
     rows_read = [row for path in files.paths for row in rows(path)]
     return Table(
         rows=rows_read,
@@ -200,13 +200,13 @@ def _saved(card: Card, folder: Path, name: str) -> Table:
     if not isinstance(saved, datasets.DatasetDict):
         serving(card, name, str(saved.split or ""), folder)
         whole, notes = _serves(card, name, str(saved.split or ""), folder, len(saved))
-        found = list(_numbered(saved, str(folder)))
-        return Table(rows=found, label=label, where=str(folder), folder=folder, whole=whole, notes=notes)
+        rows = list(_numbered(saved, str(folder)))
+        return Table(rows=rows, label=label, where=str(folder), folder=folder, whole=whole, notes=notes)
     for names, whole in ((split.files, False), (split.whole, True)):
         for key in names:
             if key in saved:
-                found = list(_numbered(saved[key], f"{folder} {key}"))
-                return Table(rows=found, label=label, where=str(folder), folder=folder, whole=whole)
+                rows = list(_numbered(saved[key], f"{folder} {key}"))
+                return Table(rows=rows, label=label, where=str(folder), folder=folder, whole=whole)
     raise UserError(
         f"The saved data set {folder} has no split {name!r}: it has {', '.join(map(brief, saved))}.",
         f"Save one of {', '.join(split.files + split.whole)}.",
@@ -228,8 +228,8 @@ def hub_rows(card: Card, name: str) -> tuple[Any, str]:
 
     hub, split = card.source.hub, card.splits[name].hub
     if hub is None or split is None:
-        what = f"Split {name!r} of {card.name}" if hub else f"The task {card.name}"
-        raise UserError(f"{what} is on no hub.", f"{card.source.how} Then give --source DIR.")
+        fault = f"Split {name!r} of {card.name}" if hub else f"The task {card.name}"
+        raise UserError(f"{fault} is on no hub.", f"{card.source.how} Then give --source DIR.")
     label = f"hub:{hub.path}@{hub.commit[:8] or 'unpinned'}"
     offline_if_unreachable()
     try:

@@ -52,9 +52,9 @@ class Part:
                 f"shots={count} demonstrations of {self.name} are more than the {enough} rows to draw them from.",
                 f"Give --task-set shots={enough} or fewer, or a source with more rows.",
             )
-        shown = tuple(self._order(seed)[:count])
-        names = {item.id for item in shown} if self.same else set()
-        return shown, tuple(item for item in self.asked if item.id not in names)
+        demonstrations = tuple(self._order(seed)[:count])
+        names = {item.id for item in demonstrations} if self.same else set()
+        return demonstrations, tuple(item for item in self.asked if item.id not in names)
 
     def _order(self, seed: int) -> list[Item]:
         return random.Random(f"demonstrations {self.name} {seed}").sample(self.pool, len(self.pool))

@@ -82,7 +82,7 @@ def _without(text: str, named: list[str]) -> str:
         text = text.replace(path, _last(path))
     if KINDS.match(text):
         return source_name(text)
-    return _ABSOLUTE.sub(lambda found: _last(found[0]), text)
+    return _ABSOLUTE.sub(lambda match: _last(match[0]), text)
 
 
 def _last(path: str) -> str:

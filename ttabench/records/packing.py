@@ -180,8 +180,8 @@ def _check(folder: Path) -> None:
     """Whether a run can be read back as it was; types of whole columns may be wider, values not others."""
     text, samples = _content(folder)
     again = suite_archive.sample_table(folder)
-    told, read = (None if table is None else repr(table.to_pydict()) for table in (samples, again))
-    if suite_archive.record(folder) != text or told != read:
+    before, read = (None if table is None else repr(table.to_pydict()) for table in (samples, again))
+    if suite_archive.record(folder) != text or before != read:
         raise UserError(f"{folder} was not packed as it is.", "Leave the folder alone while it is packed.")
 
 

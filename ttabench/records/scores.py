@@ -83,6 +83,6 @@ def _without_texts(name: str, column: Any, subtasks: Collection[str]) -> Any:
             return text
         return name_of(text) if name in NAMES else digest_of(text)
 
-    cells = [None if each is None else [cell(text) for text in each] if listed else cell(each)
-             for each in column.to_pylist()]  # fmt: skip
+    cells = [None if value is None else [cell(text) for text in value] if listed else cell(value)
+             for value in column.to_pylist()]  # fmt: skip
     return pa.array(cells, type=column.type)

@@ -177,8 +177,8 @@ class RunFolder(ResultFolder[RunRecord]):
         self._write([{"kind": "episode", "value": asdict(cost)}])
         self.costs.append(cost)
 
-    def _write(self, found: Sequence[Mapping[str, Json]]) -> None:
-        counted = [{"run": self.path.name, **line, "left": len(found) - at} for at, line in enumerate(found, 1)]
+    def _write(self, findings: Sequence[Mapping[str, Json]]) -> None:
+        counted = [{"run": self.path.name, **line, "left": len(findings) - at} for at, line in enumerate(findings, 1)]
         self.journal.append([{**line, "seconds": self.spent.lap()} for line in counted[:1]] + counted[1:])
 
     def finish(self, record: RunRecord) -> RunRecord:

@@ -78,17 +78,17 @@ def table_of(run: Path, columns: list[str] | None = None) -> Any:
     """
     import pyarrow as pa
 
-    found = submitted(run.parent)
-    row = found.rows.get(run.name)
-    if row is None or found.queries is None:
+    submission = submitted(run.parent)
+    row = submission.rows.get(run.name)
+    if row is None or submission.queries is None:
         return None
-    names = [field.name for field in found.queries.type]
-    cells = {name: found.queries.field(name)[row] for name in names if columns is None or name in columns}
+    names = [field.name for field in submission.queries.type]
+    cells = {name: submission.queries.field(name)[row] for name in names if columns is None or name in columns}
     own = {name: cell.values for name, cell in cells.items() if cell.is_valid}
     if len(lengths := {len(values) for values in own.values()}) > 1:
-        told = " and ".join(map(str, sorted(lengths)[:2]))
-        raise UserError(f"The columns of run {run.name} in {run.parent} have {told} queries.", ASK)
-    return pa.table(own) if own and found.queries[row].is_valid else None
+        counts = " and ".join(map(str, sorted(lengths)[:2]))
+        raise UserError(f"The columns of run {run.name} in {run.parent} have {counts} queries.", ASK)
+    return pa.table(own) if own and submission.queries[row].is_valid else None
 
 
 @lru_cache(maxsize=8)
@@ -124,11 +124,11 @@ def _refuse_others(path: Path, schema: Any) -> None:
     """
     import pyarrow.types as kinds
 
-    told = (schema.metadata or {}).get(FORMAT)
-    if told is None or not {*TEXTS, QUERIES} <= set(schema.names):
+    version = (schema.metadata or {}).get(FORMAT)
+    if version is None or not {*TEXTS, QUERIES} <= set(schema.names):
         raise UserError(f"{path} is no submission.", ASK)
-    if told != VERSION:
-        fault = f"{path} is a submission of layout {told[:20]!r}, this ttabench reads {VERSION.decode()}."
+    if version != VERSION:
+        fault = f"{path} is a submission of layout {version[:20]!r}, this ttabench reads {VERSION.decode()}."
         raise UserError(fault, "Install the ttabench that wrote it.")
     queries = schema.field(QUERIES).type
     if not (kinds.is_struct(queries) or kinds.is_null(queries)):

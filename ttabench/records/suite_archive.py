@@ -76,9 +76,9 @@ def sample_table(run: Path, columns: Iterable[str] | None = None) -> Any:
     """Columns (all for None) of the samples of SUITE/ID as a `pyarrow.Table`; None where no samples are packed."""
     if submission.file_of(run):
         return submission.table_of(run, None if columns is None else list(columns))
-    if (found := _stored(run)) is None:
+    if (stored := _stored(run)) is None:
         return None
-    file, span = found
+    file, span = stored
     wanted = span.columns if columns is None else list(columns)
     table = _samples(*file, tuple(wanted))
     parts = [table.slice(start, count).select(wanted) for start, count in span.places]

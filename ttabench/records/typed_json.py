@@ -18,10 +18,10 @@ _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
 def seconds(line: dict[str, Any]) -> tuple[float, float]:
     """(wall seconds, CPU seconds) that a line says its process took since the one before; (0, 0) where it says none."""
-    found = line.get("seconds")
-    if not isinstance(found, list) or len(found) != 2:
+    pair = line.get("seconds")
+    if not isinstance(pair, list) or len(pair) != 2:
         return 0.0, 0.0
-    wall, cpu = (each if isinstance(each, int | float) and 0 <= each < MOST_SECONDS else 0.0 for each in found)
+    wall, cpu = (number if isinstance(number, int | float) and 0 <= number < MOST_SECONDS else 0.0 for number in pair)
     return float(wall), float(cpu)
 
 

@@ -36,7 +36,7 @@ def as_json(record: RunRecord, folder: Path) -> dict[str, Json]:
 
 
 def _about(record: RunRecord, *, everything: bool) -> Table:
-    command, told = command_of(record)
+    command, caveat = command_of(record)
     about = {
         "what": f"{answering(record)} on {record.config.get('task')} ({record.source}), base {record.base}",
         "command": command,
@@ -46,7 +46,7 @@ def _about(record: RunRecord, *, everything: bool) -> Table:
         "made": _made(record, everything=everything),
         "machine": _machine(record.hardware),
         "left out": ", ".join(f"{rows} rows: {why}" for why, rows in record.dropped.items()),
-        "notes": "\n".join((*record.notes, *told, *_changed(record))),
+        "notes": "\n".join((*record.notes, *caveat, *_changed(record))),
     }
     kept = {key: value for key, value in about.items() if value}
     return Table(title="", columns=("run", *kept), rows=((record.id, *kept.values()),), prose=True)
@@ -65,8 +65,8 @@ def _changed(record: RunRecord) -> list[str]:
 def _differing(record: RunRecord) -> str:
     """What is no default, presets included."""
     preset = record.config.get("preset")
-    told = [f"{key}={as_typed(value)}" for key, value in changes(record.config).items()]
-    return ", ".join([*([f"preset {preset}"] if preset else []), *told])
+    assignments = [f"{key}={as_typed(value)}" for key, value in changes(record.config).items()]
+    return ", ".join([*([f"preset {preset}"] if preset else []), *assignments])
 
 
 def _model(record: RunRecord) -> str:
@@ -107,14 +107,14 @@ def _made(record: RunRecord, *, everything: bool) -> str:
 
 
 def _machine(hardware: Mapping[str, Json]) -> str:
-    told = [str(hardware[name]) for name in ("cpu", "gpu", "device") if hardware.get(name)]
-    told += [
+    words = [str(hardware[name]) for name in ("cpu", "gpu", "device") if hardware.get(name)]
+    words += [
         f"{hardware[name]} {name if hardware[name] != 1 else name[:-1]}"
         for name in ("cores", "threads")
         if hardware.get(name)
     ]
-    told += [size(hardware["memory_bytes"])] if hardware.get("memory_bytes") else []
-    return ", ".join([*told, *([str(hardware["system"])] if hardware.get("system") else [])])
+    words += [size(hardware["memory_bytes"])] if hardware.get("memory_bytes") else []
+    return ", ".join([*words, *([str(hardware["system"])] if hardware.get("system") else [])])
 
 
 def _configuration(record: RunRecord) -> Table:
@@ -135,34 +135,34 @@ def _costs(record: RunRecord) -> Table:
 
 
 def _figures(record: RunRecord, *, everything: bool) -> Table:
-    found, caption = list(record.rows), ""
+    main_figures, caption = list(record.rows), ""
     if not everything:
-        found = main_rows(record)
-        parts = [row for row in found if row.subtask]
+        main_figures = main_rows(record)
+        parts = [row for row in main_figures if row.subtask]
         if len(parts) > MOST_SUBTASKS:
-            found = [row for row in found if not row.subtask]
+            main_figures = [row for row in main_figures if not row.subtask]
             caption = f"Figures of {len(parts)} sub-tasks: --all"
-    rows, data = _lines(found, record)
+    rows, data = _lines(main_figures, record)
     main, chance = record.main_metric, record.task.get("chance")
-    told = [
+    sentences = [
         f"Main metric: {main}" + (f", by chance {shown(main, chance, None)}" if chance else ""),
         caption,
     ]
     return Table(
         title="figures", columns=("metric", "#value ± stderr", "#95 % interval", "#n"), rows=rows, data=data,
-        names=("metric",), caption=". ".join(filter(None, told)) + ".",
+        names=("metric",), caption=". ".join(filter(None, sentences)) + ".",
     )  # fmt: skip
 
 
 def _lines(
-    found: Sequence[Row], record: RunRecord
+    figures: Sequence[Row], record: RunRecord
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[Mapping[str, Cell], ...]]:
     rows = tuple(
         (("* " if row.metric == record.main_metric else "  ") + named(row), shown(row.metric, row.value, row.stderr),
          _interval(row), f"{row.n:,}")
-        for row in found if not told_already(row, record)
+        for row in figures if not told_already(row, record)
     )  # fmt: skip
-    return rows, tuple(row.model_dump() for row in found)
+    return rows, tuple(row.model_dump() for row in figures)
 
 
 def _interval(row: Row) -> str:

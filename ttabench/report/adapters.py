@@ -46,15 +46,15 @@ def adapters_table() -> Table:
 
 def shipped() -> dict[str, Path]:
     """Folders by BASE/NAME."""
-    found = sorted(ADAPTERS.glob(f"*/*/{HEADER}"))
-    return {path.parent.relative_to(ADAPTERS).as_posix(): path.parent for path in found}
+    headers = sorted(ADAPTERS.glob(f"*/*/{HEADER}"))
+    return {path.parent.relative_to(ADAPTERS).as_posix(): path.parent for path in headers}
 
 
-def _told(found: Header) -> dict[str, Cell]:
-    training: Mapping[str, Any] = found.training
+def _told(header: Header) -> dict[str, Cell]:
+    training: Mapping[str, Any] = header.training
     config = training["config"]
     return {
-        "parameters": found.parameters,
+        "parameters": header.parameters,
         "trained_on": _data(config["data"]),
         "episodes": _episodes(config["data"]),
         "rate": f"{config['lr']:g} {config['schedule']} {config.get('optimizer', 'adam')}",

@@ -97,7 +97,7 @@ def called(place: Place, places: Sequence[Place]) -> str:
 def told(value: Json) -> str:
     """A setting as it is typed: `16k,32k` for a list of lengths."""
     if isinstance(value, list | tuple):
-        return ",".join(short(each) if isinstance(each, int) else str(each) for each in value)
+        return ",".join(short(part) if isinstance(part, int) else str(part) for part in value)
     return str(value)
 
 
@@ -120,7 +120,7 @@ def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[G
     for folder, record in runs:
         key = repr((name_in(names, folder), _group_key(record), cards[record.id]))
         groups.setdefault(key, []).append((folder, record))
-    found: dict[str, dict[str, list[Group]]] = {}
+    by_block: dict[str, dict[str, list[Group]]] = {}
     for own in groups.values():
         first = own[0][1]
         material = {**_material(first), **({"card": cards[first.id]} if cards[first.id] else {})}
@@ -129,8 +129,8 @@ def blocks_of(runs: Sequence[Run], metric: str = "") -> list[tuple[Place, list[G
                       theirs=theirs)  # fmt: skip
         source = _as_here(first.source, sources) if theirs else first.source
         task = repr((first.config.get("task"), source, base_of(first), group.metric))
-        found.setdefault(task, {}).setdefault(repr(sorted(material.items())), []).append(group)
-    return [block for alike in found.values() for block in _siblings(list(alike.values()))]
+        by_block.setdefault(task, {}).setdefault(repr(sorted(material.items())), []).append(group)
+    return [block for alike in by_block.values() for block in _siblings(list(alike.values()))]
 
 
 def _submissions(runs: Sequence[Run]) -> dict[Path, str]:
@@ -139,7 +139,7 @@ def _submissions(runs: Sequence[Run]) -> dict[Path, str]:
 
 def _as_here(source: str, ours: Collection[str]) -> str:
     """The source of others' runs as ours have it: submissions name files without their folders."""
-    alike = [each for each in ours if short_source(each) == source]
+    alike = [label for label in ours if short_source(label) == source]
     return alike[0] if len(alike) == 1 else source
 
 

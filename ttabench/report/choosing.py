@@ -59,8 +59,8 @@ def shown(entries: Sequence[Entry], standing: Standing | None, *, every: bool) -
     best = sorted(_place(entries, entry) for entry in leading(entries))
     best = [place for place in named if place in best][:1] or best[:1]
     anchors = [*ends[-1:], *best] or [0]
-    found = [(anchor, other) for anchor in anchors for other in range(len(entries)) if other != anchor]
-    return _ordered(entries, [*found, *combinations(sorted({*named, *ends}), 2), *_states(entries)], best)
+    pairs = [(anchor, other) for anchor in anchors for other in range(len(entries)) if other != anchor]
+    return _ordered(entries, [*pairs, *combinations(sorted({*named, *ends}), 2), *_states(entries)], best)
 
 
 def tested(entries: Sequence[Entry], standing: Standing | None) -> list[Pair]:

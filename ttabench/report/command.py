@@ -115,8 +115,8 @@ def _options(config: RunConfig, notes: list[str]) -> list[str]:
         words += _assigned("--task-set", {"paper_quirks": True})
         plain |= {**card.quirks, "paper_quirks": True}
     plain |= asked.options
-    told = {key: value for key, value in given.items() if key not in plain or not _alike(value, plain[key])}
-    return words + _assigned("--task-set", told)
+    typed = {key: value for key, value in given.items() if key not in plain or not _alike(value, plain[key])}
+    return words + _assigned("--task-set", typed)
 
 
 def _alike(one: Json, other: Json) -> bool:

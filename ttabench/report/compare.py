@@ -85,17 +85,17 @@ class Comparison:
     @property
     def differences(self) -> tuple[Difference, ...]:
         """Those of all blocks that are shown."""
-        return tuple(each for block in self.blocks for each in block.differences)
+        return tuple(difference for block in self.blocks for difference in block.differences)
 
     @property
     def unpaired(self) -> tuple[Unpaired, ...]:
         """Of all blocks."""
-        return tuple(each for block in self.blocks for each in block.unpaired)
+        return tuple(unpaired for block in self.blocks for unpaired in block.unpaired)
 
     @property
     def aside(self) -> tuple[Aside, ...]:
         """All that is set aside: asked less, then cut or with nothing evicted."""
-        limited = [each for block in self.blocks for each in block.limited]
+        limited = [line for block in self.blocks for line in block.limited]
         marked = [
             Aside(block=block.place.brief, label=entry.label, kind=entry.aside, reason=entry.reason, runs=entry.runs)
             for block in self.blocks for entry in block.entries if entry.aside
@@ -175,19 +175,19 @@ def _with_pairs(block: Block, standing: Standing | None, *, all_pairs: bool) -> 
     entries, sides = block.entries, list(zip(block.entries, block.values, strict=True))
     seen = shown(entries, standing, every=all_pairs)
     more = [pair for pair in tested(entries, standing) if pair not in seen and pair[::-1] not in seen]
-    found = [
-        [replace(each, family=family_of(entries, pair)) for pair in pairs
-         if (each := difference(sides[pair[0]], sides[pair[1]])) is not None]
+    differences = [
+        [replace(apart, family=family_of(entries, pair)) for pair in pairs
+         if (apart := difference(sides[pair[0]], sides[pair[1]])) is not None]
         for pairs in (seen, more)
     ]  # fmt: skip
-    return replace(block, differences=tuple(found[0]), further=tuple(found[1]),
+    return replace(block, differences=tuple(differences[0]), further=tuple(differences[1]),
                    unpaired=tuple(unpaired(block.groups, sides)))  # fmt: skip
 
 
 def _adjusted(blocks: Sequence[Block]) -> Iterator[Block]:
     """The same with Holm's p, by family over all blocks: those that are tested are chosen by what was found."""
     counts = sum((counted(block.entries, block.unpaired) for block in blocks), Counter[Family]())
-    adjusted = iter(adjusted_by_family([each for block in blocks for each in block.tested], counts))
+    adjusted = iter(adjusted_by_family([tested for block in blocks for tested in block.tested], counts))
     for block in blocks:
         seen, more = (tuple(next(adjusted) for _ in own) for own in (block.differences, block.further))
         yield replace(block, differences=seen, further=more)

@@ -32,10 +32,10 @@ MOST_COLUMNS = 9
 """Of the table of all blocks; wider ones say no more than the blocks do."""
 
 
-def comparison_tables(found: Comparison, *, summary: bool = False) -> list[Table]:
+def comparison_tables(comparison: Comparison, *, summary: bool = False) -> list[Table]:
     """The tables in the order in which they are read; the first alone for a summary."""
-    tables = [overview(found.blocks, alone=summary)] if len(found.blocks) > 1 else []
-    for block in found.blocks:
+    tables = [overview(comparison.blocks, alone=summary)] if len(comparison.blocks) > 1 else []
+    for block in comparison.blocks:
         tables.append(entries_table(block))
         if any(entry.steps for entry in block.entries):
             tables.append(steps_table(block))
@@ -44,7 +44,7 @@ def comparison_tables(found: Comparison, *, summary: bool = False) -> list[Table
     kept = [table for table in tables if table is not None]
     if summary:
         return kept[:1]
-    caption = "\n".join(part for part in (kept[-1].caption, legend(found)) if part)
+    caption = "\n".join(part for part in (kept[-1].caption, legend(comparison)) if part)
     return [*kept[:-1], _captioned(kept[-1], caption)]
 
 
@@ -143,7 +143,7 @@ def entries_table(block: Block) -> Table:
     if any(entry.theirs for entry in block.entries):
         columns["from"] = [origin(entry) for entry in block.entries]
     columns[f"#{block.place.metric} ± stderr"] = [
-        (Bold if any(entry is each for each in best) else str)(shown(entry.metric, entry.value, entry.stderr))
+        (Bold if any(entry is line for line in best) else str)(shown(entry.metric, entry.value, entry.stderr))
         for entry in block.entries
     ]
     if not _alike(block, "n"):
@@ -151,15 +151,15 @@ def entries_table(block: Block) -> Table:
     if not _alike(block, "seeds"):
         columns["seeds"] = [",".join(map(str, entry.seeds)) for entry in block.entries]
     shares = [share(block, entry) for entry in block.entries]
-    if any(each is not None for each in shares):
-        columns["#of gap"] = ["" if each is None else f"{100 * each:.0f} %" for each in shares]
+    if any(line is not None for line in shares):
+        columns["#of gap"] = ["" if line is None else f"{100 * line:.0f} %" for line in shares]
     if any(entry.trained for entry in block.entries):
         columns["#trained"] = [count(entry.trained) for entry in block.entries]
     columns["#state"] = [size(entry.costs["state_bytes"]) for entry in block.entries]
     columns["#ask ms"] = [_time(entry, "ask_ms", 1) for entry in block.entries]
     columns["#adapt s"] = [_time(entry, "adapt_seconds", 2) for entry in block.entries]
     if len(block.entries) > 1:
-        columns["front"] = ["yes" if any(entry is each for each in members) else "" for entry in block.entries]
+        columns["front"] = ["yes" if any(entry is member for member in members) else "" for entry in block.entries]
     rows = tuple(zip(*columns.values(), strict=True))
     return Table(
         title=title_of(block), columns=tuple(columns), rows=rows, caption=_remarks(block), names=("method",),
@@ -175,16 +175,16 @@ def _time(entry: Entry, cost: str, digits: int) -> str:
 def _remarks(block: Block) -> str:
     """What is to be known of these entries."""
     machines = {entry.machine for entry in block.entries}
-    told = [not_paired(block)]
+    sentences = [not_paired(block)]
     if len(machines) > 1:
-        told.append(f"ask ms and adapt s are of {len(machines)} different machines.")
+        sentences.append(f"ask ms and adapt s are of {len(machines)} different machines.")
     if busy := [entry.load for entry in block.entries if entry.busy and entry.load is not None]:
         low, high = (f"{load:.1f}" for load in (min(busy), max(busy)))
         others = low if low == high else f"{low} to {high}"
-        told.append(f"~ other programs took {others} processors while it ran: its ms and s are too large.")
+        sentences.append(f"~ other programs took {others} processors while it ran: its ms and s are too large.")
     if len(block.entries) > 1 and not timed(block.entries):
-        told.append("Front: of value and state alone here, without ask ms.")
-    return "\n".join(filter(None, told))
+        sentences.append("Front: of value and state alone here, without ask ms.")
+    return "\n".join(filter(None, sentences))
 
 
 def steps_table(block: Block) -> Table:
@@ -199,42 +199,44 @@ def steps_table(block: Block) -> Table:
     return Table(title=title, columns=("method", *(f"#{step}" for step in steps)), rows=tuple(rows))
 
 
-def comparison_data(found: Comparison) -> list[Table]:
+def comparison_data(comparison: Comparison) -> list[Table]:
     """The tables `runs`, `steps`, `differences`, `overall`, `set_aside` and `unpaired`, with exact figures."""
     runs: list[Mapping[str, Cell]] = []
-    for block in found.blocks:
+    for block in comparison.blocks:
         best, members = best_of(block.entries), front(block.entries)
         for entry in block.entries:
             marks = {
                 "share_of_gap": share(block, entry), "best": int(any(entry is each for each in best)),
-                "pareto": int(any(entry is each for each in members)),
+                "pareto": int(any(entry is member for member in members)),
             }  # fmt: skip
             runs.append({**_data(entry), **marks})
-    tables = {"runs": runs, "steps": _steps_data(found.entries)}
-    tables["differences"] = [_difference(each) for each in found.differences]
-    tables["overall"] = [{**_difference(each), "blocks": each.blocks} for each in found.overall]
+    tables = {"runs": runs, "steps": _steps_data(comparison.entries)}
+    tables["differences"] = [_difference(difference) for difference in comparison.differences]
+    tables["overall"] = [{**_difference(difference), "blocks": difference.blocks} for difference in comparison.overall]
     tables["set_aside"] = [
         {
-            "block": each.block,
-            "label": each.label,
-            "kind": each.kind,
-            "reason": each.reason,
-            "runs": " ".join(each.runs),
+            "block": set_aside.block,
+            "label": set_aside.label,
+            "kind": set_aside.kind,
+            "reason": set_aside.reason,
+            "runs": " ".join(set_aside.runs),
         }
-        for each in found.aside
+        for set_aside in comparison.aside
     ]
     tables["unpaired"] = [
-        {"block": each.block, "left": each.left, "right": each.right, "reason": each.reason} for each in found.unpaired
+        {"block": unpaired.block, "left": unpaired.left, "right": unpaired.right, "reason": unpaired.reason}
+        for unpaired in comparison.unpaired
     ]
     return [Table(title=name, columns=(), rows=(), data=tuple(rows)) for name, rows in tables.items() if rows]
 
 
-def _difference(each: Difference) -> dict[str, Cell]:
+def _difference(apart: Difference) -> dict[str, Cell]:
     return {
-        "block": each.block, "left": each.left, "right": each.right, "task": each.task, "metric": each.metric,
-        "value": each.value, "ci_low": each.ci_low, "ci_high": each.ci_high, "p": each.p, "p_holm": each.p_holm,
-        "family": each.family, "tests": each.tests, "test": each.test, "stderr": each.stderr,
-        "detectable": each.detectable, "better": each.better, "worse": each.worse, "n": each.n, "units": each.units,
+        "block": apart.block, "left": apart.left, "right": apart.right, "task": apart.task, "metric": apart.metric,
+        "value": apart.value, "ci_low": apart.ci_low, "ci_high": apart.ci_high, "p": apart.p, "p_holm": apart.p_holm,
+        "family": apart.family, "tests": apart.tests, "test": apart.test, "stderr": apart.stderr,
+        "detectable": apart.detectable, "better": apart.better, "worse": apart.worse, "n": apart.n,
+        "units": apart.units,
     }  # fmt: skip
 
 

@@ -21,9 +21,9 @@ BY_SEED = ("rows", "others")
 MOST_LABELS = 4
 
 
-def differing(found: Comparison) -> Table:
+def differing(comparison: Comparison) -> Table:
     """One line a value: `task_options.documents | 16 | none, icl`."""
-    runs = list(_runs(found))
+    runs = list(_runs(comparison))
     values: dict[str, dict[str, list[tuple[str, str]]]] = {}
     for label, record in runs:
         for key, value in _flat(record):
@@ -44,9 +44,9 @@ def _listed(labels: Sequence[str], _all: int) -> str:
     return ", ".join(labels[:MOST_LABELS]) + (f" and {more} more" if more > 0 else "")
 
 
-def _runs(found: Comparison) -> Iterator[tuple[str, RunRecord]]:
-    several = len(found.blocks) > 1
-    for block in found.blocks:
+def _runs(comparison: Comparison) -> Iterator[tuple[str, RunRecord]]:
+    several = len(comparison.blocks) > 1
+    for block in comparison.blocks:
         for entry, group in zip(block.entries, block.groups, strict=True):
             label = f"{entry.label} on {block.place.brief}" if several else entry.label
             yield from ((label, record) for _, record in group.runs)

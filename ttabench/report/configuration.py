@@ -27,15 +27,15 @@ UNTRAINED = "untrained"
 
 def whole(config: Mapping[str, Json]) -> RunConfig:
     """The configuration of a record with the defaults it is held against, as far as method and task are here."""
-    known = {each.name for each in fields(RunConfig)} - {"defaults"}
-    told = {"method": "", **{key: value for key, value in config.items() if key in known}}
-    return RunConfig(**told, defaults=_defaults(told))
+    known = {field.name for field in fields(RunConfig)} - {"defaults"}
+    values = {"method": "", **{key: value for key, value in config.items() if key in known}}
+    return RunConfig(**values, defaults=_defaults(values))
 
 
 def with_defaults(config: Mapping[str, Json]) -> dict[str, Json]:
     """A configuration and the defaults of what it does not name: earlier versions knew fewer settings."""
-    found = {**_plain(str(config.get("method"))), **config}
-    return found | {name: {**known, **found[name]} for name, known in _defaults(found).items()}
+    values = {**_plain(str(config.get("method"))), **config}
+    return values | {name: {**known, **values[name]} for name, known in _defaults(values).items()}
 
 
 def _defaults(config: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
@@ -81,10 +81,10 @@ def changes(config: Mapping[str, Json]) -> dict[str, Json]:
 
 def apart(records: Sequence[RunRecord]) -> list[str]:
     """For each run, what it was told otherwise than others of its method and task, as `key=value`."""
-    told = [_told(record) for record in records]
+    words_of_runs = [_told(record) for record in records]
     groups: dict[tuple[str, ...], list[dict[str, Json]]] = {}
     keys = [(str(record.config.get("method")), str(record.config.get("task"))) for record in records]
-    for key, mine in zip(keys, told, strict=True):
+    for key, mine in zip(keys, words_of_runs, strict=True):
         groups.setdefault(key, []).append(mine)
     return [
         " ".join(
@@ -92,15 +92,15 @@ def apart(records: Sequence[RunRecord]) -> list[str]:
             for name, value in mine.items()
             if any(other.get(name, mine) != value for other in groups[key])
         )
-        for key, mine in zip(keys, told, strict=True)
+        for key, mine in zip(keys, words_of_runs, strict=True)
     ]
 
 
 def _told(record: RunRecord) -> dict[str, Json]:
     """The changes, and the checkpoint where it is none of the package's own."""
-    found, checkpoint = changes(record.config), str(record.config.get("checkpoint", ""))
+    differing, checkpoint = changes(record.config), str(record.config.get("checkpoint", ""))
     if not checkpoint and record.method.get("parameters"):
-        found[UNTRAINED] = True
+        differing[UNTRAINED] = True
     elif checkpoint and not checkpoint.startswith("shipped:"):
-        found["checkpoint"] = checkpoint.rstrip("/").rpartition("/")[2]
-    return found
+        differing["checkpoint"] = checkpoint.rstrip("/").rpartition("/")[2]
+    return differing

@@ -102,8 +102,8 @@ def over_blocks(blocks: Sequence[Block]) -> list[Curves]:
                 about = f"{place.task} ({short_source(place.source)}), base {place.model}{rest}"
                 family = (place.source, place.metric, about, f"{place.task}{rest}", key)
                 families.setdefault(family, []).append((value, block))
-    found = [_over(about, brief, key, own) for (_, _, about, brief, key), own in families.items()]
-    return [curves for curves in found if curves is not None]
+    all_curves = [_over(about, brief, key, own) for (_, _, about, brief, key), own in families.items()]
+    return [curves for curves in all_curves if curves is not None]
 
 
 def _over(about: str, brief: str, key: str, own: Sequence[tuple[float, Block]]) -> Curves | None:
@@ -111,7 +111,11 @@ def _over(about: str, brief: str, key: str, own: Sequence[tuple[float, Block]]) 
     for value, block in own:
         for entry in block.entries:
             points.setdefault(entry.label, []).append(Point(value, entry, entry.value, entry.stderr, entry.n))
-    lines = [_line(label, found) for label, found in points.items() if len({point.at for point in found}) > 1]
+    lines = [
+        _line(label, points_of_label)
+        for label, points_of_label in points.items()
+        if len({point.at for point in points_of_label}) > 1
+    ]
     if not lines:
         return None
     return replace(_curves([block for _, block in own], lines, key), about=about, brief=brief)
@@ -122,7 +126,7 @@ def by_setting(block: Block) -> list[Curves]:
 
     Floor and ceiling, which have no such setting, go from end to end.
     """
-    found = []
+    curves = []
     for key, lines in _varied(block).items():
         if len(lines) > 1 or any(len(line.points) > 2 for line in lines):
             ends = sorted({point.at for line in lines for point in line.points})
@@ -134,13 +138,13 @@ def by_setting(block: Block) -> list[Curves]:
                 for entry in (floor_of(block.entries), ceiling_of(block.entries))
                 if entry is not None and entry.method not in methods
             ]  # fmt: skip
-            found.append(_curves([block], [*levels, *lines], key))
-    return found
+            curves.append(_curves([block], [*levels, *lines], key))
+    return curves
 
 
 def _varied(block: Block) -> dict[str, list[Line]]:
     """Lines of a method that differ in one number alone, by its name."""
-    found: dict[str, list[Line]] = {}
+    lines: dict[str, list[Line]] = {}
     own = [(group, entry) for group, entry in zip(block.groups, block.entries, strict=True) if entry.state_of == "own"]
     for method in dict.fromkeys(entry.method for _, entry in own):
         alike = [(group.varying, entry) for group, entry in own if entry.method == method]
@@ -157,8 +161,8 @@ def _varied(block: Block) -> dict[str, list[Line]]:
             for points in families.values():
                 if len(points) > 1:
                     label = re.sub(rf" {re.escape(key)}=\S+", "", points[0].entry.label)
-                    found.setdefault(key, []).append(_line(label, points))
-    return found
+                    lines.setdefault(key, []).append(_line(label, points))
+    return lines
 
 
 def _line(label: str, points: Sequence[Point]) -> Line:

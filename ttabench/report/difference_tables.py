@@ -24,22 +24,24 @@ MOST_NAMED = 6
 
 def differences_table(block: Block) -> Table:
     """One line a pair; what all pairs share stands in the title."""
-    found = block.differences
+    differences = block.differences
     columns: dict[str, list[str]] = {
-        "pair": [f"{each.left} − {each.right}" for each in found],
-        "#difference [95 %]": [(Bold if each.beyond_chance else str)(_interval(each)) for each in found],
-        "#p": [probability(each.p) for each in found],
-        "#Holm": [probability(each.p_holm) for each in found],
-        "#detectable": [plain(each.metric, each.detectable) for each in found],
-        "#better / worse": ["-" if each.better is None else f"{each.better:,} / {each.worse:,}" for each in found],
+        "pair": [f"{apart.left} − {apart.right}" for apart in differences],
+        "#difference [95 %]": [(Bold if apart.beyond_chance else str)(_interval(apart)) for apart in differences],
+        "#p": [probability(apart.p) for apart in differences],
+        "#Holm": [probability(apart.p_holm) for apart in differences],
+        "#detectable": [plain(apart.metric, apart.detectable) for apart in differences],
+        "#better / worse": [
+            "-" if apart.better is None else f"{apart.better:,} / {apart.worse:,}" for apart in differences
+        ],
     }
     word = block.groups[0].record.unit
-    alike = len({(each.n, each.units) for each in found}) == 1
+    alike = len({(apart.n, apart.units) for apart in differences}) == 1
     if not alike:
-        columns["#n"] = [f"{each.n:,}" for each in found]
-        columns["#queries" if word == "query" else f"#{word}s"] = [f"{each.units:,}" for each in found]
-    tests = sorted({each.test for each in found if each.test})
-    over = f" over {_counts(found[0], word)}" if alike else ""
+        columns["#n"] = [f"{apart.n:,}" for apart in differences]
+        columns["#queries" if word == "query" else f"#{word}s"] = [f"{apart.units:,}" for apart in differences]
+    tests = sorted({apart.test for apart in differences if apart.test})
+    over = f" over {_counts(differences[0], word)}" if alike else ""
     title = "; ".join([f"{block.place.brief}: differences{over}", *tests])
     caption = (
         f"One {word} only: queries stand for themselves, and errors are too small. Run more seeds."
@@ -52,40 +54,46 @@ def differences_table(block: Block) -> Table:
     )  # fmt: skip
 
 
-def _counts(each: Difference, unit: Varying) -> str:
+def _counts(difference: Difference, unit: Varying) -> str:
     """`300 common queries of 3 draws and 100 questions`."""
-    queries = f"{each.n:,} common {'query' if each.n == 1 else 'queries'}"
-    of = [] if each.units == each.n or unit == "query" else [f"{each.units:,} {unit}{'s' * (each.units > 1)}"]
-    of += [f"{each.across:,} {ACROSS[unit]}"] if each.across else []
+    queries = f"{difference.n:,} common {'query' if difference.n == 1 else 'queries'}"
+    of = (
+        []
+        if difference.units == difference.n or unit == "query"
+        else [f"{difference.units:,} {unit}{'s' * (difference.units > 1)}"]
+    )
+    of += [f"{difference.across:,} {ACROSS[unit]}"] if difference.across else []
     return f"{queries} of {' and '.join(of)}" if of else queries
 
 
-def _interval(each: Difference) -> str:
-    ends = [] if each.ci_low is None or each.ci_high is None else [each.ci_low, each.ci_high]
-    value, *shown = together(each.metric, each.value, *ends)
-    return f"{value} [{', '.join(shown)}]" if shown else value
+def _interval(difference: Difference) -> str:
+    ends = [] if difference.ci_low is None or difference.ci_high is None else [difference.ci_low, difference.ci_high]
+    value, *ends_shown = together(difference.metric, difference.value, *ends)
+    return f"{value} [{', '.join(ends_shown)}]" if ends_shown else value
 
 
 def not_paired(block: Block) -> str:
     """The pairs without a difference, by reason."""
     reasons: dict[str, list[str]] = {}
-    for each in block.unpaired:
-        reasons.setdefault(each.reason, []).append(f"{each.left} − {each.right}")
+    for unpaired in block.unpaired:
+        reasons.setdefault(unpaired.reason, []).append(f"{unpaired.left} − {unpaired.right}")
     pairs = len(block.entries) * (len(block.entries) - 1) // 2
-    told = []
+    sentences = []
     for reason, names in reasons.items():
         some = f"{len(names)} of {pairs} pairs" if len(names) > MOST_NAMED else "; ".join(names)
-        told.append(f"Not tested ({reason}): {'every pair' if len(names) == pairs > 1 else some}.")
-    return "\n".join(told)
+        sentences.append(f"Not tested ({reason}): {'every pair' if len(names) == pairs > 1 else some}.")
+    return "\n".join(sentences)
 
 
-def legend(found: Comparison) -> str:
+def legend(comparison: Comparison) -> str:
     """How the tables are read, beside what their headings mean: only what stands in them."""
-    told = []
-    if any("McNemar" in each.test for each in found.differences):
-        told.append("McNemar: p is exact, intervals are Bonett and Price's; near 0.05 they may disagree.")
-    if any(each.test == SIGN for each in found.differences):
-        told.append("Sign test: all that varies differs alike, so there is no interval.")
-    if any(entry.state_of == "other" for entry in found.entries):
-        told.append("Own state − another's is memory of the context; another's − none is what any such context gives.")
-    return "\n".join(told)
+    sentences = []
+    if any("McNemar" in difference.test for difference in comparison.differences):
+        sentences.append("McNemar: p is exact, intervals are Bonett and Price's; near 0.05 they may disagree.")
+    if any(difference.test == SIGN for difference in comparison.differences):
+        sentences.append("Sign test: all that varies differs alike, so there is no interval.")
+    if any(entry.state_of == "other" for entry in comparison.entries):
+        sentences.append(
+            "Own state − another's is memory of the context; another's − none is what any such context gives."
+        )
+    return "\n".join(sentences)

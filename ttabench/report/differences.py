@@ -121,44 +121,44 @@ def difference(left: Side, right: Side) -> Difference | None:
     if not shared:
         return None
     sides = [[values[query] for query in shared] for values in (of_left, of_right)]
-    found = paired_difference(kind_of(ours.metric), sides)
-    if found is None:
+    apart = paired_difference(kind_of(ours.metric), sides)
+    if apart is None:
         return None
     better, worse = flipped(sides[0], sides[1], ours.metric)
     return Difference(
-        left=ours.label, right=theirs.label, task=ours.task, block=ours.block, metric=ours.metric, value=found.value,
-        ci_low=found.ci_low, ci_high=found.ci_high, p=found.p, n=len(shared), units=found.units, test=found.test,
-        detectable=_detectable(ours.metric, found.stderr, found.freedom), stderr=found.stderr, freedom=found.freedom,
-        across=found.across, shares=found.shares, better=better, worse=worse,
+        left=ours.label, right=theirs.label, task=ours.task, block=ours.block, metric=ours.metric, value=apart.value,
+        ci_low=apart.ci_low, ci_high=apart.ci_high, p=apart.p, n=len(shared), units=apart.units, test=apart.test,
+        detectable=_detectable(ours.metric, apart.stderr, apart.freedom), stderr=apart.stderr, freedom=apart.freedom,
+        across=apart.across, shares=apart.shares, better=better, worse=worse,
     )  # fmt: skip
 
 
-def between(found: Iterable[Difference], left: str, right: str) -> Difference | None:
+def between(differences: Iterable[Difference], left: str, right: str) -> Difference | None:
     """The difference of two labels, turned as they are named; None where it is not there."""
-    for each in found:
-        if {each.left, each.right} == {left, right}:
-            return each if each.left == left else each.turned()
+    for one in differences:
+        if {one.left, one.right} == {left, right}:
+            return one if one.left == left else one.turned()
     return None
 
 
-def overall(found: Sequence[Difference]) -> Difference | None:
+def overall(differences: Sequence[Difference]) -> Difference | None:
     """The mean of the differences of two lines over blocks; see `stats.stratified`.
 
     A block whose difference shows no error counts with none where all that varies agrees, and not at all where there is
     a single unit.
     """
-    known = [each for each in found if each.stderr is not None or each.units > 1]
-    if not known or not can_be_averaged([each.metric for each in known]):
+    known = [one for one in differences if one.stderr is not None or one.units > 1]
+    if not known or not can_be_averaged([one.metric for one in known]):
         return None
     first = known[0]
-    parts = [Part(each.task, each.value, each.stderr or 0.0, each.freedom, each.units, each.across, each.shares)
-             for each in known]  # fmt: skip
-    told = stratified(parts, 1.0 if scale(first.metric) == 100 else math.inf)
-    flips = [(each.better, each.worse) for each in known if each.better is not None and each.worse is not None]
+    parts = [Part(one.task, one.value, one.stderr or 0.0, one.freedom, one.units, one.across, one.shares)
+             for one in known]  # fmt: skip
+    mean = stratified(parts, 1.0 if scale(first.metric) == 100 else math.inf)
+    flips = [(one.better, one.worse) for one in known if one.better is not None and one.worse is not None]
     return replace(
-        first, task="", block="", value=told.value, ci_low=told.ci_low, ci_high=told.ci_high, p=told.p, p_holm=None,
-        n=sum(each.n for each in known), units=told.units, test=told.test, stderr=told.stderr, freedom=told.freedom,
-        detectable=_detectable(first.metric, told.stderr, told.freedom), across=told.across, shares=told.shares,
+        first, task="", block="", value=mean.value, ci_low=mean.ci_low, ci_high=mean.ci_high, p=mean.p, p_holm=None,
+        n=sum(one.n for one in known), units=mean.units, test=mean.test, stderr=mean.stderr, freedom=mean.freedom,
+        detectable=_detectable(first.metric, mean.stderr, mean.freedom), across=mean.across, shares=mean.shares,
         blocks=len(known),
         better=sum(up for up, _ in flips) if flips else None, worse=sum(down for _, down in flips) if flips else None,
     )  # fmt: skip
@@ -168,8 +168,8 @@ def _detectable(metric: str, stderr: float | None, freedom: float | None) -> flo
     """None where it is more than two figures of a share can differ."""
     if stderr is None:
         return None
-    found = detectable(stderr, freedom)
-    return None if scale(metric) == 100 and found > 1 else found
+    smallest = detectable(stderr, freedom)
+    return None if scale(metric) == 100 and smallest > 1 else smallest
 
 
 def flipped(left: Sequence[Any], right: Sequence[Any], metric: str) -> tuple[int | None, int | None]:

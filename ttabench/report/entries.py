@@ -106,8 +106,8 @@ def ceiling_of(entries: Sequence[Entry]) -> Entry | None:
 
 def _only(entries: Sequence[Entry], method: str) -> Entry | None:
     """The one of ours; of others' where none is ours."""
-    found = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
-    own = [entry for entry in found if not entry.theirs] or found
+    matching = [entry for entry in entries if entry.method == method and entry.state_of == "own" and not entry.aside]
+    own = [entry for entry in matching if not entry.theirs] or matching
     return own[0] if len(own) == 1 else None
 
 
@@ -125,9 +125,9 @@ def running(entries: Sequence[Entry]) -> list[Entry]:
 
 def best_of(entries: Sequence[Entry]) -> list[Entry]:
     """The best of at least two that are running; all that are equally good."""
-    found = running(entries)
-    most = max((entry.worth for entry in found), default=None)
-    return [entry for entry in found if entry.worth == most] if len(found) > 1 else []
+    running_entries = running(entries)
+    most = max((entry.worth for entry in running_entries), default=None)
+    return [entry for entry in running_entries if entry.worth == most] if len(running_entries) > 1 else []
 
 
 def share_of_gap(entry: Entry, floor: Entry, ceiling: Entry) -> float | None:

@@ -27,20 +27,20 @@ def counted(entries: Sequence[Entry], unpaired: Sequence[Unpaired]) -> Counter[F
     )  # fmt: skip
 
 
-def adjusted_by_family(found: Sequence[Difference], counts: Mapping[Family, int]) -> list[Difference]:
+def adjusted_by_family(differences: Sequence[Difference], counts: Mapping[Family, int]) -> list[Difference]:
     """The same differences, in order, with Holm's p within each family.
 
     Args:
-        found: those that were tested.
+        differences: those that were tested.
         counts: how many tests each family could have, where those tested were chosen among more.
     """
     adjusted: dict[int, Difference] = {}
-    for family in {each.family for each in found}:
-        own = [(place, each) for place, each in enumerate(found) if each.family == family]
+    for family in {difference.family for difference in differences}:
+        own = [(place, difference) for place, difference in enumerate(differences) if difference.family == family]
         tests = max(counts.get(family, 0), len(own))
-        for (place, each), p in zip(own, holm([each.p for _, each in own], tests), strict=True):
-            adjusted[place] = replace(each, p_holm=p, tests=tests)
-    return [adjusted[place] for place in range(len(found))]
+        for (place, difference), p in zip(own, holm([difference.p for _, difference in own], tests), strict=True):
+            adjusted[place] = replace(difference, p_holm=p, tests=tests)
+    return [adjusted[place] for place in range(len(differences))]
 
 
 def means(
@@ -56,22 +56,22 @@ def means(
     lines = len(order)
     counts: dict[Family, int] = {"none": lines, "icl": lines, "room": 1, "others": lines * (lines - 1) // 2}
     kinds: tuple[Family, ...] = ("room", "none", "icl", "others") if order else ("room",)
-    found = [*_alike(counting, kinds, order), *_alike(blocks, ("state",), ())]
-    return adjusted_by_family([mean for alike in found if (mean := overall(alike)) is not None], counts)
+    differences = [*_alike(counting, kinds, order), *_alike(blocks, ("state",), ())]
+    return adjusted_by_family([mean for alike in differences if (mean := overall(alike)) is not None], counts)
 
 
 def _alike(
     blocks: Sequence[Sequence[Difference]], families: Sequence[Family], order: Sequence[str]
 ) -> Iterator[list[Difference]]:
     """The differences of each pair in several blocks, turned alike."""
-    found: dict[tuple[Family, frozenset[str]], list[Difference]] = {}
-    for each in (each for block in blocks for each in block):
-        labels = frozenset((each.left, each.right))
-        ends = {"room": 2, "none": 1, "icl": 1}.get(each.family, 0)
-        if each.family not in families or (order and len(labels & set(order)) < 2 - ends):
+    by_pair: dict[tuple[Family, frozenset[str]], list[Difference]] = {}
+    for difference in (difference for block in blocks for difference in block):
+        labels = frozenset((difference.left, difference.right))
+        ends = {"room": 2, "none": 1, "icl": 1}.get(difference.family, 0)
+        if difference.family not in families or (order and len(labels & set(order)) < 2 - ends):
             continue
-        if each.family == "others" and order[0] not in labels:
+        if difference.family == "others" and order[0] not in labels:
             continue
-        own = found.setdefault((each.family, labels), [])
-        own.append(each if not own or own[0].left == each.left else each.turned())
-    yield from (alike for alike in found.values() if len(alike) > 1)
+        own = by_pair.setdefault((difference.family, labels), [])
+        own.append(difference if not own or own[0].left == difference.left else difference.turned())
+    yield from (alike for alike in by_pair.values() if len(alike) > 1)

@@ -60,10 +60,13 @@ class Field:
 
     def why(self, left: str, right: str) -> str:
         """Why two lines have no difference."""
-        found = (
-            each.reason for block in self.blocks for each in block.unpaired if {each.left, each.right} == {left, right}
+        reasons = (
+            unpaired.reason
+            for block in self.blocks
+            for unpaired in block.unpaired
+            if {unpaired.left, unpaired.right} == {left, right}
         )
-        return next(found, "a figure is no number")
+        return next(reasons, "a figure is no number")
 
     @cached_property
     def lone(self) -> bool:
@@ -73,7 +76,7 @@ class Field:
     def outcomes(self, left: str, right: str) -> list[tuple[Block, int | None]]:
         """Block by block the outcome of the test of left and right; None where not tested."""
         both = [block for block in self.blocks if block.named(left) and block.named(right)]
-        return [(block, each.outcome if (each := block.between(left, right)) else None) for block in both]
+        return [(block, tested.outcome if (tested := block.between(left, right)) else None) for block in both]
 
     def end(self, which: End) -> str:
         """The label of floor or ceiling; empty where no block has one."""

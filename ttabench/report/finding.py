@@ -32,11 +32,11 @@ def find_runs(names: Sequence[str], out: Path) -> list[Path]:
     """
     if not names:
         return runs_in(out)
-    found: dict[Path, None] = {}
+    runs: dict[Path, None] = {}
     for name in names:
         for folder in _runs_named(name, out):
-            found.setdefault(folder)
-    return list(found)
+            runs.setdefault(folder)
+    return list(runs)
 
 
 def refuse_profiles(folders: Sequence[Path], name: str = "") -> None:
@@ -50,11 +50,11 @@ def refuse_profiles(folders: Sequence[Path], name: str = "") -> None:
         UserError: it is.
     """
     for folder in folders:
-        for found in (folder / PROFILE_FILE, *sorted(folder.glob(f"*/{PROFILE_FILE}"))):
-            if found.is_file() and (found.parent.name.startswith(name) if name else True):
-                what = f"{found.parent} holds a profile, not a run of `ttabench eval`."
-                rows = found.parent / "profile.csv"
-                raise UserError(what, f"Its rows are in {rows}; the same command shows them again.")
+        for file in (folder / PROFILE_FILE, *sorted(folder.glob(f"*/{PROFILE_FILE}"))):
+            if file.is_file() and (file.parent.name.startswith(name) if name else True):
+                fault = f"{file.parent} holds a profile, not a run of `ttabench eval`."
+                rows = file.parent / "profile.csv"
+                raise UserError(fault, f"Its rows are in {rows}; the same command shows them again.")
 
 
 def _created(file: Path) -> str:
@@ -89,10 +89,10 @@ def completed(incomplete: str, out: Path) -> list[str]:
     """Runs that what somebody typed may begin: ids in `out`, or SUITE/ID; nothing of what cannot be read."""
     suite, slash, _ = incomplete.rpartition("/")
     try:
-        found = [f"{suite}{slash}{run}" for run in ids_in(Path(suite + slash) if slash else out)]
+        names = [f"{suite}{slash}{run}" for run in ids_in(Path(suite + slash) if slash else out)]
     except (OSError, UserError):
         return []
-    return [run for run in found if run.startswith(incomplete)]
+    return [run for run in names if run.startswith(incomplete)]
 
 
 def _matching(pattern: str) -> list[Path]:
@@ -109,8 +109,8 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _runs_named(name: str, out: Path) -> list[Path]:
-    found = at_path(name)
-    return [by_id(name, out)] if found is None else found
+    runs = at_path(name)
+    return [by_id(name, out)] if runs is None else runs
 
 
 def at_path(name: str) -> list[Path] | None:
@@ -150,10 +150,10 @@ def _is_run(path: Path) -> bool:
 
 def runs_below(folder: Path, levels: int = 2) -> list[Path]:
     """The runs of a folder; where it has none, those of the folders in it, so many levels down."""
-    found = runs_in(folder)
-    if found or not levels:
-        return found
-    inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.is_symlink())
+    runs = runs_in(folder)
+    if runs or not levels:
+        return runs
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
     return [run for each in inside for run in runs_below(each, levels - 1)]
 
 

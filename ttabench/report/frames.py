@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def crossed(found: Iterable[tuple[Hashable, Hashable, T]], cell: Callable[[list[T]], str]) -> pandas.DataFrame:
+def crossed(triples: Iterable[tuple[Hashable, Hashable, T]], cell: Callable[[list[T]], str]) -> pandas.DataFrame:
     """What `cell` makes of all items of a line and column; "" where there are none.
 
     Args:
-        found: line, column, item. Lines keep their order, columns are sorted.
+        triples: line, column, item. Lines keep their order, columns are sorted.
         cell: never asked about no items.
     """
     import pandas
 
-    frame = pandas.DataFrame(found, columns=["line", "column", "item"])
+    frame = pandas.DataFrame(triples, columns=["line", "column", "item"])
     cells = frame.groupby(["line", "column"], sort=False)["item"].agg(lambda items: cell(list(items)))
     return cells.unstack(sort=False).sort_index(axis=1).fillna("")

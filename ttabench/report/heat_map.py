@@ -51,26 +51,26 @@ class HeatMap:
     shares_QK: NDArray[np.float32]
 
 
-def draw(found: HeatMap, path: Path) -> None:
+def draw(heat_map: HeatMap, path: Path) -> None:
     """Write the picture.
 
     Raises:
         UserError: as `check_path`.
     """
     check_path(path, "--attention")
-    figure = drawn(found)
+    figure = drawn(heat_map)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a script that matplotlib's font lacks is drawn as boxes
         write(figure, path, around=True)
 
 
-def drawn(found: HeatMap) -> Figure:
+def drawn(heat_map: HeatMap) -> Figure:
     """The figure: its map fills it, and names stand around."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    kept = chosen(found.shares_QK[:MOST_QUESTIONS])
-    shares_QK = found.shares_QK[:MOST_QUESTIONS, kept]
+    kept = chosen(heat_map.shares_QK[:MOST_QUESTIONS])
+    shares_QK = heat_map.shares_QK[:MOST_QUESTIONS, kept]
     rows, columns = shares_QK.shape
     wide, high = columns * min(WIDEST, ACROSS / columns), rows * min(HIGHEST, DOWN / rows)
     figure = Figure(figsize=(wide, high))
@@ -79,18 +79,18 @@ def drawn(found: HeatMap) -> Figure:
     most = float(shares_QK.max()) or 1.0
     image = axes.imshow(shares_QK, cmap="Blues", vmin=0, vmax=most, aspect="auto", interpolation="nearest")
     named = readable(shares_QK.max(0), wide / columns)
-    axes.set_xticks(named, [short(found.pieces[kept[place]]) for place in named], rotation=90, parse_math=False,
+    axes.set_xticks(named, [short(heat_map.pieces[kept[place]]) for place in named], rotation=90, parse_math=False,
                     fontsize="x-small")  # fmt: skip
     asked = readable(-np.arange(rows, dtype=np.float32), high / rows)
-    axes.set_yticks(asked, [short(found.questions[place]) for place in asked], parse_math=False, fontsize="x-small")
+    axes.set_yticks(asked, [short(heat_map.questions[place]) for place in asked], parse_math=False, fontsize="x-small")
     if columns <= NUMBERED:
         _write_numbers(axes, shares_QK, most)
-    told = [found.title]
-    if columns < len(found.pieces):
-        told.append(f"{columns:,} of {len(found.pieces):,} pieces: those with the largest shares")
-    if rows < len(found.questions):
-        told.append(f"the first {rows:,} of {len(found.questions):,} questions")
-    axes.set_title("\n".join(told), loc="left", fontsize="small", parse_math=False)
+    lines = [heat_map.title]
+    if columns < len(heat_map.pieces):
+        lines.append(f"{columns:,} of {len(heat_map.pieces):,} pieces: those with the largest shares")
+    if rows < len(heat_map.questions):
+        lines.append(f"the first {rows:,} of {len(heat_map.questions):,} questions")
+    axes.set_title("\n".join(lines), loc="left", fontsize="small", parse_math=False)
     tall = max(high, BAR)
     bar = figure.add_axes((1 + 0.1 / wide, 1 - tall / high, 0.12 / wide, tall / high))
     figure.colorbar(image, cax=bar, format=lambda value, _: f"{value:.0%}" if most > 0.1 else f"{value:.1%}")
@@ -107,11 +107,11 @@ def chosen(shares_QK: NDArray[np.float32]) -> list[int]:
 
 def readable(weights: NDArray[np.float32], inches: float) -> list[int]:
     """Places whose names can stand beside each other, so many inches apart a place: first those of greatest weight."""
-    found: list[int] = []
+    places: list[int] = []
     for place in np.argsort(-weights, kind="stable").tolist():
-        if all(abs(place - other) * inches >= APART for other in found):
-            found.append(place)
-    return sorted(found)
+        if all(abs(place - other) * inches >= APART for other in places):
+            places.append(place)
+    return sorted(places)
 
 
 def short(text: str) -> str:

@@ -55,8 +55,8 @@ def configured(group: Group) -> str:
     kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
     options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}
     inputs = {key: value for key, value in config["inputs"].items() if key in OF_METHODS}
-    said = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
-    return repr((group.theirs, group.method, said))
+    options_in_order = sorted({**kept, "inputs": inputs, "task_options": options}.items(), key=str)
+    return repr((group.theirs, group.method, options_in_order))
 
 
 def _told_by(group: Group) -> tuple[str, str]:

@@ -75,9 +75,9 @@ def _overview(out: Path) -> Table:
         ("adapters", len(shipped()), "trained parameters of methods that ship"),
         ("runs", len(ids_in(out)), f"what is stored in {out}"),
     )
-    rows = tuple((f"list {what}", str(count), meaning) for what, count, meaning in counts)
+    rows = tuple((f"list {kind}", str(count), meaning) for kind, count, meaning in counts)
     data: tuple[Mapping[str, Cell], ...] = tuple(
-        {"list": what, "count": count, "meaning": meaning} for what, count, meaning in counts
+        {"list": kind, "count": count, "meaning": meaning} for kind, count, meaning in counts
     )
     columns = ("ttabench", "#there are", "of what")
     return Table(title="lists", columns=columns, rows=rows, data=data, names=("ttabench",))
@@ -106,20 +106,20 @@ def methods_table() -> Table:
 
 def _methods() -> Table:
     """The same for people: a line a method."""
-    found = methods_table()
+    table = methods_table()
     for column in ("state grows", "looks at", "", "presets"):
-        found = found.without(column)
-    return replace(found, names=("method", "arXiv"))
+        table = table.without(column)
+    return replace(table, names=("method", "arXiv"))
 
 
 def _adapters() -> Table:
     """The adapters that ship, for people: a line an adapter."""
     from ttabench.report.adapters import EPISODES, adapters_table
 
-    found = adapters_table()
+    table = adapters_table()
     for column in (EPISODES, "rate", "#pieces read", "#queries", "#minutes", "chosen on"):
-        found = found.without(column)
-    return replace(found, caption=f"{found.caption} All of it: --json.")
+        table = table.without(column)
+    return replace(table, caption=f"{table.caption} All of it: --json.")
 
 
 def settings_table(method: str, spec: MethodSpec | None = None) -> Table:
@@ -145,20 +145,20 @@ def settings_table(method: str, spec: MethodSpec | None = None) -> Table:
 def _settings(method: str, wanted: Wanted) -> Table:
     """The same for people: default and preset side by side, the type before the meaning."""
     spec = registry.find(method)
-    found, preset = settings_table(method, spec), preset_for(spec, wanted.preset, wanted.model)
-    values = [str(getattr(spec.presets[preset], row[0])) for row in found.rows] if preset else []
+    table, preset = settings_table(method, spec), preset_for(spec, wanted.preset, wanted.model)
+    values = [str(getattr(spec.presets[preset], row[0])) for row in table.rows] if preset else []
     rows: list[tuple[str, ...]] = [
-        (key, default, f"({_kind(kind)}) {meaning}".rstrip()) for key, kind, default, meaning in found.rows
+        (key, default, f"({_kind(kind)}) {meaning}".rstrip()) for key, kind, default, meaning in table.rows
     ]
     columns: tuple[str, ...] = ("setting", "default", "meaning")
     if preset:
         rows = [(*row[:2], value, row[2]) for row, value in zip(rows, values, strict=True)]
         columns = ("setting", "default", f"in {preset}", "meaning")
-        data = tuple({**row, "preset": value} for row, value in zip(found.data, values, strict=True))
-        found = replace(found, data=data)
-    caption = f"{found.caption}\n{_taken(spec, wanted, preset)}"
+        data = tuple({**row, "preset": value} for row, value in zip(table.data, values, strict=True))
+        table = replace(table, data=data)
+    caption = f"{table.caption}\n{_taken(spec, wanted, preset)}"
     spare = columns[1:-2]  # the defaults, where a preset stands beside them
-    return replace(found, columns=columns, rows=tuple(rows), names=columns[:1], caption=caption, spare=spare)
+    return replace(table, columns=columns, rows=tuple(rows), names=columns[:1], caption=caption, spare=spare)
 
 
 def _kind(kind: str) -> str:
@@ -168,11 +168,11 @@ def _kind(kind: str) -> str:
 
 def _taken(spec: MethodSpec, wanted: Wanted, preset: str) -> str:
     """Which settings `eval` begins with."""
-    told = f"`eval --model {wanted.model}` begins with " + (f"preset {preset}" if preset else "the defaults")
+    sentence = f"`eval --model {wanted.model}` begins with " + (f"preset {preset}" if preset else "the defaults")
     if wanted.preset:
-        told = f"`eval --preset {preset}` begins with that preset"
+        sentence = f"`eval --preset {preset}` begins with that preset"
     more = "; a checkpoint, shipped or given, brings its own settings." if spec.trainable else "."
-    return told + (more if not wanted.preset else ".")
+    return sentence + (more if not wanted.preset else ".")
 
 
 def field_docs(settings: type[Any]) -> dict[str, str]:
@@ -180,7 +180,7 @@ def field_docs(settings: type[Any]) -> dict[str, str]:
     if made_of := getattr(settings, "MADE_OF", ()):
         docs = [(label, field_docs(part)) for label, part in made_of]
         return {f"{label}_{key}": text for label, own in docs for key, text in own.items()}
-    found: dict[str, str] = {}
+    texts_by_field: dict[str, str] = {}
     for cls in reversed(settings.__mro__[:-1]):
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
@@ -190,8 +190,8 @@ def field_docs(settings: type[Any]) -> dict[str, str]:
         for field, after in pairwise(body):
             match field, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = " ".join(text.split())
-    return found
+                    texts_by_field[name] = " ".join(text.split())
+    return texts_by_field
 
 
 def tasks_table() -> Table:

@@ -35,8 +35,8 @@ def load_run(folder: Path) -> RunRecord:
     try:
         whole(record.config)
     except UserError as error:
-        what = f"The record {folder / RECORD_FILE} is corrupted: config: {error}"
-        raise UserError(what, REMEDY) from None
+        fault = f"The record {folder / RECORD_FILE} is corrupted: config: {error}"
+        raise UserError(fault, REMEDY) from None
     return record
 
 

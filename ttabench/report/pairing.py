@@ -79,7 +79,7 @@ def _asked(prompt: str, answers: tuple[str, ...]) -> str:
 
 def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
     """Scored stretches; texts of different seeds are different texts."""
-    found: dict[Query, Unit] = {}
+    units: dict[Query, Unit] = {}
     wanted = ("logprobs", "tokens", "words", "position", "source_key", "prompt", "answers")
     for folder, record in runs:
         base = " of ".join(base_of(record))
@@ -92,8 +92,8 @@ def _units(runs: Sequence[Run]) -> dict[Query, Unit]:
             question = _asked(prompt, tuple(answers)) if len(answers) else ""
             text, *others = origin(draw, episode, key, source_key, question)
             own = Unit(text, -float(logprobs[0]), int(tokens[0]), int(words), *others)
-            found[draw.seed, episode, key, scored] = own
-    return {query: found[query] for query in sorted(found)}
+            units[draw.seed, episode, key, scored] = own
+    return {query: units[query] for query in sorted(units)}
 
 
 def base_of(record: RunRecord) -> tuple[str, str]:

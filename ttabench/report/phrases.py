@@ -43,26 +43,30 @@ class Varied(NamedTuple):
     """Whether it is there once."""
 
 
-def apart(each: Difference, right: str, over: Varied) -> str:
+def apart(difference: Difference, right: str, over: Varied) -> str:
     """What left is of right: `21.9 points [-0.6, 41.8] below icl (87.5), p 0.09: not settled with ...`.
 
     Args:
-        each: left less right.
+        difference: left less right.
         right: how right is called, with its figure.
         over: what varies.
     """
-    if each.value == 0 and not (each.better or each.worse):
-        return f"equal to {right} on all {each.n:,} questions"
-    return f"{_magnitude(each)} {_side(each.metric, each.value)} {right}{_settled(each, over)}"
+    if difference.value == 0 and not (difference.better or difference.worse):
+        return f"equal to {right} on all {difference.n:,} questions"
+    return f"{_magnitude(difference)} {_side(difference.metric, difference.value)} {right}{_settled(difference, over)}"
 
 
-def _magnitude(each: Difference) -> str:
+def _magnitude(difference: Difference) -> str:
     """How far apart, without a sign, with the interval turned alike."""
-    sign = 1 if each.value > 0 else -1
-    ends = [] if each.ci_low is None or each.ci_high is None else sorted((sign * each.ci_low, sign * each.ci_high))
-    amount, *shown = figures.together(each.metric, abs(each.value), *ends)
-    points = " points" if figures.scale(each.metric) == 100 else ""
-    return f"{amount}{points} [{', '.join(shown)}]" if shown else f"{amount}{points}"
+    sign = 1 if difference.value > 0 else -1
+    ends = (
+        []
+        if difference.ci_low is None or difference.ci_high is None
+        else sorted((sign * difference.ci_low, sign * difference.ci_high))
+    )
+    amount, *ends_shown = figures.together(difference.metric, abs(difference.value), *ends)
+    points = " points" if figures.scale(difference.metric) == 100 else ""
+    return f"{amount}{points} [{', '.join(ends_shown)}]" if ends_shown else f"{amount}{points}"
 
 
 def untested(metric: str, value: float, right: str) -> str:
@@ -79,24 +83,27 @@ def _side(metric: str, value: float) -> str:
     return "better than" if value < 0 else "worse than"
 
 
-def _settled(each: Difference, over: Varied) -> str:
-    if each.p_holm is None:
+def _settled(difference: Difference, over: Varied) -> str:
+    if difference.p_holm is None:
         return ": no test can be made"
-    told = f", {'p' if each.tests == 1 else 'Holm p'} {probability(each.p_holm)}"
-    if each.beyond_chance:
-        return told
+    p_value = f", {'p' if difference.tests == 1 else 'Holm p'} {probability(difference.p_holm)}"
+    if difference.beyond_chance:
+        return p_value
     if over.lone:
-        return f"{told}: not settled with the questions of one {over.unit}"
-    units = [(each.units, PLURALS["query" if each.units == each.n else over.unit]), (each.across, ACROSS[over.unit])]
+        return f"{p_value}: not settled with the questions of one {over.unit}"
+    units = [
+        (difference.units, PLURALS["query" if difference.units == difference.n else over.unit]),
+        (difference.across, ACROSS[over.unit]),
+    ]
     names = " and ".join(_counted(count, word, over.seeds) for count, word in units if count)
-    now, word = units[each.more_across]
-    if each.needed is None:
-        return f"{told}: not settled with {names}, and no number of {word} in reach would"
-    more = about(max(each.needed, now + 1))
+    now, word = units[difference.more_across]
+    if difference.needed is None:
+        return f"{p_value}: not settled with {names}, and no number of {word} in reach would"
+    more = about(max(difference.needed, now + 1))
     enough = _counted(more, word, math.ceil(over.seeds * more / now))
-    if not each.across:
+    if not difference.across:
         enough = enough.replace(f" {word}", "")
-    return f"{told}: not settled with {names}; about {enough} would"
+    return f"{p_value}: not settled with {names}; about {enough} would"
 
 
 def _counted(count: int, word: str, seeds: int) -> str:

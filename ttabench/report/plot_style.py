@@ -29,7 +29,7 @@ EDGE = 3
 
 def styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour and marker by method, a pair of its own each for a hundred of them; floor and ceiling are black."""
-    found: dict[str, dict[str, Any]] = {}
+    by_label: dict[str, dict[str, Any]] = {}
     others = 0
     for method in dict.fromkeys(methods):
         if method in ENDS:
@@ -38,8 +38,8 @@ def styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
             turn = others // len(COLOURS)
             colour, marker = COLOURS[others % len(COLOURS)], MARKERS[(others + turn) % len(MARKERS)]
             others += 1
-        found[method] = {"color": colour, "marker": marker}
-    return found
+        by_label[method] = {"color": colour, "marker": marker}
+    return by_label
 
 
 def bytes_axis(axes: Axes, values: Sequence[float]) -> list[float]:

@@ -39,54 +39,54 @@ Panel: TypeAlias = Block | Curves
 """A block, drawn by bytes of state, or curves."""
 
 
-def plot(found: Comparison, path: Path) -> Path:
+def plot(comparison: Comparison, path: Path) -> Path:
     """Draw the comparison and write it.
 
     Args:
-        found: its blocks get a panel or two each.
+        comparison: its blocks get a panel or two each.
         path: ends in .png or .svg.
 
     Raises:
         UserError: another suffix, nothing to draw, a folder that cannot be written.
     """
     check_path(path)
-    panels = panels_of(found)
+    panels = panels_of(comparison)
     if not panels:
         raise UserError("There is nothing to plot: no run has steps or bytes of state.", "Run `ttabench eval` first.")
-    write(drawn(panels, found), path)
+    write(drawn(panels, comparison), path)
     return path
 
 
-def panels_of(found: Comparison) -> list[Panel]:
+def panels_of(comparison: Comparison) -> list[Panel]:
     """All panels of a comparison: curves over blocks, then those of each block."""
-    panels: list[Panel] = [*over_blocks(found.blocks)]
-    for block in found.blocks:
+    panels: list[Panel] = [*over_blocks(comparison.blocks)]
+    for block in comparison.blocks:
         steps = by_step(block)
         panels += [block] if _kept(block) else []
         panels += [*([steps] if steps else []), *by_setting(block)]
     return panels
 
 
-def drawn(panels: Sequence[Panel], found: Comparison) -> Figure:
+def drawn(panels: Sequence[Panel], comparison: Comparison) -> Figure:
     """The figure of these panels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     across = min(ACROSS, len(panels))
     down = math.ceil(len(panels) / across)
-    look = styles(entry.method for entry in found.entries)
+    look = styles(entry.method for entry in comparison.entries)
     rows = math.ceil(len(look) / (2 * across))
     figure = Figure(figsize=(WIDTH * across, HEIGHT * down + 0.25 * (rows + 3)), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(heading(found.blocks), fontsize="medium")
+    figure.suptitle(heading(comparison.blocks), fontsize="medium")
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes, panel in zip(grid, panels, strict=False):
         if isinstance(panel, Curves):
             _draw_curves(axes, panel, look)
-            title, metric = _title_of(panel, found.blocks), panel.metric
+            title, metric = _title_of(panel, comparison.blocks), panel.metric
         else:
             _draw_bytes(axes, panel, look)
-            title, metric = panel_title(panel, found.blocks), panel.place.metric
+            title, metric = panel_title(panel, comparison.blocks), panel.place.metric
         axes.set_title(title, fontsize="medium")
         axes.set_ylabel(f"{metric}, per cent" if scale(metric) == 100 else metric)
         if scale(metric) == 100:
@@ -94,7 +94,7 @@ def drawn(panels: Sequence[Panel], found: Comparison) -> Figure:
         axes.grid(alpha=0.3)
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    _legend(figure, look, 2 * across, explanation(found))
+    _legend(figure, look, 2 * across, explanation(comparison))
     return figure
 
 
@@ -102,8 +102,8 @@ def heading(blocks: Sequence[Block]) -> str:
     """What all panels have in common: the base, and the task where there is one."""
     bases = list(dict.fromkeys(block.place.model for block in blocks))
     tasks = list(dict.fromkeys(f"{block.place.task} ({short_source(block.place.source)})" for block in blocks))
-    told = [*(tasks if len(tasks) == 1 else []), *([f"base {bases[0]}"] if len(bases) == 1 else [])]
-    return ", ".join(told)
+    parts = [*(tasks if len(tasks) == 1 else []), *([f"base {bases[0]}"] if len(bases) == 1 else [])]
+    return ", ".join(parts)
 
 
 def panel_title(block: Block, blocks: Sequence[Block]) -> str:
@@ -112,27 +112,27 @@ def panel_title(block: Block, blocks: Sequence[Block]) -> str:
     return f"{called(block.place, [other.place for other in blocks])}, n = {count}"
 
 
-def explanation(found: Comparison) -> str:
+def explanation(comparison: Comparison) -> str:
     """What the bars are, what lines join, and what is hollow."""
-    told = [f"Bars: one standard error over {enumerated(list(units_of(found.blocks)))}."]
-    methods = [(entry.block, entry.method) for entry in found.entries]
+    sentences = [f"Bars: one standard error over {enumerated(list(units_of(comparison.blocks)))}."]
+    methods = [(entry.block, entry.method) for entry in comparison.entries]
     if len(set(methods)) < len(methods):
-        told.append("Lines join settings of one method.")
-    if any(line.level for block in found.blocks for curves in by_setting(block) for line in curves.lines):
-        told.append("Dotted: lines that have no such setting.")
-    if any(_is_hollow(entry) for entry in found.entries):
-        told.append("Hollow: another text's state or none, or set aside.")
-    return " ".join(told)
+        sentences.append("Lines join settings of one method.")
+    if any(line.level for block in comparison.blocks for curves in by_setting(block) for line in curves.lines):
+        sentences.append("Dotted: lines that have no such setting.")
+    if any(_is_hollow(entry) for entry in comparison.entries):
+        sentences.append("Hollow: another text's state or none, or set aside.")
+    return " ".join(sentences)
 
 
-def _legend(figure: Figure, look: Mapping[str, Mapping[str, Any]], columns: int, told: str) -> None:
+def _legend(figure: Figure, look: Mapping[str, Mapping[str, Any]], columns: int, title: str) -> None:
     """One for all panels, below them."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], linestyle="", label=method, **style) for method, style in look.items()]
     longest = max(map(len, look))
     fitting = max(1, min(columns, len(look), columns * 30 // max(1, longest)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=fitting, fontsize="small", title=told,
+    figure.legend(handles=handles, loc="outside lower center", ncols=fitting, fontsize="small", title=title,
                   title_fontsize="small")  # fmt: skip
 
 

@@ -21,8 +21,8 @@ def over_runs(rows: Sequence[Row], values: Sequence[Any], *, draws: bool = False
             it is that of the rows, see `aggregation.pooled`.
         draws: each run is one draw of what varies.
     """
-    told = estimated(kind_of(rows[0].metric), values) if values else None
-    return (told.mean, told.stderr, told.n) if told else pooled(rows, draws=draws)
+    estimate = estimated(kind_of(rows[0].metric), values) if values else None
+    return (estimate.mean, estimate.stderr, estimate.n) if estimate else pooled(rows, draws=draws)
 
 
 def pooled(rows: Sequence[Row], *, draws: bool = False) -> tuple[float, float | None, int]:

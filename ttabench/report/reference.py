@@ -31,13 +31,13 @@ STREAM = "stream"
 
 def parts() -> dict[str, str]:
     """Markdown by path: the four lists, and what is known of each method."""
-    found = {
+    pages = {
         "methods.md": _linked(methods_table()),
         "tasks.md": tasks_table(),
         "models.md": models_table(),
         "adapters.md": adapters_table(),
     }
-    return {name: _bare(table) for name, table in found.items()} | {
+    return {name: _bare(table) for name, table in pages.items()} | {
         f"methods/{page_of(spec)}.md": method_part(spec) for spec in specs()
     }
 
@@ -55,15 +55,15 @@ def page_of(spec: MethodSpec) -> str:
 def method_part(spec: MethodSpec) -> str:
     """Settings, presets, recipes and cost on paper of a method."""
     tables = [_settings(spec), _presets(spec), _recipes(spec), _costs(spec)]
-    told = "\n".join(as_markdown(table) for table in tables if table is not None)
-    return told or "It has no settings, and nothing to keep or to compute.\n"
+    text = "\n".join(as_markdown(table) for table in tables if table is not None)
+    return text or "It has no settings, and nothing to keep or to compute.\n"
 
 
 def _settings(spec: MethodSpec) -> Table | None:
     if not fields(spec.Settings):
         return None
-    found = settings_table(spec.name, spec)
-    return replace(found, title="Settings", caption="")
+    table = settings_table(spec.name, spec)
+    return replace(table, title="Settings", caption="")
 
 
 def _presets(spec: MethodSpec) -> Table | None:
@@ -111,13 +111,13 @@ def _costs(spec: MethodSpec) -> Table | None:
     preset = next((name for name in (STREAM, MODEL) if name in spec.presets), "")
     settings = asdict(spec.presets[preset]) if preset else {}
     rows = []
-    for shown, tokens in LENGTHS.items():
+    for length, tokens in LENGTHS.items():
         work = Workload(pieces=(PIECE,) * (tokens // PIECE), prompt_tokens=32, new_tokens=128, value_bytes=2)
-        found = registry.cost_of(spec, settings, shape, work)
-        if found is None:
+        paper_cost = registry.cost_of(spec, settings, shape, work)
+        if paper_cost is None:
             return None
-        numbers = (count(found.added_parameters), size(found.state_bytes))
-        rows.append((shown, *numbers, count(found.adapt_flops), count(found.ask_flops)))
+        numbers = (count(paper_cost.added_parameters), size(paper_cost.state_bytes))
+        rows.append((length, *numbers, count(paper_cost.adapt_flops), count(paper_cost.ask_flops)))
     title = f"Cost on paper under {MODEL}, bfloat16" + (f", preset `{preset}`" if preset else "")
     columns = ("tokens read", "#parameters added", "#state", "#operations to adapt", "#operations a query")
     return Table(title=title, columns=columns, rows=tuple(rows))

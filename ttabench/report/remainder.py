@@ -14,15 +14,15 @@ from ttabench.report.setting_aside import Aside
 from ttabench.report.submissions import file_called
 
 
-def aside_sentences(found: Comparison) -> Iterator[str]:
+def aside_sentences(comparison: Comparison) -> Iterator[str]:
     """What is set aside, a sentence a reason."""
     alike: dict[tuple[str, str], list[Aside]] = {}
-    for each in found.aside:
-        alike.setdefault((each.kind, each.reason), []).append(each)
+    for set_aside in comparison.aside:
+        alike.setdefault((set_aside.kind, set_aside.reason), []).append(set_aside)
     for (kind, reason), own in alike.items():
-        labels = list(dict.fromkeys(each.label for each in own))
-        blocks = list(dict.fromkeys(each.block for each in own))
-        where = f" on {listed(blocks, 'blocks')}" if len(found.blocks) > 1 else ""
+        labels = list(dict.fromkeys(line.label for line in own))
+        blocks = list(dict.fromkeys(line.block for line in own))
+        where = f" on {listed(blocks, 'blocks')}" if len(comparison.blocks) > 1 else ""
         names = listed(labels, "lines")
         if kind == "limit":
             limit = reason.removeprefix("--limit ")
@@ -35,10 +35,10 @@ def aside_sentences(found: Comparison) -> Iterator[str]:
             yield f"Set aside: {names} {reason}{where}; that is full context, whatever the name."
 
 
-def theirs_sentences(found: Comparison) -> Iterator[str]:
+def theirs_sentences(comparison: Comparison) -> Iterator[str]:
     """Which lines are of others, a sentence a submission."""
     files: dict[str, list[str]] = {}
-    for entry in found.entries:
+    for entry in comparison.entries:
         if entry.theirs:
             files.setdefault(entry.theirs, []).append(entry.label)
     for name, labels in files.items():
@@ -46,37 +46,37 @@ def theirs_sentences(found: Comparison) -> Iterator[str]:
         yield f"Made by others, from {file_called(name)}: {listed(own, 'lines')}."
 
 
-def left_out(found: Comparison) -> Iterator[str]:
+def left_out(comparison: Comparison) -> Iterator[str]:
     """Lines that were not run in all blocks that count, and blocks that do not count."""
-    standing = found.standing
-    if standing is None or len(found.blocks) == 1:
+    standing = comparison.standing
+    if standing is None or len(comparison.blocks) == 1:
         return
     if standing.left_out:
-        field = Field(found, found.blocks)
-        told = [f"{label} ({_figures(found, label, places)})" for label, places in standing.left_out.items()]
-        shown = "; ".join(told[:MANY]) + (f"; and {len(told) - MANY} more" if len(told) > MANY else "")
+        field = Field(comparison, comparison.blocks)
+        lines = [f"{label} ({_figures(comparison, label, places)})" for label, places in standing.left_out.items()]
+        text = "; ".join(lines[:MANY]) + (f"; and {len(lines) - MANY} more" if len(lines) > MANY else "")
         which = f"all of these {field.noun}" if len(standing.blocks) > 1 else f"this {field.noun.removesuffix('s')}"
-        yield f"Not in this order (not run in {which}): {shown}."
-    rest = [block.place.brief for place, block in enumerate(found.blocks) if place not in standing.blocks]
+        yield f"Not in this order (not run in {which}): {text}."
+    rest = [block.place.brief for place, block in enumerate(comparison.blocks) if place not in standing.blocks]
     if rest:
         yield f"Not counted{' in this order' if standing.second else ''}: {listed(rest, 'blocks')}."
 
 
-def _figures(found: Comparison, label: str, places: Sequence[int]) -> str:
+def _figures(comparison: Comparison, label: str, places: Sequence[int]) -> str:
     """The values of a line in the blocks that have it."""
-    told = []
+    parts = []
     for place in places[:MANY]:
-        block = found.blocks[place]
+        block = comparison.blocks[place]
         entry = block.named(label)
-        told.append(f"{figures.plain(block.place.metric, entry.value if entry else None)} on {block.place.brief}")
-    return ", ".join(told) + (f" and {len(places) - MANY} more" if len(places) > MANY else "")
+        parts.append(f"{figures.plain(block.place.metric, entry.value if entry else None)} on {block.place.brief}")
+    return ", ".join(parts) + (f" and {len(places) - MANY} more" if len(places) > MANY else "")
 
 
-def cautions(found: Comparison) -> Iterator[str]:
+def cautions(comparison: Comparison) -> Iterator[str]:
     """Where what varies is there once."""
-    weak = [block for block in found.blocks if block.tested and lone(block)]
+    weak = [block for block in comparison.blocks if block.tested and lone(block)]
     if weak:
         unit = weak[0].groups[0].record.unit
-        where = f" on {listed([block.place.brief for block in weak], 'blocks')}" if len(found.blocks) > 1 else ""
-        told = f"There is one {unit} only{where}, so errors are too small: they are over its questions"
-        yield f"{told}, and another {unit} may differ by more. Run more seeds."
+        where = f" on {listed([block.place.brief for block in weak], 'blocks')}" if len(comparison.blocks) > 1 else ""
+        sentence = f"There is one {unit} only{where}, so errors are too small: they are over its questions"
+        yield f"{sentence}, and another {unit} may differ by more. Run more seeds."

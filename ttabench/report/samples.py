@@ -87,16 +87,16 @@ def matching(samples: Sequence[Sample], wanted: Samples, metrics: Sequence[str])
     Raises:
         UserError: wrong ones are wanted where nothing is right or wrong.
     """
-    found = list(samples)
+    kept = list(samples)
     if wanted.wrong:
         measure = next((name for name in metrics if METRICS[name].scale == 100 and METRICS[name].higher_is_better), "")
         if not measure:
             raise UserError("No sample of this run is right or wrong: it has no such metric.", "Leave --wrong out.")
-        found = [each for each in found if each.cells[measure] < 1]
+        kept = [sample for sample in kept if sample.cells[measure] < 1]
     if wanted.grep:
         text = wanted.grep.casefold()
-        found = [each for each in found if any(text in _said(each.cells.get(name)) for name in SAID)]
-    return found
+        kept = [sample for sample in kept if any(text in _said(sample.cells.get(name)) for name in SAID)]
+    return kept
 
 
 def _said(cell: object) -> str:
@@ -109,16 +109,16 @@ def beside(samples: Sequence[Sample], others: Sequence[Sample], metrics: Sequenc
     Raises:
         UserError: no query was asked of both.
     """
-    theirs = {_asked(each.cells): each.cells for each in others}
-    both = [(each, theirs[_asked(each.cells)]) for each in samples if _asked(each.cells) in theirs]
+    theirs = {_asked(sample.cells): sample.cells for sample in others}
+    both = [(sample, theirs[_asked(sample.cells)]) for sample in samples if _asked(sample.cells) in theirs]
     if not both:
         raise UserError("The two runs share no query: they have other tasks, options or seeds.", "Name another run.")
     return [
-        Sample(number=each.number, cells=each.cells, other=dict(other))
-        for each, other in both
-        if digest_of(each.cells["prediction"]) != digest_of(other["prediction"])
-        or any(each.cells.get(name) != other.get(name, each.cells.get(name)) for name in metrics)
-        or (each.cells.get("mode") == "score" and each.cells["logprobs"] != other["logprobs"])
+        Sample(number=sample.number, cells=sample.cells, other=dict(other))
+        for sample, other in both
+        if digest_of(sample.cells["prediction"]) != digest_of(other["prediction"])
+        or any(sample.cells.get(name) != other.get(name, sample.cells.get(name)) for name in metrics)
+        or (sample.cells.get("mode") == "score" and sample.cells["logprobs"] != other["logprobs"])
     ]
 
 
@@ -148,5 +148,5 @@ def likelihood(cells: Mapping[str, Any]) -> str:
         return ""
     if len(values) == 1:
         return f"{values[0]:.2f} ({tokens[0]:,} tokens)"
-    told = ", ".join(f"{value:.2f}" for value in values[:MOST_OPTIONS])
-    return f"{told}{', ...' if len(values) > MOST_OPTIONS else ''} ({len(values)} options)"
+    numbers = ", ".join(f"{value:.2f}" for value in values[:MOST_OPTIONS])
+    return f"{numbers}{', ...' if len(values) > MOST_OPTIONS else ''} ({len(values)} options)"

@@ -57,7 +57,7 @@ def show(name: str, out: Path, wanted: Samples, form: str, *, everything: bool) 
     note = _missing(folder) if kept else _none_kept(folder)
     if chosen == "json":
         part = page_of(samples, wanted)[0] if wanted.page else samples
-        about: dict[str, Json] = {"run": as_json(record, folder), "samples": [each.flat() for each in part]}
+        about: dict[str, Json] = {"run": as_json(record, folder), "samples": [sample.flat() for sample in part]}
         render.print_json(about | ({"note": note} if note else {}))
     elif chosen == "csv":
         part = page_of(samples, wanted)[0] if wanted.page else samples
@@ -78,12 +78,12 @@ def one_run(name: str, out: Path) -> Path:
     Raises:
         UserError: no run, or several, of that name.
     """
-    found = find_runs([name], out)
-    if len(found) != 1:
+    runs = find_runs([name], out)
+    if len(runs) != 1:
         hint = f"Name one of them: see `ttabench list runs --out {name}`."
-        refuse_profiles([] if found else [Path(name)])
-        raise UserError(f"{name} holds {len(found)} runs, `show` takes one.", hint if found else "See `ttabench list`.")
-    return found[0]
+        refuse_profiles([] if runs else [Path(name)])
+        raise UserError(f"{name} holds {len(runs)} runs, `show` takes one.", hint if runs else "See `ttabench list`.")
+    return runs[0]
 
 
 def _none_kept(folder: Path) -> str:
@@ -97,11 +97,11 @@ def _missing(folder: Path) -> str:
 
 
 def _wanted(folder: Path, record: RunRecord, wanted: Samples, other: Path | None) -> list[Sample]:
-    found = samples_of(folder, record)
-    metrics = metrics_of(found, record)
+    samples = samples_of(folder, record)
+    metrics = metrics_of(samples, record)
     if other is not None:
-        found = beside(found, samples_of(other, load_run(other)), metrics)
-    return matching(found, wanted, metrics)
+        samples = beside(samples, samples_of(other, load_run(other)), metrics)
+    return matching(samples, wanted, metrics)
 
 
 def _flat(samples: Sequence[Sample]) -> Table:
@@ -111,7 +111,7 @@ def _flat(samples: Sequence[Sample]) -> Table:
     def cell(value: Json) -> str | int | float | None:
         return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
 
-    data = tuple({key: cell(value) for key, value in each.flat().items()} for each in samples)
+    data = tuple({key: cell(value) for key, value in sample.flat().items()} for sample in samples)
     return Table(title="samples", columns=(), rows=(), data=data)
 
 
@@ -124,7 +124,7 @@ def _page(
     metrics = metrics_of(part, runs[0])
     longest = sys.maxsize if everything else LONGEST
     if wanted.differs and runs[1] is not None:
-        tables = [table for each in part for table in _both(each, (runs[0], runs[1]), metrics, longest)]
+        tables = [table for sample in part for table in _both(sample, (runs[0], runs[1]), metrics, longest)]
         tables = [replace(tables[0], title=title), *tables[1:]] if tables else [Table(title=title, columns=(), rows=())]
     else:
         tables = [_blocks(title, part, metrics, longest)]
@@ -142,37 +142,37 @@ def _kind(wanted: Samples) -> str:
 def _blocks(title: str, samples: Sequence[Sample], metrics: Sequence[str], longest: int) -> Table:
     columns = ("sample", "asked after", "prompt", "prediction", "gold", "log-likelihood", "score")
     rows = tuple(
-        (*_asked(each, longest), _prediction(each.cells, longest), _gold(each), likelihood(each.cells),
-         _score(each.cells, metrics))
-        for each in samples
+        (*_asked(sample, longest), _prediction(sample.cells, longest), _gold(sample), likelihood(sample.cells),
+         _score(sample.cells, metrics))
+        for sample in samples
     )  # fmt: skip
     return Table(title=title, columns=columns, rows=rows, prose=True)
 
 
-def _both(each: Sample, runs: tuple[RunRecord, RunRecord], metrics: Sequence[str], longest: int) -> list[Table]:
+def _both(sample: Sample, runs: tuple[RunRecord, RunRecord], metrics: Sequence[str], longest: int) -> list[Table]:
     asked = Table(
-        title="", columns=("sample", "asked after", "prompt", "gold"), rows=((*_asked(each, longest), _gold(each)),),
-        prose=True,
+        title="", columns=("sample", "asked after", "prompt", "gold"),
+        rows=((*_asked(sample, longest), _gold(sample)),), prose=True,
     )  # fmt: skip
     heads = tuple(f"{run.config.get('method')} {run.id}" for run in runs)
-    sides = (each.cells, each.other)
+    sides = (sample.cells, sample.other)
     rows = (
         ("prediction", *(_prediction(side, longest) for side in sides)),
         ("log-likelihood", *map(likelihood, sides)),
         ("score", *(_score(side, metrics) for side in sides)),
     )
-    told = tuple(row for row in rows if row[1] or row[2])
-    return [asked, Table(title="", columns=("", *heads), rows=told, names=("",))]
+    filled = tuple(row for row in rows if row[1] or row[2])
+    return [asked, Table(title="", columns=("", *heads), rows=filled, names=("",))]
 
 
-def _asked(each: Sample, longest: int) -> tuple[str, str, str]:
+def _asked(sample: Sample, longest: int) -> tuple[str, str, str]:
     """(number and key, what was read before, prompt)."""
-    cells = each.cells
+    cells = sample.cells
     read = f"{cells['context_tokens']:,} tokens" if cells.get("context_tokens") else ""
     step = f"step {cells['step']:,}" if cells.get("step") else ""
     place = str(cells.get("subtask") or cells.get("episode") or "")
     return (
-        f"{each.number}: {cells['key']} ({place})",
+        f"{sample.number}: {cells['key']} ({place})",
         ", ".join(filter(None, [step, read])),
         _cut(kept_text(cells["prompt"]), longest),
     )
@@ -191,8 +191,8 @@ def _prediction(cells: Mapping[str, Any], longest: int) -> str:
     return (text if len(text) <= longest else f"{text[:longest]} ...") or "(nothing)"
 
 
-def _gold(each: Sample) -> str:
-    return " | ".join(filter(None, (kept_text(str(answer)) for answer in each.cells.get("answers") or ())))
+def _gold(sample: Sample) -> str:
+    return " | ".join(filter(None, (kept_text(str(answer)) for answer in sample.cells.get("answers") or ())))
 
 
 def _score(cells: Mapping[str, Any], metrics: Sequence[str]) -> str:

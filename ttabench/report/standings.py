@@ -45,31 +45,33 @@ class Standing:
 
 def leading(entries: Sequence[Entry]) -> list[Entry]:
     """The best of those that are running; all that are equally good."""
-    found = running(entries)
-    return [entry for entry in found if entry.worth == max(each.worth for each in found)]
+    running_entries = running(entries)
+    return [entry for entry in running_entries if entry.worth == max(candidate.worth for candidate in running_entries)]
 
 
 def standing_of(blocks: Sequence[Sequence[Entry]]) -> Standing | None:
     """The order of lines; None where nothing is running."""
-    found = [{entry.label: entry for entry in running(entries)} for entries in blocks]
+    entries_of_blocks = [{entry.label: entry for entry in running(entries)} for entries in blocks]
     places: dict[str, tuple[int, ...]] = {}
-    for label in dict.fromkeys(label for own in found for label in own):
-        places[label] = tuple(place for place, own in enumerate(found) if label in own)
+    for label in dict.fromkeys(label for own in entries_of_blocks for label in own):
+        places[label] = tuple(place for place, own in enumerate(entries_of_blocks) if label in own)
     if not places:
         return None
     shared = _shared(places)
     ranked = [label for label in places if set(shared) <= set(places[label])]
-    averaged = can_be_averaged([next(iter(found[place].values())).metric for place in shared])
+    averaged = can_be_averaged([next(iter(entries_of_blocks[place].values())).metric for place in shared])
 
     def key(label: str) -> tuple[float, float, str]:
-        own = [found[place][label] for place in shared]
+        own = [entries_of_blocks[place][label] for place in shared]
         worth = -fmean(entry.worth for entry in own)
-        rank = fmean(_rank(entry, list(found[place].values())) for place, entry in zip(shared, own, strict=True))
+        rank = fmean(
+            _rank(entry, list(entries_of_blocks[place].values())) for place, entry in zip(shared, own, strict=True)
+        )
         return worth if averaged else rank, fmean(entry.costs.get("state_bytes") or 0.0 for entry in own), label
 
     return Standing(
         order=tuple(sorted(ranked, key=key)), blocks=shared, averaged=averaged,
-        methods={label: found[own[0]][label].method for label, own in places.items()},
+        methods={label: entries_of_blocks[own[0]][label].method for label, own in places.items()},
         left_out={label: own for label, own in places.items() if label not in ranked},
     )  # fmt: skip
 

@@ -55,19 +55,19 @@ class Outcome(Enum):
         self.counted = counted
 
 
-def state_sentences(found: Comparison) -> Iterator[str]:
+def state_sentences(comparison: Comparison) -> Iterator[str]:
     """One for each configuration that was run under its own state and another one; of few perplexities one a block."""
     places: dict[Swapped, list[Block]] = {}
-    for block in found.blocks:
+    for block in comparison.blocks:
         for swapped in _swapped(block.entries):
             places.setdefault(swapped, []).append(block)
     for swapped, blocks in places.items():
         if can_be_averaged([block.place.metric for block in blocks]):
-            yield _sentence(Field(found, blocks), swapped)
+            yield _sentence(Field(comparison, blocks), swapped)
         elif len(blocks) > MANY:
-            yield _counted(Field(found, blocks), swapped)
+            yield _counted(Field(comparison, blocks), swapped)
         else:
-            yield from (_sentence(Field(found, [block]), swapped) for block in blocks)
+            yield from (_sentence(Field(comparison, [block]), swapped) for block in blocks)
 
 
 def _swapped(entries: tuple[Entry, ...]) -> Iterator[Swapped]:
@@ -81,12 +81,12 @@ def _swapped(entries: tuple[Entry, ...]) -> Iterator[Swapped]:
 
 def _sentence(field: Field, labels: Swapped) -> str:
     several = f" on average over {len(field.blocks)} {field.noun}" if len(field.blocks) > 1 else ""
-    own, found = labels.own, field.found
-    alone = len(field.blocks) == 1 < len(found.blocks)
-    places = [block.place for block in found.blocks]
+    own, best = labels.own, field.found
+    alone = len(field.blocks) == 1 < len(best.blocks)
+    places = [block.place for block in best.blocks]
     where = f" on {called(field.blocks[0].place, places)}" if alone else several
-    told = (("own", own), ("other", labels.other), ("none", labels.none))
-    figures = ", ".join(f"{WORDS[state]} {field.shown(label)}" for state, label in told if label)
+    states = (("own", own), ("other", labels.other), ("none", labels.none))
+    figures = ", ".join(f"{WORDS[state]} {field.shown(label)}" for state, label in states if label)
     return f"{own}{where}: {figures}. {_conclusion(field, labels)}."
 
 
@@ -96,11 +96,11 @@ def _counted(field: Field, labels: Swapped) -> str:
     for block in field.blocks:
         outcomes[_outcome(Field(field.found, [block]), labels)].append(block)
     noun = field.noun.removesuffix("s")
-    told = [
+    counts = [
         f"{outcome.counted} on {len(blocks)}" + (f" ({field.where(blocks)})" if len(blocks) <= MANY else "")
         for outcome, blocks in outcomes.items() if blocks
     ]  # fmt: skip
-    return f"{labels.own}, {noun} by {noun}: its state {'; '.join(told)}."
+    return f"{labels.own}, {noun} by {noun}: its state {'; '.join(counts)}."
 
 
 def _conclusion(field: Field, labels: Swapped) -> str:
@@ -129,5 +129,5 @@ def _outcome(field: Field, labels: Swapped) -> Outcome:
 
 def _beside(field: Field, own: str, label: str) -> int | None:
     """The outcome of the test of the own state and another; None where not tested."""
-    each = field.pair(own, label) if label else None
-    return each.outcome if each else None
+    apart = field.pair(own, label) if label else None
+    return apart.outcome if apart else None

@@ -42,19 +42,19 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
         rows.append(("all", first.main_metric, *whole[first.main_metric], "", "", "", ""))
     where = ", ".join(str(path) for _, path in runs)
     beside = ", ".join(f"{metric} {whole[metric][0]}" for metric in others)
-    told = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else ""), f"Stored in {where}"]
+    remarks = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else ""), f"Stored in {where}"]
     if several:
-        told.append(f"Compare: ttabench compare {' '.join(str(path) for _, path in runs)}")
+        remarks.append(f"Compare: ttabench compare {' '.join(str(path) for _, path in runs)}")
     return Table(
         title=f"{answering(first)} on {first.config['task']} ({first.source}), base {first.base}",
         columns=("#seed", "metric", "#value ± stderr", "#n", *COST_COLUMNS), rows=tuple(rows), data=tuple(data),
-        caption="\n".join(told), names=("metric",), spare=("#peak memory", "#ask ms"),
+        caption="\n".join(remarks), names=("metric",), spare=("#peak memory", "#ask ms"),
     )  # fmt: skip
 
 
 def _over(runs: Sequence[tuple[RunRecord, Path]], metric: str) -> tuple[str, str]:
     """(figure, n) of one metric over runs that differ in their seed."""
-    alike = [found for record, _ in runs if (found := record.value(metric)) is not None]
+    alike = [row for record, _ in runs if (row := record.value(metric)) is not None]
     if len(runs) == 1:
         return shown(metric, alike[0].value, alike[0].stderr), str(alike[0].n)
     placed = [(path, record) for record, path in runs]
@@ -122,13 +122,13 @@ def runs_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     columns = ("run", "method", "settings", "task", "source", "model", "#seed", "#n", "#result", "created")
     caption = "One in full: ttabench show RUN"
     short = tuple((row[0], " ".join(filter(None, [*row[1:4], f"seed {row[6]}"])), row[8]) for row in rows)
-    found = Table(
+    table = Table(
         title="runs", columns=columns, rows=tuple(rows), data=tuple(data), fold=True, caption=caption,
         names=("run", "method", "task", "source", "model", "created"),
         spare=("created", "#n", "source", "model"),
         narrower=Table(title="runs", columns=("run", "what", "#result"), rows=short, names=("run",), caption=caption),
     )  # fmt: skip
-    return found if any(row[2] for row in rows) else found.without("settings")
+    return table if any(row[2] for row in rows) else table.without("settings")
 
 
 def config_table(plans: Sequence[Plan]) -> Table:
@@ -136,7 +136,7 @@ def config_table(plans: Sequence[Plan]) -> Table:
     flat = [_flat(plan.config.to_json()) for plan in plans]
     rows = [("run", ", ".join(plan.config.identity() for plan in plans))]
     for key in flat[0]:
-        values = dict.fromkeys(str(each.get(key)) for each in flat)
+        values = dict.fromkeys(str(own_values.get(key)) for own_values in flat)
         rows.append((key, ", ".join(values)))
     return Table(title="resolved configuration", columns=("setting", "value"), rows=tuple(rows), names=("setting",))
 

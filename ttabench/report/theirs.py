@@ -69,14 +69,16 @@ def taken(files: Sequence[Path], ours: Sequence[Run]) -> Theirs:
     names, runs, damaged, alike = names_of(files), list[Run](), list[str](), list[str]()
     for file, name in names.items():
         if not file.is_file():
-            what = f"--with {file} is {'a folder' if file.is_dir() else 'no file'}."
-            raise UserError(what, "Name a file that `ttabench export` wrote; folders of runs are named without --with.")
-        found, wrong = _whole(file)
+            fault = f"--with {file} is {'a folder' if file.is_dir() else 'no file'}."
+            raise UserError(
+                fault, "Name a file that `ttabench export` wrote; folders of runs are named without --with."
+            )
+        ids, wrong = _whole(file)
         damaged += wrong
-        new = [run for run in found if not any(_same(run[1], other) for other in known.get(run[1].id, ()))]
-        if same := len(found) - len(new):
-            told = "its run is" if len(found) == 1 else f"{same} of its {len(found)} runs are"
-            alike.append(f"{file}: {told} here already, and counted once.")
+        new = [run for run in ids if not any(_same(run[1], other) for other in known.get(run[1].id, ()))]
+        if same := len(ids) - len(new):
+            verb = "its run is" if len(ids) == 1 else f"{same} of its {len(ids)} runs are"
+            alike.append(f"{file}: {verb} here already, and counted once.")
         for folder, record in new:
             clash = record.id in known
             known.setdefault(record.id, []).append(record)
@@ -90,13 +92,13 @@ def _whole(file: Path) -> tuple[list[Run], list[str]]:
     if file.suffix != SUFFIX:
         return [], [f"{file} is no submission: its name does not end in {SUFFIX}. {ASK}"]
     try:
-        found = submitted(file)
+        submission = submitted(file)
     except UserError as error:
         return [], [str(error)]
-    for name in found.records:
+    for name in submission.records:
         try:
-            fault = "several rows have its id" if name in found.doubled else "its id is no id"
-            if name not in found.doubled and name.isalnum() and name.isascii():
+            fault = "several rows have its id" if name in submission.doubled else "its id is no id"
+            if name not in submission.doubled and name.isalnum() and name.isascii():
                 record = load_run(file / name)
                 fault = next(_faults(file / name, record), "")
         except UserError as error:
@@ -149,9 +151,9 @@ def _wrong_figures(run: Run) -> Iterator[str]:
     for row in run[1].rows:
         if row.step is None and row.subtask is None:
             values = list(answered([run], row.metric).values())
-            found = estimated(kind_of(row.metric), values) if values else None
-            if found is not None and not math.isclose(found.mean, row.value, rel_tol=NEAR, abs_tol=NEAR):
-                yield f"its {row.metric[:40]} is {row.value:.6g}, that of its scores {found.mean:.6g}"
+            estimate = estimated(kind_of(row.metric), values) if values else None
+            if estimate is not None and not math.isclose(estimate.mean, row.value, rel_tol=NEAR, abs_tol=NEAR):
+                yield f"its {row.metric[:40]} is {row.value:.6g}, that of its scores {estimate.mean:.6g}"
 
 
 def _same(one: RunRecord, other: RunRecord) -> bool:

@@ -25,31 +25,37 @@ COUNTED = ((1, "better"), (-1, "worse"), (0, "not settled"), (None, "not tested"
 """Outcomes of a test, as they are counted over blocks."""
 
 
-def verdict(found: Comparison) -> str:
+def verdict(comparison: Comparison) -> str:
     """All sentences in one line."""
-    return " ".join(sentences(found))
+    return " ".join(sentences(comparison))
 
 
-def sentences(found: Comparison) -> list[str]:
+def sentences(comparison: Comparison) -> list[str]:
     """The first lines: each a sentence or more, with their full stops."""
-    if len(found.blocks) > 1 and all(len(block.entries) == 1 for block in found.blocks):
-        return [_apart(found), *theirs_sentences(found), *aside_sentences(found)]
-    states = list(state_sentences(found))
-    standing = found.standing
+    if len(comparison.blocks) > 1 and all(len(block.entries) == 1 for block in comparison.blocks):
+        return [_apart(comparison), *theirs_sentences(comparison), *aside_sentences(comparison)]
+    states = list(state_sentences(comparison))
+    standing = comparison.standing
     if standing is None:
-        first = states or [_of_ends(Field(found, found.blocks))]
+        first = states or [_of_ends(Field(comparison, comparison.blocks))]
     else:
-        field = Field(found, [found.blocks[place] for place in standing.blocks])
+        field = Field(comparison, [comparison.blocks[place] for place in standing.blocks])
         first = [*_lead(field, standing), *_against_ends(field, standing)]
         # of one method under several states that is the question
         first = [*states, *first] if len(standing.order) == 1 else [*first, *states]
-    return [*first, *cautions(found), *theirs_sentences(found), *aside_sentences(found), *left_out(found)]
+    return [
+        *first,
+        *cautions(comparison),
+        *theirs_sentences(comparison),
+        *aside_sentences(comparison),
+        *left_out(comparison),
+    ]
 
 
-def _apart(found: Comparison) -> str:
+def _apart(comparison: Comparison) -> str:
     """Of blocks with one line each."""
-    field = Field(found, found.blocks)
-    own = [f"{block.entries[0].label} on {block.place.brief}" for block in found.blocks]
+    field = Field(comparison, comparison.blocks)
+    own = [f"{block.entries[0].label} on {block.place.brief}" for block in comparison.blocks]
     names = f" ({listed(own)})" if len(own) <= MANY else ""
     return f"Nothing to compare: each of {len(own)} {field.noun} has one line{names}."
 
@@ -71,13 +77,13 @@ def _lead(field: Field, standing: Standing) -> list[str]:
     else:
         first = f"{leader} has the best mean rank, then {second}"
     at = kept_bytes(field.both(leader, second), second)
-    told = [
+    sentences = [
         f"{_where(field, standing)}{first}",
         f"It keeps {at}" if at else "",
         _one_by_one(field, leader, second),
         _against(field, leader, [label for label in standing.order if label not in (leader, second)]),
     ]
-    return [f"{'. '.join(filter(None, told))}."]
+    return [f"{'. '.join(filter(None, sentences))}."]
 
 
 def _where(field: Field, standing: Standing) -> str:
@@ -100,10 +106,10 @@ def _one_by_one(field: Field, leader: str, other: str) -> str:
         return ""
     counts = [(word, [block for block, how in outcomes if how == value]) for value, word in COUNTED]
     kept = [(word, blocks) for word, blocks in counts if blocks or word != "not tested"]
-    told = [f"{word} {f'than {other} ' if word == 'better' else ''}on {_some(blocks, len(outcomes))}"
+    clauses = [f"{word} {f'than {other} ' if word == 'better' else ''}on {_some(blocks, len(outcomes))}"
             for word, blocks in kept]  # fmt: skip
     noun = field.noun.removesuffix("s")
-    return f"{noun.capitalize()} by {noun} it is {', '.join(told)}"
+    return f"{noun.capitalize()} by {noun} it is {', '.join(clauses)}"
 
 
 def _some(blocks: Sequence[Block], all_of_them: int) -> str:
@@ -115,33 +121,33 @@ def _some(blocks: Sequence[Block], all_of_them: int) -> str:
 
 def _sorted(field: Field, pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
     """Pairs by what their test says of left, see `COUNTED`."""
-    found: dict[str, list[tuple[str, str]]] = {word: [] for _, word in COUNTED}
+    by_word: dict[str, list[tuple[str, str]]] = {word: [] for _, word in COUNTED}
     for pair in pairs:
-        each = field.pair(*pair)
-        found[dict(COUNTED)[each.outcome if each else None]].append(pair)
-    return found
+        apart = field.pair(*pair)
+        by_word[dict(COUNTED)[apart.outcome if apart else None]].append(pair)
+    return by_word
 
 
 def _against(field: Field, leader: str, others: Sequence[str]) -> str:
     """The leader against all but the second."""
-    found = _sorted(field, [(leader, label) for label in others])
+    by_word = _sorted(field, [(leader, label) for label in others])
     words = {"better": "better than", "worse": "worse than", "not settled": "not settled against",
              "not tested": "not tested against"}  # fmt: skip
-    told = [f"{words[word]} {listed([right for _, right in pairs])}" for word, pairs in found.items() if pairs]
-    return f"It is {'; '.join(told)}" if len(found["not tested"]) < len(others) else ""
+    clauses = [f"{words[word]} {listed([right for _, right in pairs])}" for word, pairs in by_word.items() if pairs]
+    return f"It is {'; '.join(clauses)}" if len(by_word["not tested"]) < len(others) else ""
 
 
 def _others(field: Field, standing: Standing, floor: str) -> str:
     """What the other lines are against the floor."""
-    found = _sorted(field, [(label, floor) for label in standing.order[1:] if floor and field.both(label, floor)])
-    if not any(found[word] for word in found if word != "not tested"):
+    by_word = _sorted(field, [(label, floor) for label in standing.order[1:] if floor and field.both(label, floor)])
+    if not any(by_word[word] for word in by_word if word != "not tested"):
         return ""
-    told = [
+    clauses = [
         f"{word} {'than' if word in ('better', 'worse') else 'against'} {floor}: "
         + listed([left for left, _ in pairs], "lines")
-        for word, pairs in found.items() if pairs
+        for word, pairs in by_word.items() if pairs
     ]  # fmt: skip
-    return f"Of the others, {'; '.join(told)}"
+    return f"Of the others, {'; '.join(clauses)}"
 
 
 def _against_ends(field: Field, standing: Standing) -> list[str]:
@@ -156,8 +162,8 @@ def _against_ends(field: Field, standing: Standing) -> list[str]:
     if not standing.averaged:
         return [". ".join([counts[0].replace("it is", f"{leader} is"), *counts[1:]]) + "."] if counts else []
     where = "" if standing.second else _where(field, standing)
-    told = "; ".join(field.apart(leader, end) for end in ends)
-    head = f"{where}{leader} ({field.shown(leader)}{' on average' if several else ''}) is {told}"
+    clauses = "; ".join(field.apart(leader, end) for end in ends)
+    head = f"{where}{leader} ({field.shown(leader)}{' on average' if several else ''}) is {clauses}"
     others = _others(field, standing, floor)
     more = filter(None, [*counts, others])
     # where others were spoken of last, "it" could be one of them
@@ -197,7 +203,7 @@ def _of_ends(field: Field) -> str:
     floor, ceiling = field.end(floor_of), field.end(ceiling_of)
     if not floor or not ceiling or not field.both(ceiling, floor):
         return "Nothing to compare."
-    each, mean = field.pair(ceiling, floor), " on average" if len(field.blocks) > 1 else ""
+    apart, mean = field.pair(ceiling, floor), " on average" if len(field.blocks) > 1 else ""
     head = f"No method between {floor} and {ceiling}: {ceiling} ({field.shown(ceiling)}{mean}) is"
-    gap = " There is a gap for a method to recover." if each and each.beyond_chance and each.gain > 0 else ""
+    gap = " There is a gap for a method to recover." if apart and apart.beyond_chance and apart.gain > 0 else ""
     return f"{head} {field.apart(ceiling, floor)}.{gap}"

@@ -100,8 +100,8 @@ def _texts(task: Task) -> Iterator[str]:
 
 def bytes_a_token(lm: LM, texts: Iterable[str]) -> float | None:
     """UTF-8 bytes of words in a token, the blank in front included; None for too few words or a small vocabulary."""
-    found = (match[0] for text in texts for match in WORD.finditer(text))
-    words = [f" {word}" for word in islice(found, MOST_WORDS)]
+    words_found = (match[0] for text in texts for match in WORD.finditer(text))
+    words = [f" {word}" for word in islice(words_found, MOST_WORDS)]
     if len(words) < LEAST_WORDS or len(lm.tokenizer) < LEAST_TOKENS:
         return None
     return sum(len(word.encode()) for word in words) / sum(map(len, lm.encode_many(words)))
@@ -175,8 +175,8 @@ def answer_caveats(samples: Sequence[Sample]) -> list[str]:
         "were cut at max_new_tokens": sum(not sample.answer.ended for sample in written),
     }
     return [
-        f"{count} of {len(written)} answers {what}: the prompt may not suit the base model"
-        for what, count in counts.items()
+        f"{count} of {len(written)} answers {defect}: the prompt may not suit the base model"
+        for defect, count in counts.items()
         if 2 * count > len(written)
     ]
 

@@ -88,14 +88,14 @@ class RunConfig(StoredConfig):
 
     def differing(self) -> dict[str, Json]:
         """The values that the id hashes: those that differ from the defaults and are part of the identity."""
-        said = {key: value for key, value in self.to_json().items() if key not in UNHASHED}
+        hashed = {key: value for key, value in self.to_json().items() if key not in UNHASHED}
         if "rows" in self.inputs and self.source not in ("mini", "hub"):
-            said["source"] = "files"
+            hashed["source"] = "files"
         if "model" in self.inputs and self.model != NANO:
-            said["model"] = "folder"
+            hashed["model"] = "folder"
         for name, values in self.defaults.items():
-            said[name] = changed(said[name], values)
-        return changed(said, type(self)(method="").to_json())
+            hashed[name] = changed(hashed[name], values)
+        return changed(hashed, type(self)(method="").to_json())
 
     def other_defaults(self, stored: Mapping[str, Json]) -> list[str]:
         """Settings that a stored run of this identity had otherwise: their defaults are others now."""

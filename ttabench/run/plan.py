@@ -46,8 +46,8 @@ class Shared:
             while len(self._made) >= self.MOST:
                 del self._made[next(iter(self._made))]
             self._made[key] = make()
-        found: T = self._made[key]  # type: ignore[assignment]  # a key is of one kind
-        return found
+        value: T = self._made[key]  # type: ignore[assignment]  # a key is of one kind
+        return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def _inputs(
 ) -> dict[str, str]:
     """Digests of what a run reads, by name."""
     of_model = (request.model, request.random_weights)
-    found = {
+    digests = {
         "card": content_digest(card),
         "reader": origin(card.reader),
         "rows": str(record["digest"]),
@@ -139,8 +139,8 @@ def _inputs(
         "state": digest(request.state) if request.state is not None else "",
         "others": str(record["others"]["digest"]) if "others" in record else "",
     }
-    found |= setting_digests(resolved)
-    return {name: value for name, value in found.items() if value}
+    digests |= setting_digests(resolved)
+    return {name: value for name, value in digests.items() if value}
 
 
 def setting_digests(resolved: ResolvedMethod) -> dict[str, str]:
@@ -150,7 +150,7 @@ def setting_digests(resolved: ResolvedMethod) -> dict[str, str]:
     """
     texts = [key for key, kind, _ in describe_settings(resolved.spec) if "str" in kind.split(" or ")]
     named = {key: str(value) for key in texts if (value := resolved.settings.get(key))}
-    return {f"setting {key}": found for key, value in named.items() if (found := _named_digest(value))}
+    return {f"setting {key}": value_digest for key, value in named.items() if (value_digest := _named_digest(value))}
 
 
 def _named_digest(value: str) -> str:

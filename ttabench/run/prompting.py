@@ -108,7 +108,7 @@ def _trained(request: RunRequest, card: Card) -> Manner | None:
         return None
     try:
         header = json_of(named(checkpoint, request.model) / "adapter.json")
-        found = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
+        manner = Manner.model_validate(header["training"]["config"]["data"][TRAINED_WITH])
     except (OSError, ValueError, KeyError, TypeError, ValidationError, UserError):
         return None  # no such record, or no checkpoint: whoever loads it says so
-    return found if found.prompt in card.prompt.templates else None
+    return manner if manner.prompt in card.prompt.templates else None

@@ -69,7 +69,7 @@ def _method(plan: Plan, method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -
         "preset": plan.resolved.preset,
         "parameters": sum(parameter.numel() for parameter in method.modules().parameters()),
         "training": dict(plan.resolved.training),
-        **({"labels": told} if (told := labels(costs)) else {}),
+        **({"labels": by_name} if (by_name := labels(costs)) else {}),
     }
 
 
@@ -89,8 +89,10 @@ def tidy_rows(plan: Plan, samples: Sequence[Sample]) -> list[Row]:
         by_subtask = {name: [sample for sample in group if sample.ask.subtask == name] for name in apart}
         for name in plan.task.card.metrics:
             rows += _row(plan, (step, None), name, group)
-            each = [row for subtask, own in by_subtask.items() if own for row in _row(plan, (step, subtask), name, own)]
-            rows += [*each, _mean(each)] if each else []
+            subtask_rows = [
+                row for subtask, own in by_subtask.items() if own for row in _row(plan, (step, subtask), name, own)
+            ]
+            rows += [*subtask_rows, _mean(subtask_rows)] if subtask_rows else []
     return rows
 
 

@@ -242,7 +242,7 @@ def named(checkpoint: str, base: str) -> Path:
     if not checkpoint.startswith(SHIPPED):
         return Path(checkpoint)
     name, folder = checkpoint.removeprefix(SHIPPED), ASSETS / "adapters" / base
-    known = sorted(each.name for each in folder.iterdir() if each.is_dir()) if folder.is_dir() else []
+    known = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if not known:
         raise UserError(f"No adapter is shipped for {base}.", "Train one with `ttabench train`.")
     if name not in known:

@@ -66,12 +66,12 @@ def _refuse(plan: Plan, shape: Shape, tokens: Tokens, at_least: str) -> None:
         work = _most_at_once(episode, tokens)
         cost = spec.cost(settings, shape, work)
         if most is not None and work.tokens > most:
-            what = f"{spec.name} would read {at_least}{work.tokens:,} tokens of {episode.key}, and stops at {most:,}"
+            fault = f"{spec.name} would read {at_least}{work.tokens:,} tokens of {episode.key}, and stops at {most:,}"
         elif cost is not None and cost.positions > shape.positions:
-            what = f"{spec.name} needs {at_least}{cost.positions:,} for {episode.key}"
+            fault = f"{spec.name} needs {at_least}{cost.positions:,} for {episode.key}"
         else:
             continue
-        raise UserError(f"{what}: {config.model} has {shape.positions:,} positions.", _advice(plan, shape))
+        raise UserError(f"{fault}: {config.model} has {shape.positions:,} positions.", _advice(plan, shape))
 
 
 def _most_at_once(episode: Episode, tokens: Tokens) -> Workload:
@@ -111,7 +111,7 @@ def _advice(plan: Plan, shape: Shape) -> str:
     ways = [f"--task-set {name}=N with a smaller N" for name in AMOUNTS if name in protocol][:1]
     if "tokens" in protocol and half > protocol["window" if protocol["protocol"] == "strides" else "unit"]:
         ways = [f"--task-set tokens={short(half)}"]
-    settings = {each.name for each in fields(spec.Settings)}
+    settings = {field.name for field in fields(spec.Settings)}
     ways += [f"--set truncate=left --set max_tokens={half}"] if "truncate" in settings else []
     ways += ["--set positions=cache"] if "positions" in settings and spec.name != "window" else []
     ways += ["--method window"] if spec.name != "window" else []

@@ -59,9 +59,9 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
         UserError: what the header says is no request, or another one than was typed; its method is in a file, which
             was not typed.
     """
-    said = header.get(MADE) or {"method": header.get("method"), "model": header.get("model"), "task": "streamingqa"}
+    recipe = header.get(MADE) or {"method": header.get("method"), "model": header.get("model"), "task": "streamingqa"}
     try:
-        kept = {name: said[name] for name in READING_FIELDS if name in said}
+        kept = {name: recipe[name] for name in READING_FIELDS if name in recipe}
         request = TypeAdapter(RunRequest).validate_json(json.dumps(kept), strict=True)
     except (TypeError, ValueError, AttributeError):
         raise UserError(f"The state in {folder} does not say how it was made.", "Make it anew.") from None
@@ -86,8 +86,8 @@ def _refuse_other(request: RunRequest, folder: Path, name: str, value: str) -> N
     own = {getattr(request, name), request.base_name if name == "model" else ""}
     if {value, _placed(value), _placed_method(value)} & own:
         return
-    told = request.base_name if name == "model" else getattr(request, name) or "none"
-    fault = f"The state in {folder} was made with {name.replace('_', ' ')} {told}, not {value}."
+    wanted = request.base_name if name == "model" else getattr(request, name) or "none"
+    fault = f"The state in {folder} was made with {name.replace('_', ' ')} {wanted}, not {value}."
     raise UserError(fault, f"Leave --{name.replace('_', '-')} out, or read anew with --context FILE.")
 
 

@@ -143,10 +143,10 @@ def estimated(kind: Kind | None, values: Sequence[Any]) -> Estimate | None:
     """
     assert values, "nothing to aggregate"
     if kind is None:
-        return estimate(values, share={each.terms[0] for each in values} <= {0.0, 1.0})
+        return estimate(values, share={one.terms[0] for one in values} <= {0.0, 1.0})
     observed = kind.observed(values)
-    told = None if observed is None else estimate(observed, kind.figure)
-    return None if told is None else replace(told, n=len(values))
+    estimate_of_terms = None if observed is None else estimate(observed, kind.figure)
+    return None if estimate_of_terms is None else replace(estimate_of_terms, n=len(values))
 
 
 def paired_difference(kind: Kind | None, sides: Sequence[Sequence[Any]]) -> Apart | None:
@@ -183,12 +183,12 @@ def pooled(
     """
     kind = ratio or Ratio(terms=lambda unit: (unit.nll, unit.tokens), exponential=False)
     total = sum(weight for _, _, weight in figures)
-    value = kind.finish(sum(kind.unfinish(each) * weight for each, _, weight in figures) / total)
-    own = [None if error is None else weight * error / kind.slope(each) / total for each, error, weight in figures]
+    value = kind.finish(sum(kind.unfinish(figure) * weight for figure, _, weight in figures) / total)
+    own = [None if error is None else weight * error / kind.slope(figure) / total for figure, error, weight in figures]
     known = [error for error in own if error is not None]
     if len(figures) > 1 and (draws or not fresh):
         drawn = [
-            Observed(str(i), (kind.unfinish(each) * weight, weight)) for i, (each, _, weight) in enumerate(figures)
+            Observed(str(i), (kind.unfinish(figure) * weight, weight)) for i, (figure, _, weight) in enumerate(figures)
         ]
         pooled_estimate = estimate(drawn, kind.figure)
         drawing = pooled_estimate.stderr if pooled_estimate else None

@@ -68,11 +68,11 @@ def spread(observed: Sequence[Observed], pulls: Sequence[float], weights: Sequen
         weights: what the figure is a mean over: how many tokens, or 1 a query.
     """
     cells: defaultdict[str, Cells] = defaultdict(dict)
-    for each, pull, weight in zip(observed, pulls, weights, strict=True):
-        own, key = cells[each.stratum], (each.cluster, each.across)
+    for term, pull, weight in zip(observed, pulls, weights, strict=True):
+        own, key = cells[term.stratum], (term.cluster, term.across)
         before = own.get(key, (0.0, 0.0))
         own[key] = before[0] + pull, before[1] + weight
-    strata = _sums(observed, pulls, [each.question or str(place) for place, each in enumerate(observed)])
+    strata = _sums(observed, pulls, [term.question or str(place) for place, term in enumerate(observed)])
     clusters, across = (sum(len({key[side] for key in own}) for own in cells.values()) for side in (0, 1))
     if len(strata) > 1 and all(len(asked) == 1 for asked in strata.values()):  # as if they were of one stratum
         one = _one_way({"": [asked[0] for asked in strata.values()]}, len(pulls))
@@ -87,7 +87,7 @@ def spread(observed: Sequence[Observed], pulls: Sequence[float], weights: Sequen
             variance.error, variance.freedom, clusters, variance.freedom + 1, across=across, shares=variance.shares
         )
     fine = _one_way(strata, len(pulls))
-    coarse = _one_way(_sums(observed, pulls, [each.cluster for each in observed]), len(pulls))
+    coarse = _one_way(_sums(observed, pulls, [term.cluster for term in observed]), len(pulls))
     if coarse is None:
         return fine
     if fine is not None and coarse.error < LUCK * fine.error:
@@ -98,8 +98,8 @@ def spread(observed: Sequence[Observed], pulls: Sequence[float], weights: Sequen
 def _sums(observed: Sequence[Observed], pulls: Sequence[float], names: Sequence[str]) -> dict[str, list[float]]:
     """Pulls summed by name, in strata."""
     sums: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for each, pull, name in zip(observed, pulls, names, strict=True):
-        sums[each.stratum][name].append(pull)
+    for one, pull, name in zip(observed, pulls, names, strict=True):
+        sums[one.stratum][name].append(pull)
     return {stratum: [math.fsum(own) for own in clusters.values()] for stratum, clusters in sums.items()}
 
 

@@ -70,12 +70,12 @@ def _variances(cells: Cells) -> tuple[float, float, float]:
     pulls = {key: pull - away * weight for key, (pull, weight) in cells.items()}
     weights = {key: weight / whole for key, (_, weight) in cells.items()}
     sums = [list(_by(pulls, side).values()) for side in (0, 1)]
-    squares = [math.fsum(value**2 for value in each) for each in [*sums, list(pulls.values())]]
+    squares = [math.fsum(value**2 for value in sums_of) for sums_of in [*sums, list(pulls.values())]]
     moments, wanted = _moments(weights)
     factors = np.linalg.lstsq(np.array(moments).T, np.array(wanted), rcond=SINGULAR)[0]
     rows, columns = (
-        square * len(each) / (len(each) - 1) if len(each) > 1 else far
-        for square, each in zip(squares[:2], sums, strict=True)
+        square * len(sums_of) / (len(sums_of) - 1) if len(sums_of) > 1 else far
+        for square, sums_of in zip(squares[:2], sums, strict=True)
     )
     return float(factors @ squares) + (far if 1 in map(len, sums) else 0.0), rows, columns
 

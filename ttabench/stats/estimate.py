@@ -87,17 +87,17 @@ def estimate(observed: Sequence[Observed], figure: Figure = MEAN, *, share: bool
         return None
     value, weight = math.exp(inner) if figure.exponential else inner, figure.weight(sums, len(observed))
     pull = figure.pull(sums)
-    found = spread(observed, [pull(each.terms) for each in observed], _weights(observed, figure))
-    if found is None:
+    scatter = spread(observed, [pull(one.terms) for one in observed], _weights(observed, figure))
+    if scatter is None:
         return Estimate(mean=value, n=len(observed), units=1, stderr=None, ci_low=None, ci_high=None, weight=weight)
     if share:
-        low, high = _share(inner, found, len(observed))
+        low, high = _share(inner, scatter, len(observed))
     else:
-        half = student(found.freedom) * found.error
+        half = student(scatter.freedom) * scatter.error
         low, high = max(figure.least, inner - half), min(figure.most, inner + half)
     ends = (math.exp(low), math.exp(min(high, LARGEST_LOG))) if figure.exponential else (low, high)
     slope = value if figure.exponential else 1.0
-    return Estimate(mean=value, n=len(observed), units=found.units, stderr=slope * found.error, ci_low=ends[0],
+    return Estimate(mean=value, n=len(observed), units=scatter.units, stderr=slope * scatter.error, ci_low=ends[0],
                     ci_high=ends[1], weight=weight)  # fmt: skip
 
 
@@ -108,14 +108,14 @@ def difference(left: Sequence[Observed], right: Sequence[Observed], figure: Figu
     one, other = _figure(ours, figure), _figure(theirs, figure)
     if one is None or other is None:
         return None
-    value, plain = one - other, figure is MEAN and {each.terms[1] for each in (*left, *right)} == {1}
+    value, plain = one - other, figure is MEAN and {observation.terms[1] for observation in (*left, *right)} == {1}
     if plain:  # exact where values are
         value = math.fsum(a.terms[0] - b.terms[0] for a, b in zip(left, right, strict=True)) / len(left)
     pulls = map(sub, _pulls(left, ours, one, figure), _pulls(right, theirs, other, figure))
     scatter = spread(left, list(pulls), _weights(left, figure))
     if scatter is None:
         return Apart(value=value, units=1)
-    shares = plain and {each.terms[0] for each in (*left, *right)} <= {0, 1}
+    shares = plain and {observation.terms[0] for observation in (*left, *right)} <= {0, 1}
     if shares and scatter.independent:
         return _of_shares(value, [round(a.terms[0] - b.terms[0]) for a, b in zip(left, right, strict=True)])
     if scatter.error <= ROUNDING * max(1.0, abs(value)):  # all units agree: nothing tells how far another would differ
@@ -142,7 +142,7 @@ def _of_shares(value: float, signs: Sequence[int]) -> Apart:
 
 def _sums(observed: Sequence[Observed]) -> tuple[float, ...]:
     assert observed, "nothing observed"
-    return tuple(map(math.fsum, zip(*[each.terms for each in observed], strict=True)))
+    return tuple(map(math.fsum, zip(*[one.terms for one in observed], strict=True)))
 
 
 def _figure(sums: tuple[float, ...], figure: Figure) -> float | None:
@@ -157,13 +157,13 @@ def _pulls(observed: Sequence[Observed], sums: tuple[float, ...], value: float, 
     """How far each observation pulls the figure away from where it is."""
     pull = figure.pull(sums)
     if not figure.exponential:
-        return [pull(each.terms) for each in observed]
-    return [value * pull(each.terms) for each in observed]
+        return [pull(one.terms) for one in observed]
+    return [value * pull(one.terms) for one in observed]
 
 
 def _weights(observed: Sequence[Observed], figure: Figure) -> list[float]:
     """The weights of the figure's mean."""
-    return [each.terms[-1] if figure.weighs else 1.0 for each in observed]
+    return [one.terms[-1] if figure.weighs else 1.0 for one in observed]
 
 
 @cache
@@ -180,14 +180,14 @@ def _two_sided(t: float, freedom: float) -> float:
     return 2 * float(stdtr(freedom, -abs(t)))
 
 
-def _share(share: float, found: Spread, n: int) -> tuple[float, float]:
+def _share(share: float, scatter: Spread, n: int) -> tuple[float, float]:
     """Wilson's, with as many trials as would give this error, and no more than there are observations."""
-    if found.independent:
+    if scatter.independent:
         return wilson(share, n)
-    trials = found.trials
+    trials = scatter.trials
     if 0 < share < 1:
-        trials = min(n, share * (1 - share) / found.error**2 * trials / (trials - 1)) if found.error else n
-    return wilson(share, trials, student(found.freedom))
+        trials = min(n, share * (1 - share) / scatter.error**2 * trials / (trials - 1)) if scatter.error else n
+    return wilson(share, trials, student(scatter.freedom))
 
 
 def wilson(share: float, n: float, quantile: float = NORMAL_95) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from ttabench.stats.aggregation import aggregate, estimated
 from ttabench.stats.metrics import METRICS, Metric, metric
 from ttabench.stats.texts import Written
 
-NAMES = tuple(name for name, each in METRICS.items() if each.function or each.corpus)
+NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
 """What `load` takes: metrics of a predicted text and its gold answers."""
 
 

@@ -45,10 +45,10 @@ def numeric(inner: Callable[[Sums], float | None]) -> Callable[[Sums], Callable[
     """Pulls of a figure without a known gradient, by central differences; 0 by sums at whose side it is no number."""
 
     def at(sums: Sums) -> Callable[[Sums], float]:
-        step = STEP * max(1.0, *(abs(each) for each in sums))
+        step = STEP * max(1.0, *(abs(total) for total in sums))
         slopes = []
-        for place, each in enumerate(sums):
-            up, down = (inner([*sums[:place], each + sign * step, *sums[place + 1 :]]) for sign in (1, -1))
+        for place, total in enumerate(sums):
+            up, down = (inner([*sums[:place], total + sign * step, *sums[place + 1 :]]) for sign in (1, -1))
             slopes.append(0.0 if up is None or down is None else (up - down) / (2 * step))
         return lambda terms: math.fsum(slope * term for slope, term in zip(slopes, terms, strict=True))
 
@@ -83,7 +83,7 @@ def _f1(sums: Sums) -> float | None:
 
 
 def _macro_f1(sums: Sums) -> float | None:
-    scores = [score for each in _labels(sums) if (score := _f1(each)) is not None]
+    scores = [score for label_terms in _labels(sums) if (score := _f1(label_terms)) is not None]
     return math.fsum(scores) / len(scores) if scores else None
 
 
@@ -94,8 +94,8 @@ def _macro_pull(sums: Sums) -> Callable[[Sums], float]:
 
     def pull(terms: Sums) -> float:
         own = zip(_labels(terms), scores, wholes, strict=True)
-        found = [(2 * t[0] - score * (t[1] + t[2])) / whole for t, score, whole in own if score is not None]
-        return math.fsum(found) / known
+        pulls = [(2 * t[0] - score * (t[1] + t[2])) / whole for t, score, whole in own if score is not None]
+        return math.fsum(pulls) / known
 
     return pull
 

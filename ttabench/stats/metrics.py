@@ -115,7 +115,9 @@ def _nats(scored: Scored, ask: Ask) -> float:
     (want,) = wanted([ask], Choose)
     assert want.gold is not None, f"{ask.key} has no right option"
     most = max(scored.logprobs)
-    return most + math.log(math.fsum(math.exp(each - most) for each in scored.logprobs)) - scored.logprobs[want.gold]
+    return (
+        most + math.log(math.fsum(math.exp(logprob - most) for logprob in scored.logprobs)) - scored.logprobs[want.gold]
+    )
 
 
 def _per_token(scored: Scored, _: Ask) -> list[float]:
@@ -223,7 +225,7 @@ METRICS: dict[str, Metric] = {
             Metric(name=name, summary=summary, corpus=CORPORA[name], scale=1.0, digits=3, higher_is_better=False)
             for name, summary in NUMBERS.items()
         ),
-        *(Metric(name=name, summary=told, function=rouge(name)) for name, told in ROUGES.items()),
+        *(Metric(name=name, summary=words, function=rouge(name)) for name, words in ROUGES.items()),
         Metric(
             name="rougeL_recall",
             summary="ROUGE-L recall: the share of the target's words, in their order, that the answer has",
@@ -283,11 +285,13 @@ def metric(name: str) -> Metric:
 
 def text_metric(name: str) -> Metric:
     """The metric of that name, which must be one of generated answers: of their text, or of the target's likelihood."""
-    found = metric(name)
-    if found.function is None and found.corpus is None and name not in LIKELIHOODS:
-        known = ", ".join(known for known, each in METRICS.items() if each.function or each.corpus)
+    chosen = metric(name)
+    if chosen.function is None and chosen.corpus is None and name not in LIKELIHOODS:
+        known = ", ".join(
+            known for known, known_metric in METRICS.items() if known_metric.function or known_metric.corpus
+        )
         raise UserError(f"The metric {name} needs log-probabilities of options.", f"Metrics of texts: {known}.")
-    return found
+    return chosen
 
 
 def empty_golds(asks: Iterable[Ask]) -> int:

@@ -66,9 +66,9 @@ def stratified(parts: Sequence[Part], most: float = math.inf) -> Apart:
 
 def _freedom(variance: float, variances: Sequence[tuple[float, Sequence[Part]]]) -> float:
     """Satterthwaite's; infinite where all errors are normal."""
-    told = [(each, min(part.freedom for part in own if part.freedom is not None))
+    with_freedom = [(each, min(part.freedom for part in own if part.freedom is not None))
             for each, own in variances if each > 0 and any(part.freedom is not None for part in own)]  # fmt: skip
-    return variance**2 / math.fsum(each**2 / freedom for each, freedom in told) if told else math.inf
+    return variance**2 / math.fsum(each**2 / freedom for each, freedom in with_freedom) if with_freedom else math.inf
 
 
 def _two_sided(t: float, freedom: float) -> float:

@@ -31,16 +31,16 @@ def unanimous(units: int) -> float:
     return min(1.0, 2.0 ** (1 - units))
 
 
-def holm(found: Sequence[float | None], family: int = 0) -> list[float | None]:
+def holm(p_values: Sequence[float | None], family: int = 0) -> list[float | None]:
     """p values adjusted so that one false alarm among all of them is as rare as each alone (Holm 1979).
 
     Args:
-        found: p of each test; None where none was made, which does not count.
+        p_values: p of each test; None where none was made, which does not count.
         family: how many tests there are, where those given were chosen among them by what was found: the others count
             as if they had the largest p, which is never too small whatever the choice.
     """
-    order = sorted((p, place) for place, p in enumerate(found) if p is not None)
-    adjusted: list[float | None] = [None] * len(found)
+    order = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
     largest, family = 0.0, max(family, len(order))
     for rank, (p, place) in enumerate(order):
         largest = max(largest, min(1.0, (family - rank) * p))

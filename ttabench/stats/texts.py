@@ -51,15 +51,15 @@ class Corpus:
         """The terms of each answer."""
         terms = self.terms(values)
         return [
-            Observed(each.cluster, own, each.stratum, each.across, each.question)
-            for each, own in zip(values, terms, strict=True)
+            Observed(written.cluster, own, written.stratum, written.across, written.question)
+            for written, own in zip(values, terms, strict=True)
         ]
 
 
 def _labelled(values: Sequence[Written]) -> Terms:
     """(both, answered, right) of every label, in order; what is written and is none of the right ones is no label."""
-    pairs = [(_label(each.prediction), _label(each.target)) for each in values]
-    chosen = {given for (given, _), each in zip(pairs, values, strict=True) if each.chosen}
+    pairs = [(_label(written.prediction), _label(written.target)) for written in values]
+    chosen = {given for (given, _), written in zip(pairs, values, strict=True) if written.chosen}
     labels = sorted(chosen | {target for _, target in pairs})
     return [
         tuple(float(x) for label in labels for x in (given == right == label, given == label, right == label))

@@ -59,11 +59,11 @@ class Job:
         return {**asdict(self), "request": request}
 
     @staticmethod
-    def from_json(said: Mapping[str, Json]) -> Job:
+    def from_json(values: Mapping[str, Json]) -> Job:
         """The job that `to_json` gave."""
         from pydantic import TypeAdapter
 
-        return Job(**{**said, "request": TypeAdapter(RunRequest).validate_python(said["request"])})
+        return Job(**{**values, "request": TypeAdapter(RunRequest).validate_python(values["request"])})
 
 
 State = Literal["stored", "continued", "new", "failed", "busy", "lost", "running", "waiting"]

@@ -66,11 +66,11 @@ class Read:
                 raise
             raise UserError(f"{where}: {error.what}", error.hint) from None
 
-    def placed(self, error: UserError, said: Mapping[Place, str]) -> UserError:
+    def placed(self, error: UserError, faults: Mapping[Place, str]) -> UserError:
         """The fault with the line of the word that it names, the innermost first; else of the first that was said."""
-        inside = sorted(said.items(), key=lambda each: -len(each[0]))
+        inside = sorted(faults.items(), key=lambda each: -len(each[0]))
         named = [place for place, word in inside if _names(error.what, word)]
-        where = self.where(named[0] if named else next(iter(said), ()))
+        where = self.where(named[0] if named else next(iter(faults), ()))
         return UserError(f"{where}: {error.what}", error.hint) if where else error
 
 
@@ -99,9 +99,9 @@ def read(path: Path) -> Read:
 def _lines(node: yaml.Node, place: Place, path: Path) -> Iterator[tuple[Place, int]]:
     """Every place below a node, and its line; of a value in a mapping, that of its key."""
     if isinstance(node, yaml.SequenceNode):
-        for number, each in enumerate(node.value):
-            yield (*place, number), each.start_mark.line + 1
-            yield from _lines(each, (*place, number), path)
+        for number, node_below in enumerate(node.value):
+            yield (*place, number), node_below.start_mark.line + 1
+            yield from _lines(node_below, (*place, number), path)
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:

@@ -93,24 +93,24 @@ class _Grid:
             order = [common[0], model, task, method, *common[1:]]
             known = self._known(method, task, model, order)
             flat: dict[tuple[str, str], Json] = {}
-            said: dict[Place, str] = {method.place: str(method.values["method"])}
+            assigned: dict[Place, str] = {method.place: str(method.values["method"])}
             for layer in order:
                 for name, key, value, place in _settings(layer):
                     if self._goes(layer, name, key, value, place, known):
                         flat[name, key] = value
-                        said[place] = key or name
+                        assigned[place] = key or name
             names = {axis: str(one.values[axis]) for axis, one in zip(AXES, (method, task, model), strict=False)}
-            said |= {one.place: names[axis] for axis, one in zip(AXES, (method, task, model), strict=False)}
+            assigned |= {one.place: names[axis] for axis, one in zip(AXES, (method, task, model), strict=False)}
             for chosen in _choices(flat):
                 swapped = chosen.pop(SWAP, False)
                 for state in STATES_OF if swapped else ("own",):
                     try:
                         request = requested({**names, **chosen}, state)
                     except UserError as error:
-                        raise self.read.placed(error, said) from None
+                        raise self.read.placed(error, assigned) from None
                     for place, seed in seeds:
                         words = {**names, **chosen, SWAP: swapped, "seed": seed}
-                        yield words, Cell(request=request, seed=seed, said={**said, place: "Seed"})
+                        yield words, Cell(request=request, seed=seed, said={**assigned, place: "Seed"})
 
     def _known(self, method: _Layer, task: _Layer, model: _Layer, order: Sequence[_Layer]) -> _Known:
         with self.read.at(method.place):
@@ -121,7 +121,7 @@ class _Grid:
         usual = "mini" if model.values["model"] == NANO else "hub"
         sources = [usual, *(layer.values["source"] for layer in order if layer.values.get("source"))]
         options = known_options(card, str(sources[-1]))
-        return _Known(spec=spec, keys={"set": [each.name for each in fields(spec.Settings)], "task_set": options})
+        return _Known(spec=spec, keys={"set": [field.name for field in fields(spec.Settings)], "task_set": options})
 
     def _goes(self, layer: _Layer, name: str, key: str, value: Json, place: Place, known: _Known) -> bool:
         """Whether what a layer says is for this method and task."""
@@ -146,8 +146,8 @@ class _Grid:
                 continue
             with self.read.at(place):
                 if not known:
-                    what = "is trained" if name == "checkpoint" else f"has {WORDS[name]}s"
-                    raise UserError(f"None of these {SETTING.get(name, 'method')}s {what}, so {word} means nothing.",
+                    fault = "is trained" if name == "checkpoint" else f"has {WORDS[name]}s"
+                    raise UserError(f"None of these {SETTING.get(name, 'method')}s {fault}, so {word} means nothing.",
                                     "Leave it out.")  # fmt: skip
                 raise UnknownName(f"{WORDS[name]} of these {SETTING.get(name, 'method')}s", word, sorted(known))
 
@@ -171,13 +171,13 @@ def cells(read: Read) -> list[Cell]:
             with read.at(("exclude", number)):
                 raise UserError("This excludes no run.", "Mend it, or leave it out.")
         whole = kept
-    found = [cell for _, cell in whole]
+    all_cells = [cell for _, cell in whole]
     for number, more in enumerate(suite.get("include", [])):
-        found += _included(grid, more, ("include", number), axes, seeds, top)
+        all_cells += _included(grid, more, ("include", number), axes, seeds, top)
     grid.refuse_spare()
-    if not found:
+    if not all_cells:
         raise UserError(f"{read.where(()) or 'The suite'} names no run.", "Give methods and tasks.")
-    return found
+    return all_cells
 
 
 _LISTS = {*AXES.values(), "include", "exclude"}
@@ -219,7 +219,7 @@ def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json, Place]]:
     """(option, key, value, place) of all that a layer says but names; the key is empty but of settings."""
     for name, value in layer.values.items():
         if name in ASSIGNED:
-            yield from ((name, key, each, (*layer.place, name, key)) for key, each in value.items())
+            yield from ((name, key, part, (*layer.place, name, key)) for key, part in value.items())
         elif name not in AXES:
             yield name, "", value, (*layer.place, name)
 
@@ -227,7 +227,7 @@ def _settings(layer: _Layer) -> Iterator[tuple[str, str, Json, Place]]:
 def _fits(name: str, key: str, value: Json, known: _Known) -> bool:
     if name in ASSIGNED:
         return known.has(name, key)
-    return any(known.takes(name, each) for each in (value if isinstance(value, list) else [value]))
+    return any(known.takes(name, part) for part in (value if isinstance(value, list) else [value]))
 
 
 def _choices(flat: Mapping[tuple[str, str], Json]) -> Iterator[dict[str, Json]]:

@@ -42,20 +42,20 @@ class Local:
                 process.close()
 
 
-def _serve(process: Process, waiting: list[Job], told: SimpleQueue[Report | Exception]) -> None:
+def _serve(process: Process, waiting: list[Job], reports: SimpleQueue[Report | Exception]) -> None:
     """Let a process make what waits, those of the base that it has loaded first."""
     base = ""
     try:
         while waiting:
-            job = waiting.pop(next((place for place, each in enumerate(waiting) if each.base == base), 0))
+            job = waiting.pop(next((place for place, waiting_job in enumerate(waiting) if waiting_job.base == base), 0))
             base = job.base
-            told.put(Report(id=job.id, state="running"))
+            reports.put(Report(id=job.id, state="running"))
             for report in process.make(job):
-                told.put(report)
+                reports.put(report)
     except IndexError:  # another thread took the last one
         return
     except Exception as error:  # told where somebody listens
-        told.put(error)
+        reports.put(error)
 
 
 def _places(count: int, gpus: float) -> list[dict[str, str]]:

@@ -52,11 +52,11 @@ class OnRay:
 def _report(task: Any, job: Job) -> Report:
     """The report of a finished task of Ray."""
     try:
-        found: Report = ray.get(task)
+        report: Report = ray.get(task)
     except ray.exceptions.RayError as error:  # a machine or process that went away
-        told = f"The process of Ray that made it ended ({type(error).__name__})."
-        return Report(id=job.id, state="lost", reason=told)
-    return found
+        fault = f"The process of Ray that made it ended ({type(error).__name__})."
+        return Report(id=job.id, state="lost", reason=fault)
+    return report
 
 
 def _take(job: Job, threads: int | None) -> Report:

@@ -103,10 +103,10 @@ def _take(jobs: Sequence[Job], threads: int | None) -> list[Report]:
 def _results(task: Any, share: Sequence[Job]) -> list[Report]:
     """The reports of a task's runs; where it was killed, they are lost."""
     try:
-        found: list[Report] = task.result()
+        reports: list[Report] = task.result()
     except Exception as error:  # whatever submitit tells of a task that has no result
         last = " ".join(str(error).split())[-160:]
         return [
             Report(id=job.id, state="lost", reason=f"Task {task.job_id} of the array ended: {last}") for job in share
         ]
-    return found
+    return reports

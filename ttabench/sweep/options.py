@@ -47,15 +47,15 @@ class Option:
 
 def _options() -> dict[str, Option]:
     known = {name: field for name, field in declared(RunRequest).items() if name not in AXES}
-    found = [Option(RENAMED.get(name, name), name, _kind(field), field.said.help) for name, field in known.items()]
-    return {option.name: option for option in [*found, Option(SWAP, "state_of", bool, SWAPPED)]}
+    options = [Option(RENAMED.get(name, name), name, _kind(field), field.said.help) for name, field in known.items()]
+    return {option.name: option for option in [*options, Option(SWAP, "state_of", bool, SWAPPED)]}
 
 
 def _kind(field: Field) -> Any:
     """The annotation of a value, without None: what is not said is left out."""
     if field.name in RENAMED:
         return dict[str, Value | list[Value]]
-    plain = next((each for each in get_args(field.kind) if each is not type(None)), field.kind)
+    plain = next((kind for kind in get_args(field.kind) if kind is not type(None)), field.kind)
     if field.said.parse is not None:
         return plain | Literal["auto"]
     return str if plain is Path else plain
@@ -78,23 +78,23 @@ def as_said(typed: Mapping[str, Any]) -> dict[str, Json]:
     return options
 
 
-def requested(said: Mapping[str, Json], state_of: str = "own") -> RunRequest:
+def requested(typed: Mapping[str, Json], state_of: str = "own") -> RunRequest:
     """The request that options ask for.
 
     Args:
-        said: options by name, `method`, `task` and `model` among them, each with one value.
+        typed: options by name, `method`, `task` and `model` among them, each with one value.
         state_of: whose state answers.
 
     Raises:
         UserError: a word that is none of those that an option knows.
     """
-    values: dict[str, Any] = {name: said[name] for name in ("method", "task", "model")}
+    values: dict[str, Any] = {name: typed[name] for name in ("method", "task", "model")}
     for option in OPTIONS.values():
-        if option.name not in said or option.name == SWAP:
+        if option.name not in typed or option.name == SWAP:
             continue
-        value = said[option.name]
+        value = typed[option.name]
         if option.name in ASSIGNED:
-            value = tuple(f"{key}={text_of(each)}" for key, each in value.items())
+            value = tuple(f"{key}={text_of(part)}" for key, part in value.items())
         elif option.name == "batch_size":
             value = 0 if value == AUTO else value
         elif option.name == "state":

@@ -39,7 +39,7 @@ class Run:
         return f"{self.method} on {self.task} seed {self.seed}"
 
 
-def planned(found: Sequence[Cell], read: Read) -> list[Run]:
+def planned(cells: Sequence[Cell], read: Read) -> list[Run]:
     """The runs of these cells, each once, in an order that keeps base models.
 
     Raises:
@@ -48,13 +48,13 @@ def planned(found: Sequence[Cell], read: Read) -> list[Run]:
     shared = Shared()
     made: dict[int, Run] = {}
     # those that read the same rows one after the other: rows are made once, and only the newest are kept
-    for number, cell in sorted(enumerate(found), key=lambda each: (each[1].request.task, each[1].seed)):
+    for number, cell in sorted(enumerate(cells), key=lambda each: (each[1].request.task, each[1].seed)):
         try:
             made[number] = _run(cell, make_plan(cell.request, cell.seed, shared))
         except UserError as error:
             raise read.placed(error, cell.said) from None
     runs: dict[str, Run] = {}
-    for number in range(len(found)):
+    for number in range(len(cells)):
         runs.setdefault(made[number].id, made[number])
     order = {base: place for place, base in enumerate(dict.fromkeys(run.base for run in runs.values()))}
     return sorted(runs.values(), key=lambda run: order[run.base])

@@ -94,18 +94,18 @@ def checked(read: Read) -> dict[str, Json]:
         where = read.where(()) or "The suite"
         raise UserError(f"{where}: not a {KIND}.", "Its top level must be a mapping; see `ttabench sweep --schema`.")
     try:
-        found = Suite.model_validate(read.data)
+        suite = Suite.model_validate(read.data)
     except ValidationError as error:
         raise _fault(error, read) from None
-    values: dict[str, Json] = found.model_dump(mode="json", exclude_unset=True)
+    values: dict[str, Json] = suite.model_dump(mode="json", exclude_unset=True)
     return values
 
 
 def schema() -> dict[str, Json]:
     """The JSON schema of a suite."""
     made = Suite.model_json_schema()
-    for each in _objects(made):
-        for name, value in each.get("properties", {}).items():
+    for part in _objects(made):
+        for name, value in part.get("properties", {}).items():
             value.pop("default", None)
             if name in OPTIONS:
                 value["description"] = OPTIONS[name].help
@@ -113,8 +113,8 @@ def schema() -> dict[str, Json]:
 
 
 def _objects(value: Json) -> Iterator[dict[str, Json]]:
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _objects(each)
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(inner)
     if isinstance(value, dict) and "properties" in value:
         yield value
 

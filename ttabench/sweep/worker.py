@@ -76,14 +76,14 @@ def take(job: Job, models: Models, tell: Callable[[Report], None] | None = None)
         if not job.patient and held(Path(job.out) / job.id):
             return report("busy")
         watching = Watching(tick=no_tick if tell is None else tick)
-        found = execute(plan, models.of(job.base), Path(job.out), force=job.force, watching=watching)
+        outcome = execute(plan, models.of(job.base), Path(job.out), force=job.force, watching=watching)
     except UserError as error:
         return report("failed", str(error))
     except Exception as error:  # a method or a file of somebody else may do anything; the other runs go on
         if memory.out_of_memory(error):
             return report("failed", str(memory.told(error, FITS)))
         return report("failed", f"{type(error).__name__}: {error}")
-    return report(found.how)
+    return report(outcome.how)
 
 
 def main() -> None:

@@ -128,8 +128,8 @@ class Bars:
 
     def drop(self, what: str) -> None:
         """Take the bar of something away that is counted no longer."""
-        if found := self._tasks.pop(counted(what), None):
-            self._bars.remove_task(found[0])
+        if task := self._tasks.pop(counted(what), None):
+            self._bars.remove_task(task[0])
 
     def stop(self) -> None:
         """Take the bars away."""

@@ -98,8 +98,8 @@ def as_markdown(table: Table) -> str:
 
 
 def _in_markdown(cell: str) -> str:
-    shown = cell.replace("|", "\\|").replace("\n", " ")
-    return f"**{shown}**" if isinstance(cell, Bold) else shown
+    text = cell.replace("|", "\\|").replace("\n", " ")
+    return f"**{text}**" if isinstance(cell, Bold) else text
 
 
 def _as_csv(tables: Sequence[Table]) -> str:

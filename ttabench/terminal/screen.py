@@ -61,11 +61,11 @@ def layout(table: Table, width: int, *, narrow: bool = True) -> Layout:
         return Layout(table, _widths(table, max(width, _least(table, FRAMES[0])), FRAMES[0]), FRAMES[0])
     wanted = [name for name in table.spare if name in table.columns]
     for count in range(len(wanted) + 1):
-        if found := _fitting(table, wanted[:count], width):
+        if best := _fitting(table, wanted[:count], width):
             # what went first may have room again where a wide column went after it
             for name in reversed(wanted[: max(0, count - 1)]):
-                found = _fitting(table, [other for other in found.spared if other != name], width) or found
-            return found
+                best = _fitting(table, [other for other in best.spared if other != name], width) or best
+            return best
     return Layout(table)
 
 
@@ -110,8 +110,8 @@ def draw_all(tables: Sequence[Table], screen: Console, *, narrow: bool) -> None:
 def tell(text: str, screen: Console, style: str, *, wrap: bool) -> None:
     """Print lines; on a terminal they wrap between words, commands aside."""
     for line in printable(text).splitlines():
-        told = line if not wrap or COMMAND.search(line) else wrapped(line, screen.width)
-        screen.print(Text(told.replace(GLUE, " "), style=style), soft_wrap=True)
+        lines = line if not wrap or COMMAND.search(line) else wrapped(line, screen.width)
+        screen.print(Text(lines.replace(GLUE, " "), style=style), soft_wrap=True)
 
 
 def wrapped(text: str, width: int) -> str:
@@ -191,19 +191,19 @@ def _widths(table: Table, width: int, frame: Frame) -> tuple[int, ...]:
     return tuple(widths)
 
 
-def _grid(found: Layout) -> RichTable:
-    table, frame = found.table, found.frame
+def _grid(layout: Layout) -> RichTable:
+    table, frame = layout.table, layout.frame
     framed = frame is not None and frame.framed
     made = RichTable(
         box=box.HEAVY_HEAD if framed else None, header_style="bold", padding=(0, 1) if framed else (0, 2, 0, 0),
         pad_edge=framed,
     )  # fmt: skip
-    for column, width in zip(table.columns, found.widths, strict=True):
+    for column, width in zip(table.columns, layout.widths, strict=True):
         right = column.startswith("#")
         heading = _text(column.lstrip("#"), width)
         made.add_column(heading, justify="right" if right else "left", width=width, no_wrap=True, overflow="crop")
     for row in table.rows:
-        made.add_row(*map(_text, row, found.widths))
+        made.add_row(*map(_text, row, layout.widths))
     return made
 
 

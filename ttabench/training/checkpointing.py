@@ -37,7 +37,7 @@ def keep(
 ) -> None:
     """Store what goes on from here, if that is wanted, then the checkpoint."""
     if config.save_every:
-        tensors = {f"parameter.{name}": each.data for name, each in method.modules().named_parameters()}
+        tensors = {f"parameter.{name}": parameter.data for name, parameter in method.modules().named_parameters()}
         for index, moments in optimiser.state_dict()["state"].items():
             tensors |= {f"moment.{index}.{name}": value for name, value in moments.items()}
         tensors |= {f"carried.{name}": value for name, value in method.training_state().items()}
@@ -60,10 +60,10 @@ def taken_up(
     Raises:
         UserError: it is damaged, or of another training.
     """
-    if (found := training_state.read(out)) is None:
+    if (saved := training_state.read(out)) is None:
         return None
     try:
-        return _filled(out, method, config, optimiser, *found)
+        return _filled(out, method, config, optimiser, *saved)
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise training_state.damaged(out, error) from error
 
@@ -107,7 +107,7 @@ def _filled(
 
 def _moments(method: Trainable[Any], config: TrainConfig) -> dict[str, Tensor]:
     """The tensors that an optimiser keeps of every parameter, by its place and its own name; values mean nothing."""
-    turned = {id(each) for each in matrices(method.modules())} if config.optimizer == "muon" else set()
+    turned = {id(matrix) for matrix in matrices(method.modules())} if config.optimizer == "muon" else set()
     return {
         f"{index}.{name}": torch.zeros(()) if name == "step" else parameter
         for index, parameter in enumerate(method.modules().parameters())

@@ -40,7 +40,7 @@ class Muon(torch.optim.Optimizer):
     """
 
     def __init__(self, modules: nn.Module, lr: float, betas: tuple[float, float], weight_decay: float = 0.0) -> None:
-        self.matrices = {id(each) for each in matrices(modules)}
+        self.matrices = {id(matrix) for matrix in matrices(modules)}
         super().__init__(list(modules.parameters()), {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -48,23 +48,23 @@ class Muon(torch.optim.Optimizer):
         """One update of every parameter that has a gradient."""
         assert closure is None, "Muon evaluates nothing again"
         for group in self.param_groups:
-            moved = [each for each in group["params"] if each.grad is not None]
-            turned = sorted((each for each in moved if id(each) in self.matrices), key=_shape)
+            moved = [matrix for matrix in group["params"] if matrix.grad is not None]
+            turned = sorted((matrix for matrix in moved if id(matrix) in self.matrices), key=_shape)
             for (rows, columns), alike in groupby(turned, _shape):
                 self._turn(list(alike), group, LIKE_ADAM * max(rows, columns) ** 0.5)
-            for each in moved:
-                if id(each) not in self.matrices:
-                    self._adam(each, group)
+            for matrix in moved:
+                if id(matrix) not in self.matrices:
+                    self._adam(matrix, group)
 
     def _turn(self, alike: list[Tensor], group: dict[str, Any], scale: float) -> None:
         """Update matrices of one shape [M, N], or stacks of them, all at once."""
-        momenta = [self._momentum(each) for each in alike]
-        ahead = [_gradient(each).lerp(momentum, MOMENTUM) for each, momentum in zip(alike, momenta, strict=True)]
-        stacked_SMN = torch.cat([each.reshape(-1, *each.shape[-2:]) for each in ahead])
-        sizes = [each.shape[:-2].numel() for each in alike]
-        for each, update in zip(alike, torch.split(orthogonal(stacked_SMN), sizes), strict=True):
-            each.mul_(1 - group["lr"] * group["weight_decay"])
-            each.add_(update.view_as(each), alpha=-group["lr"] * scale)
+        momenta = [self._momentum(matrix) for matrix in alike]
+        ahead = [_gradient(matrix).lerp(momentum, MOMENTUM) for matrix, momentum in zip(alike, momenta, strict=True)]
+        stacked_SMN = torch.cat([matrix.reshape(-1, *matrix.shape[-2:]) for matrix in ahead])
+        sizes = [matrix.shape[:-2].numel() for matrix in alike]
+        for matrix, update in zip(alike, torch.split(orthogonal(stacked_SMN), sizes), strict=True):
+            matrix.mul_(1 - group["lr"] * group["weight_decay"])
+            matrix.add_(update.view_as(matrix), alpha=-group["lr"] * scale)
 
     def _momentum(self, parameter: Tensor) -> Tensor:
         """Mean of the gradients so far, with today's."""
@@ -95,7 +95,7 @@ def matrices(modules: nn.Module) -> Iterable[nn.Parameter]:
     """
     for module in modules.modules():
         if isinstance(module, nn.ParameterList):
-            yield from (each for each in module if each.dim() == 2)
+            yield from (parameter for parameter in module if parameter.dim() == 2)
             continue
         weight = getattr(module, "weight", None)
         mapping = isinstance(module, nn.Linear) or (isinstance(weight, nn.Parameter) and weight.dim() == 3)

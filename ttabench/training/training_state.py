@@ -173,8 +173,8 @@ def read(out: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
 def damaged(out: Path, error: Exception) -> UserError:
     """The user error for a save that cannot be gone on from."""
     named = isinstance(error, KeyError | TypeError | AttributeError)
-    what = " ".join((f"{type(error).__name__}: {error}" if named else str(error)).split())[:200]
-    return UserError(f"The training state in {out / SAVES} is damaged ({what}).", "Start anew with --force.")
+    fault = " ".join((f"{type(error).__name__}: {error}" if named else str(error)).split())[:200]
+    return UserError(f"The training state in {out / SAVES} is damaged ({fault}).", "Start anew with --force.")
 
 
 def refuse_others(out: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

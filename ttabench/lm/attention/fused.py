@@ -44,7 +44,7 @@ def summed(
     if tokens == 1:  # the query heads of one key/value head are queries of it: nothing is repeated
         query = query.reshape(rows, heads, -1, size)
     else:
-        key, value = (each.repeat_interleave(count // heads, dim=1) for each in (key, value))
+        key, value = (tensor.repeat_interleave(count // heads, dim=1) for tensor in (key, value))
     # a single token sees every slot: causal would let it see the first alone, for the kernel aligns [T, S] at the top
     out, total = _fused(query, key, value, attn_mask=bias, is_causal=causal and tokens > 1, scale=scaling)
     return out.reshape(query_BNTD.shape), total.reshape(query_BNTD.shape[:3])
@@ -65,7 +65,7 @@ def across(
     bias = None if bias_1MP is None else of_queries(bias_1MP, heads, tokens, together=True)
     query = query_HXGD.reshape(1, heads, -1, size)
     out, total = _fused(query, key_1HPD, value_1HPD, attn_mask=bias, scale=scaling)
-    out_XHGD, total_XHG = (each.view(heads, tokens, -1, *each.shape[3:]).transpose(0, 1) for each in (out, total))
+    out_XHGD, total_XHG = (tensor.view(heads, tokens, -1, *tensor.shape[3:]).transpose(0, 1) for tensor in (out, total))
     return out_XHGD.reshape(query_XND.shape), total_XHG.reshape(tokens, count)
 
 
@@ -89,8 +89,8 @@ def of_queries(bias_BMP: Tensor, heads: int, tokens: int, *, together: bool = Fa
         return bias_BMP[:, :, None]
     rows, count, slots = bias_BMP.shape
     shape = (rows, heads, count // heads, 1, slots)  # [B, H, G, 1, P], then T times along the fourth
-    each = bias_BMP.reshape(shape).expand(-1, -1, -1, tokens, -1)
-    return (each.transpose(2, 3) if together else each).reshape(rows, heads, -1, slots)
+    bias_BMPTS = bias_BMP.reshape(shape).expand(-1, -1, -1, tokens, -1)
+    return (bias_BMPTS.transpose(2, 3) if together else bias_BMPTS).reshape(rows, heads, -1, slots)
 
 
 def attend_continuation(
@@ -103,7 +103,9 @@ def attend_continuation(
     assert _fused is not None
     rows, count, tokens, size = query_BNTD.shape
     heads, before = key_BHSD.shape[1], key_BHSD.shape[2] - tokens
-    past, own = ([each[:, :, part] for each in (key_BHSD, value_BHSD)] for part in (slice(before), slice(before, None)))
+    past, own = (
+        [tensor[:, :, part] for tensor in (key_BHSD, value_BHSD)] for part in (slice(before), slice(before, None))
+    )
     # without a mask the query heads of one key/value head are more queries of it: nothing is repeated
     bias = None if bias_BMP is None else of_queries(bias_BMP, heads, tokens)
     of_past, sum_past = _fused(query_BNTD.reshape(rows, heads, -1, size), *past, attn_mask=bias, scale=scaling)
@@ -127,7 +129,7 @@ def attend_shared(
     rows, count, tokens, size = query_BNTD.shape
     # A row's own slots need rows, [B, N, T, D]; the shared ones take all tokens together, [X, N, D] with X = B T.
     part = summed(query_BNTD, own[0], own[1], scaling, bias=bias_B1TS)
-    of_own, sum_own = (each.transpose(1, 2).flatten(0, 1) for each in part)
+    of_own, sum_own = (tensor.transpose(1, 2).flatten(0, 1) for tensor in part)
     query_XND = query_BNTD.transpose(1, 2).reshape(-1, count, size)
     return merge_partials(across(query_XND, *shared, scaling, shared_bias_1MP), (of_own, sum_own)).view(
         rows, tokens, count, size

@@ -87,7 +87,7 @@ class Attending:
             if not shared.all_seen:  # the fused kernel knows no mask by row over slots that rows share
                 return self.text.packed(attend_in_parts(query * self.scaling, (key, value), shared, self.mask))
             part = summed(query, key, value, self.scaling, bias=self._bias, causal=self.mask is None)
-            of_own, sum_own = (self.text.packed(each.transpose(1, 2)) for each in part)
+            of_own, sum_own = (self.text.packed(tensor.transpose(1, 2)) for tensor in part)
             of_shared = across(query_XND, shared.keys, shared.values, self.scaling, shared.bias)
             return merge_partials(of_shared, (of_own, sum_own))
         added = None if self.head_bias is None else self.head_bias[layer]

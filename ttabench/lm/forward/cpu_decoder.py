@@ -90,7 +90,7 @@ class CpuDecoder:
         self._frequencies = torch.cat([half, half])
         # turned by half its width, [a, b] becomes [b, a]: the sign of -b goes to the sine
         self._signs = torch.cat([-torch.ones_like(half), torch.ones_like(half)])
-        self._maps = [each for block in self._blocks for each in block.maps]
+        self._maps = [linear_map for block in self._blocks for linear_map in block.maps]
         parts = [(layer, layer.self_attn, layer.mlp) for layer in decoder.layers]
         inside = [(block.before, block.after, block.act) for block in self._blocks]
         around = decoder, decoder.layers, self._embedding, self._rotary, self._norm
@@ -120,7 +120,7 @@ class CpuDecoder:
 
     def _packs(self) -> bool:
         """Whether padding may be left out of the linear maps: nothing is hooked to them that tells rows apart."""
-        hooked = [each for each in self._maps if type(each) is not nn.Linear or _altered(each)]
+        hooked = [linear_map for linear_map in self._maps if type(linear_map) is not nn.Linear or _altered(linear_map)]
         return all(
             type(each) is nn.Linear
             and not each._forward_pre_hooks
@@ -165,7 +165,9 @@ class CpuDecoder:
 
 def packs(lm: LM, patch: Patch) -> bool:
     """Whether rows under this patch are read without their padding: no weight delta differs from row to row."""
-    parts = [(each.a_BRI, each.b_BOR) if isinstance(each, LowRank) else (each.delta,) for each in patch.deltas.values()]
+    parts = [
+        (delta.a_BRI, delta.b_BOR) if isinstance(delta, LowRank) else (delta.delta,) for delta in patch.deltas.values()
+    ]
     alike = all(len(tensor) == 1 for part in parts for tensor in part)
     return alike and in_two_parts(lm.device) and CpuDecoder.of(lm) is not None
 
@@ -188,8 +190,8 @@ def _normed(x_XC: Tensor, norm: Any, epsilon: Tensor) -> Tensor:
 def _mapped(x_XI: Tensor, module: nn.Module) -> Tensor:
     """A linear map, with whatever is hooked to it."""
     if type(module) is not nn.Linear or _altered(module):
-        found: Tensor = module(x_XI)
-        return found
+        mapped_XO: Tensor = module(x_XI)
+        return mapped_XO
     weight = module._parameters["weight"]
     assert weight is not None, "linear maps have weights"
     return linear(x_XI, weight, module._parameters["bias"])

@@ -53,7 +53,7 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
             else:
                 continue
             undo.callback(module.register_forward_hook(hook).remove)
-        if shared := {name: each.delta[0] for name, each in dense.items() if each.is_one_change}:
+        if shared := {name: dense_delta.delta[0] for name, dense_delta in dense.items() if dense_delta.is_one_change}:
             undo.enter_context(_swapped(lm.model, shared))
         yield
 
@@ -172,8 +172,8 @@ def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
 
     The parameters are the very ones they were when the block ends, exceptions included.
     """
-    found = {name: (_held(lm.model, name), value) for name, value in values.items()}
-    with _placed(lm.model, {id(base): (base, value.to(base.dtype)) for base, value in found.values()}):
+    held = {name: (_held(lm.model, name), value) for name, value in values.items()}
+    with _placed(lm.model, {id(base): (base, value.to(base.dtype)) for base, value in held.values()}):
         yield
 
 

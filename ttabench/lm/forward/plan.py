@@ -58,13 +58,13 @@ class AttentionPlan:
         """For these rows of the window, in this order."""
         if self.bias is None or len(self.bias[0]) == 1:
             return self
-        return replace(self, bias=tuple(each.index_select(0, rows_N) for each in self.bias))
+        return replace(self, bias=tuple(bias.index_select(0, rows_N) for bias in self.bias))
 
     def masked(self) -> AttentionPlan:
         """Where a mask says of shared slots, too, who sees them."""
         if self.shared is None:
             return self
-        return replace(self, shared=tuple(replace(each, all_seen=False) for each in self.shared))
+        return replace(self, shared=tuple(replace(tensor, all_seen=False) for tensor in self.shared))
 
 
 def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
@@ -114,7 +114,7 @@ def _finite_bias(lm: LM, prefix: Prefix) -> tuple[Tensor, ...] | None:
     if (prefix.hidden_LBHP is None and prefix.bias_LBHP is None) or not prefix.keys_LBHPD[0].shape[2]:
         return None
     lowest = torch.finfo(lm.dtype).min
-    found = []
+    biases = []
     for layer in range(lm.layers):
         bias = None if prefix.bias_LBHP is None else prefix.bias_LBHP[layer].to(lm.device, lm.dtype).clamp(min=lowest)
         if prefix.hidden_LBHP is not None:
@@ -125,5 +125,5 @@ def _finite_bias(lm: LM, prefix: Prefix) -> tuple[Tensor, ...] | None:
                 hidden = hidden.repeat_interleave(bias.shape[1] // hidden.shape[1], dim=1)
             bias = torch.where(hidden, lowest, bias)
         assert bias is not None
-        found.append(bias)
-    return tuple(found)
+        biases.append(bias)
+    return tuple(biases)

@@ -128,8 +128,8 @@ def choice_ids(lm: LM, asks: Sequence[Ask], *, follows: bool) -> list[list[Pair]
     """
     rows = [_rows(ask, want) for ask, want in zip(asks, wanted(asks, Choose), strict=True)]
     flat = [row for own in rows for row in own]
-    found = iter(_plain_pairs(lm, flat, follows) if lm.chat is None else _turn_pairs(lm, lm.chat, flat, follows))
-    return [[next(found) for _ in own] for own in rows]
+    pairs = iter(_plain_pairs(lm, flat, follows) if lm.chat is None else _turn_pairs(lm, lm.chat, flat, follows))
+    return [[next(pairs) for _ in own] for own in rows]
 
 
 def _rows(ask: Ask, want: Choose) -> list[_Row]:

@@ -47,7 +47,7 @@ class Window:
         self._mask_BS = None if prefix is None or prefix.mask_BP is None else prefix.mask_BP.to(lm.device).bool()
         self._evict, self._eviction = evict, self._eviction_of(prefix)
         parts = {} if prefix is None else {"hidden": prefix.hidden_LBHP, "bias": prefix.bias_LBHP}
-        self._by_head = {name: [each.to(lm.device) for each in held] for name, held in parts.items() if held}
+        self._by_head = {name: [tensor.to(lm.device) for tensor in held] for name, held in parts.items() if held}
         self._plan = plan_for(lm, prefix, rows)
         pairs = [] if self._plan.shared or prefix is None else pairs_of(lm, prefix)
         # A prefix that all rows share is lent by the plan, so layers hold none of it; else each row holds a copy.
@@ -214,7 +214,7 @@ class Window:
         next_B, slots, by_head = self._next_B.expand(self.rows), keys[0].shape[2], {}
         for name, held in self._by_head.items():
             more = slots - held[0].shape[2]
-            by_head[f"{name}_LBHP"] = tuple(pad(each, (0, more)).expand(self.rows, -1, -1) for each in held)
+            by_head[f"{name}_LBHP"] = tuple(pad(tensor, (0, more)).expand(self.rows, -1, -1) for tensor in held)
         return Prefix(tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, eviction=self._eviction, **by_head)
 
     def select(self, rows_N: Tensor) -> None:
@@ -223,7 +223,7 @@ class Window:
             layer.select(rows_N)
         self.rows, self._plan = len(rows_N), self._plan.of_rows(rows_N)
         for name, held in self._by_head.items():
-            self._by_head[name] = held if len(held[0]) == 1 else [each.index_select(0, rows_N) for each in held]
+            self._by_head[name] = held if len(held[0]) == 1 else [tensor.index_select(0, rows_N) for tensor in held]
         if self._mask_BS is not None and self._mask_BS.shape[0] > 1:
             self._mask_BS = self._mask_BS.index_select(0, rows_N)
         if self._next_B.shape[0] > 1:

@@ -94,8 +94,8 @@ def read(
             log.warning("Note: %s; dequantising %s for this run alone.", error, file.name)
             model, tokenizer = dequantised(source, header)
             return model.to(device, dtype), tokenizer, weights_of(header)
-    found = model_reader.read(Source(source.name, str(folder), hint=f"Delete {folder}."), dtype, device)
-    return *found, copy.weights
+    loaded = model_reader.read(Source(source.name, str(folder), hint=f"Delete {folder}."), dtype, device)
+    return *loaded, copy.weights
 
 
 def _stored(folder: Path, source_digest: str) -> Copy | None:

@@ -105,9 +105,9 @@ class _Walk:
         self.place = len(MAGIC)
 
     def take(self, layout: str) -> tuple[int, ...]:
-        found = struct.unpack_from(f"<{layout}", self.data, self.place)
+        values = struct.unpack_from(f"<{layout}", self.data, self.place)
         self.place += struct.calcsize(f"<{layout}")
-        return found
+        return values
 
     def skip(self, count: int) -> None:
         if count > len(self.data) - self.place:

@@ -115,8 +115,8 @@ def _folder(folder: Path) -> str:
 
 def _packaged(package: Package) -> Path | None:
     """The file of a package, if it is installed; the package is not imported."""
-    found = find_spec(package.module)
-    places = found.submodule_search_locations if found else None
+    spec = find_spec(package.module)
+    places = spec.submodule_search_locations if spec else None
     files = [Path(place) / package.file for place in places or ()]
     return next((file for file in files if file.is_file()), None)
 
@@ -137,8 +137,8 @@ def commit_of(hub: str) -> str:
     from huggingface_hub.errors import EntryNotFoundError
 
     with suppress(OSError, ValueError, EntryNotFoundError):
-        if found := cached_commit(hub):
-            return found
+        if commit := cached_commit(hub):
+            return commit
         offline_if_unreachable()
         return Path(hf_hub_download(hub, "config.json")).parent.name
     return ""
@@ -149,8 +149,8 @@ def cached_commit(hub: str) -> str:
     from huggingface_hub import try_to_load_from_cache
 
     with suppress(OSError, ValueError):
-        found = try_to_load_from_cache(hub, "config.json")
-        return Path(found).parent.name if isinstance(found, str) else ""
+        file = try_to_load_from_cache(hub, "config.json")
+        return Path(file).parent.name if isinstance(file, str) else ""
     return ""
 
 

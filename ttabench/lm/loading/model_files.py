@@ -143,16 +143,16 @@ def _check_index(file: Path, values: Mapping[str, Json]) -> None:
 
 def _fields(value: Json) -> Iterator[tuple[str, Json]]:
     """Keys and values of an object and of all objects within it."""
-    for key, each in value.items() if isinstance(value, dict) else ():
-        yield key, each
-        yield from _fields(each)
-    for each in value if isinstance(value, list) else ():
-        yield from _fields(each)
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield key, inner
+        yield from _fields(inner)
+    for inner in value if isinstance(value, list) else ():
+        yield from _fields(inner)
 
 
 def _texts(value: Json) -> Iterator[str]:
     """Every text in a value."""
     if isinstance(value, str):
         yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _texts(each)
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(inner)

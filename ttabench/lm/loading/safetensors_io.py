@@ -32,10 +32,10 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     Raises:
         OSError: the folder cannot be written, or the disk is full.
     """
-    found = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         with replacing(path) as scratch:
-            save_file(found, scratch, dict(metadata) if metadata else None)
+            save_file(on_cpu, scratch, dict(metadata) if metadata else None)
     except SafetensorError as error:
         raise OSError(str(error)) from None
 

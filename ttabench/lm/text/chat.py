@@ -91,7 +91,9 @@ def _rendered(tokenizer: Any, name: str, system: str) -> str:
 
 def has_template(model: str) -> bool:
     """Whether the model of that name, hub id, folder or GGUF file has a chat template, as far as files here tell."""
-    known = ARCHITECTURES.get(model) or next((each for each in ARCHITECTURES.values() if each.hub == model), None)
+    known = ARCHITECTURES.get(model) or next(
+        (architecture for architecture in ARCHITECTURES.values() if architecture.hub == model), None
+    )
     if known is not None:
         return known.chats
     path = _cached(model) or Path(model).expanduser()
@@ -113,5 +115,5 @@ def _cached(model: str) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model, "tokenizer_config.json")
-    return Path(found).parent if isinstance(found, str) else None
+    file = try_to_load_from_cache(model, "tokenizer_config.json")
+    return Path(file).parent if isinstance(file, str) else None

@@ -100,8 +100,8 @@ class Texts:
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Token ids without special tokens, and where in the text each token begins (in characters)."""
         refuse_long([text])
-        found = self._texts.encode(text, add_special_tokens=False)
-        return found.ids, [start for start, _ in found.offsets]
+        encoding = self._texts.encode(text, add_special_tokens=False)
+        return encoding.ids, [start for start, _ in encoding.offsets]
 
     def encode_many(
         self, texts: Sequence[str], max_tokens: int | None = None, *, follows: bool = False, specials: bool = False
@@ -159,9 +159,9 @@ def _anchors(texts: Tokenizer) -> dict[str, tuple[int, ...]]:
     """The ids of `ANCHORS` where a text behind other text has other tokens than alone; else nothing."""
 
     def ids(text: str) -> list[int]:
-        found: list[int] = texts.encode(text, add_special_tokens=False).ids
-        return found
+        ids_T: list[int] = texts.encode(text, add_special_tokens=False).ids
+        return ids_T
 
     first, continuations = ANCHORS[0], ("\n\nb", " b", "\nb")
-    alike = all(ids(first) + ids(each) == ids(first + each) for each in continuations)
+    alike = all(ids(first) + ids(continuation) == ids(first + continuation) for continuation in continuations)
     return {} if alike else {anchor: tuple(ids(anchor)) for anchor in ANCHORS}

@@ -57,8 +57,8 @@ def naming_query(lm: LM, patch: Patch, keys: Sequence[str], work: Callable[[Patc
     except NotFinite as error:
         for row, key in enumerate(keys):
             if not _is_finite(work, select_rows(patch, [row]), row):
-                what = f"The logits of query {key!r} are not finite (NaN or infinity)."
-                raise NotFinite(what, _cause(lm, alone=_is_finite(work, Patch(), row))) from None
+                fault = f"The logits of query {key!r} are not finite (NaN or infinity)."
+                raise NotFinite(fault, _cause(lm, alone=_is_finite(work, Patch(), row))) from None
         raise error
 
 
@@ -124,8 +124,8 @@ def _stop(text: str, stops: Sequence[str]) -> int | None:
 def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask], _: int) -> list[Answer]:
     wants = wanted(asks, Choose)
     pairs = choice_ids(lm, asks, follows=follows_text(patch))
-    found = _choose(lm, patch, pairs)
-    ids = [[option for _, options in each for option in options] for each in pairs]
+    scores = _choose(lm, patch, pairs)
+    ids = [[option for _, options in pair for option in options] for pair in pairs]
     unconditional = _unconditional(lm, patch, asks)
     return [
         Answer(
@@ -134,16 +134,18 @@ def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask], _: int) -> list[Answer]:
             tokens=tuple(map(len, lengths)),
             unconditional_logprobs=bare,
         )
-        for want, each, lengths, bare in zip(wants, found, ids, unconditional, strict=True)
+        for want, each, lengths, bare in zip(wants, scores, ids, unconditional, strict=True)
     ]
 
 
 def _choose(lm: LM, patch: Patch, pairs: Sequence[Sequence[Pair]]) -> list[list[float]]:
     """Summed log-probabilities of the options of each query."""
-    owners = [row for row, each in enumerate(pairs) for _ in each]
-    found = choose(lm, select_rows(patch, owners), [pair for each in pairs for pair in each], batch_size=len(pairs))
+    owners = [row for row, options_of in enumerate(pairs) for _ in options_of]
+    logprobs_of = choose(
+        lm, select_rows(patch, owners), [pair for options_of in pairs for pair in options_of], batch_size=len(pairs)
+    )
     sums: list[list[float]] = [[] for _ in pairs]
-    for row, values in zip(owners, found, strict=True):
+    for row, values in zip(owners, logprobs_of, strict=True):
         sums[row] += values.tolist()
     return sums
 
@@ -188,7 +190,7 @@ def _scored(lm: LM, patch: Patch, asks: Sequence[Ask], _: int = 1) -> list[Answe
     follows = follows_text(patch)
     items = [(prompt_ids(lm, ask, follows=follows), gold_ids(lm, ask)) for ask in asks]
     values = token_logprobs(lm, patch, items, batch_size=len(asks))
-    return [Answer(prediction="", logprobs=(float(each.sum()),), tokens=(len(each),)) for each in values]
+    return [Answer(prediction="", logprobs=(float(value.sum()),), tokens=(len(value),)) for value in values]
 
 
 _ANSWERING = {Generate: _generated, Choose: _chosen, Score: _scored}

@@ -87,15 +87,15 @@ def target_logprobs(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]
     Raises:
         UserError: an item is longer than the model's positions.
     """
-    found = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], logprobs_of)
-    return [value for (value,) in found]
+    logprobs = _values(lm, encoded(lm, patch), [(prompt, [target]) for prompt, target in items], logprobs_of)
+    return [value for (value,) in logprobs]
 
 
 def target_hidden(lm: LM, patch: Patch, items: Sequence[Item]) -> list[Tensor]:
     """Last hidden states [N, D] that every target is predicted from, one tensor an item; see `target_logprobs`."""
     patch = encoded(lm, patch)
-    found = _values(lm, patch, [(prompt, [target]) for prompt, target in items], lambda _lm, hidden_ND, _: hidden_ND)
-    return [hidden_ND for (hidden_ND,) in found]
+    hidden = _values(lm, patch, [(prompt, [target]) for prompt, target in items], lambda _lm, hidden_ND, _: hidden_ND)
+    return [hidden_ND for (hidden_ND,) in hidden]
 
 
 @torch.no_grad()
@@ -104,8 +104,8 @@ def choose(lm: LM, patch: Patch, items: Sequence[Question], batch_size: int = 32
 
     Divide by the number of tokens or bytes of an option for length-normalised choices.
     """
-    found = _in_batches(lm, patch, items, batch_size)
-    return [torch.stack([values.sum() for values, _ in options]) for options in found]
+    scores = _in_batches(lm, patch, items, batch_size)
+    return [torch.stack([values.sum() for values, _ in options]) for options in scores]
 
 
 @torch.no_grad()
@@ -115,8 +115,8 @@ def score_options(lm: LM, patch: Patch, items: Sequence[Question], batch_size: i
     Raises:
         UserError: a prompt with its options is longer than the model's positions, or a value is not finite.
     """
-    found = _in_batches(lm, patch, items, batch_size, logprobs_and_best)
-    return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in found]
+    scores = _in_batches(lm, patch, items, batch_size, logprobs_and_best)
+    return [[Scored(values, bool((values >= best).all())) for values, best in options] for options in scores]
 
 
 def rolling(lm: LM, patch: Patch, ids: Sequence[int], window: int, stride: int, batch_size: int = 8) -> Tensor:
@@ -151,8 +151,8 @@ def _in_batches(
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
     like = LIKE_PACKED if packs(lm, patch) else LIKE
     for chosen in _batches(lengths, batch_size, like):
-        found = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or logprobs_of)
-        for index, options in zip(chosen, found, strict=True):
+        scores = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or logprobs_of)
+        for index, options in zip(chosen, scores, strict=True):
             tables = [values.cpu() if values.ndim == 2 else values.cpu()[:, None] for values in options]
             results[index] = [(table[:, 0], table[:, 1:].flatten()) for table in tables]
     return results
@@ -214,8 +214,8 @@ def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list
     start = text_start(lm, patch)
     if patch.prefix is not None and patch.prefix.eviction is not None:
         if any(len(option) > 1 for _, options in items for option in options):
-            found = iter(teacher_forced(lm, patch, [(start + prompt, options) for prompt, options in items], read))
-            return [[next(found) for _ in options] for _, options in items]
+            of_texts = iter(teacher_forced(lm, patch, [(start + prompt, options) for prompt, options in items], read))
+            return [[next(of_texts) for _ in options] for _, options in items]
         patch = replace(patch, prefix=replace(patch.prefix, eviction=None))  # nothing is read after the prompt
     if getattr(lm.config, "sliding_window", None) is None:
         rows = [_row(owner, start + prompt, options) for owner, (prompt, options) in enumerate(items)]
@@ -237,7 +237,7 @@ def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list
 
 
 def _hidden(lm: LM, patch: Patch, rows: Sequence[_Row]) -> Tensor:
-    ids_BT, filled_BT = (each.to(lm.device) for each in pad([row.ids for row in rows], lm.pad_id, "right"))
+    ids_BT, filled_BT = (padded.to(lm.device) for padded in pad([row.ids for row in rows], lm.pad_id, "right"))
     window = Window(lm, patch.prefix, len(rows), retain=False)
     if not any(row.forks for row in rows):
         # Padding stands behind the text, where causal attention never looks: no mask, and a fast kernel.

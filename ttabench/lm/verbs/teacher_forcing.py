@@ -37,10 +37,10 @@ def teacher_forced(
         UserError: a text with its option is longer than the model's positions.
     """
     rows = list(_rows(items))
-    texts, options = [text for _, text, _ in rows], [option for *_, each in rows for option in each]
-    owner_R = torch.tensor([row for row, (*_, each) in enumerate(rows) for _ in each], device=lm.device)
+    texts, options = [text for _, text, _ in rows], [option for *_, continuation in rows for option in continuation]
+    owner_R = torch.tensor([row for row, (*_, continuation) in enumerate(rows) for _ in continuation], device=lm.device)
     patch = select_rows(patch, [item for item, _, _ in rows])
-    check_fits(lm, patch.prefix, [len(text) + max(0, *map(len, each)) - 1 for _, text, each in rows])
+    check_fits(lm, patch.prefix, [len(text) + max(0, *map(len, continuation)) - 1 for _, text, continuation in rows])
     ids_BT, mask_BT = pad(texts, lm.pad_id, "left")
     window = Window(lm, patch.prefix, len(rows))
     with deltas_applied(lm, patch.deltas, len(rows)):

@@ -80,11 +80,11 @@ class CcmSettings(GistingSettings):
         if self.update != "concat" or not self.recursive:
             raise ValueError("a stream (window) has a memory that is concatenated, and seen by what is compressed")
         if self.memory % self.comp_tokens or self.comp_tokens >= self.piece:
-            told = f"memory={self.memory}, comp_tokens={self.comp_tokens}, piece={self.piece}"
-            raise ValueError(f"a stream keeps whole groups of comp_tokens, fewer than a piece, got {told}")
+            given = f"memory={self.memory}, comp_tokens={self.comp_tokens}, piece={self.piece}"
+            raise ValueError(f"a stream keeps whole groups of comp_tokens, fewer than a piece, got {given}")
         if self.window <= self.memory + self.piece:
-            told = f"window={self.window}, memory={self.memory}, piece={self.piece}"
-            raise ValueError(f"a window must be larger than memory and piece together, got {told}")
+            given = f"window={self.window}, memory={self.memory}, piece={self.piece}"
+            raise ValueError(f"a window must be larger than memory and piece together, got {given}")
 
     def weight(self, step: int) -> float:
         """a_t: weight of piece t, from 1 on, in a merged memory."""

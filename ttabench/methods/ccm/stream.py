@@ -56,12 +56,12 @@ class Stream:
         """Slots that always stay: of what begins a text, or else of its first token."""
         needed, most = self.first + settings.memory + settings.piece, lm.max_positions - 1
         if needed > self.window:
-            what = f"{self.first} first slots, a memory of {settings.memory} and a piece of {settings.piece}"
-            what = f"{what} do not fit into a window of {self.window}"
-            raise UserError(f"{what}.", f"Give --set window={needed} or more.")
+            fault = f"{self.first} first slots, a memory of {settings.memory} and a piece of {settings.piece}"
+            fault = f"{fault} do not fit into a window of {self.window}"
+            raise UserError(f"{fault}.", f"Give --set window={needed} or more.")
         if self.window > most:
-            what = f"A window of {self.window} and one token more exceed the {lm.max_positions} positions of {lm.name}"
-            raise UserError(f"{what}.", f"Give --set window={most} or less.")
+            fault = f"A window of {self.window} and one token more exceed the {lm.max_positions} positions of {lm.name}"
+            raise UserError(f"{fault}.", f"Give --set window={most} or less.")
 
     def read(
         self, kept: EvictedCache | None, ids: Sequence[int], done: int, use: CompUse, on_step: OnStep | None = None
@@ -177,5 +177,5 @@ def _joined(one: EvictedCache, other: EvictedCache) -> EvictedCache:
 
 def _padded(row: EvictedCache, slots: int) -> EvictedCache:
     more = slots - row.index.shape[-1]
-    keys, values = (pad(each, (0, 0, more, 0)) for each in (row.keys, row.values))
+    keys, values = (pad(tensor, (0, 0, more, 0)) for tensor in (row.keys, row.values))
     return EvictedCache(keys, values, pad(row.index, (more, 0), value=-1), row.next)

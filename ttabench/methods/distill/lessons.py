@@ -111,8 +111,8 @@ def _lines(
         return torch.multinomial(odds_BV, 1, generator=drawn)[:, 0]
 
     chosen = pick if settings.temperature else None
-    found = generate(lm, patch, prompts, max_new_tokens=settings.length, stopped=_line_ends(lm), pick=chosen)
-    return [lm.decode(ids).strip().partition("\n")[0].strip() for ids in found]
+    written = generate(lm, patch, prompts, max_new_tokens=settings.length, stopped=_line_ends(lm), pick=chosen)
+    return [lm.decode(ids).strip().partition("\n")[0].strip() for ids in written]
 
 
 def _line_ends(lm: LM) -> Callable[[int, list[int]], bool]:

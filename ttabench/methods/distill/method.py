@@ -63,9 +63,9 @@ class Distill(BaseMethod[DistillSettings]):
             lessons = self._lessons(before, texts, read[row])
             rows.append(self._trained(start, lessons, read[row]))
             if rows[-1] is None:
-                what = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
+                fault = f"{self.name} stopped at document {pieces[0].key or pieces[0].text[:40]!r} and those with it: "
                 hint = f"Give a smaller --set lr than {self.settings.lr:g}."
-                raise Stopped(what + "its loss or gradient is not finite.", hint, state, 0)
+                raise Stopped(fault + "its loss or gradient is not finite.", hint, state, 0)
             read[row] += sum(map(len, texts))
         label = labelled(state, "passes_over_parts", any(state.meta["tokens_read"]))
         weights_BN = torch.stack([each for each in rows if each is not None])
@@ -83,15 +83,15 @@ class Distill(BaseMethod[DistillSettings]):
         """What the teacher says about these texts."""
         s, lm = self.settings, self.lm
         drawn = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + read)
-        found = []
+        lessons = []
         between = len(lm.encode(BREAK, follows=True))
         for group in grouped(texts, self._room(before), between):
             with torch.no_grad():
                 teacher = encoded(lm, replace(before, tokens_BT=joined(lm, group)))
             again = s.ask == "text"
             pairs = text_again(lm, s, group) if again else self_asked(lm, s, before, teacher, group, drawn)
-            found += taught(lm, teacher, pairs, follows=s.target == "prefix")
-        return found
+            lessons += taught(lm, teacher, pairs, follows=s.target == "prefix")
+        return lessons
 
     def _room(self, before: Patch) -> int:
         """Tokens of context in the teacher's window, so that what it reads behind them fits the model."""
@@ -101,8 +101,8 @@ class Distill(BaseMethod[DistillSettings]):
         behind = len(lm.encode(around, follows=True)) + (1 if s.ask == "text" else 2) * s.length
         room = min(s.window, lm.max_positions - len(lm.start_ids) - held - behind)
         if room < 2:
-            what = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"
-            raise UserError(f"{what} (length {s.length}).", "Give a smaller --set length=N.")
+            fault = f"The {lm.max_positions} positions of {lm.name} have no room for a context before {behind} tokens"
+            raise UserError(f"{fault} (length {s.length}).", "Give a smaller --set length=N.")
         return room
 
     def _trained(self, start_N: Tensor, lessons: Sequence[Lesson], read: int) -> Tensor | None:
@@ -134,9 +134,9 @@ class Distill(BaseMethod[DistillSettings]):
 
     def loss(self, student: Patch, lessons: Sequence[Lesson]) -> Tensor:
         """KL(teacher || student) of the next token, mean over all target tokens; differentiable."""
-        found = target_hidden(self.lm, student, [lesson.item for lesson in lessons])
+        hidden = target_hidden(self.lm, student, [lesson.item for lesson in lessons])
         pairs = [(lesson.hidden_ND[len(lesson.hidden_ND) - len(each) :], each)
-                 for lesson, each in zip(lessons, found, strict=True)]  # fmt: skip
+                 for lesson, each in zip(lessons, hidden, strict=True)]  # fmt: skip
         teacher_ND, student_ND = (torch.cat(list(each)) for each in zip(*pairs, strict=True))
         with torch.no_grad():
             wanted_NV = self.lm.logits(teacher_ND).float().log_softmax(-1)

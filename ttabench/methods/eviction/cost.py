@@ -88,7 +88,7 @@ def snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost:
         return closed_book(shape, work)
 
     def watching(part: int, kept: int, read: int) -> int:
-        window = min(part, *(_amount(each, read) for each in (settings.window, settings.budget)))
+        window = min(part, *(_amount(setting, read) for setting in (settings.window, settings.budget)))
         return _watched(shape, window, kept + part - window)
 
     parts, moved = _parts(settings, shape, work, settings.chunk), _moved(settings, shape)
@@ -101,7 +101,7 @@ def snapkv(settings: SnapKVSettings, shape: Shape, work: Workload) -> Cost:
 def _looked_at(settings: SnapKVSettings, shape: Shape, work: Workload, parts: list[int], moved: bool) -> Cost:
     """A full cache; every question is read behind it, and what it looks at is kept for its answer."""
     read, question = sum(parts), work.prompt_tokens
-    budget, window = (_amount(each, read) for each in (settings.budget, settings.window))
+    budget, window = (_amount(setting, read) for setting in (settings.budget, settings.window))
     watching = min(window, budget, question)
     whole = _evicting(shape, work, parts, _Eviction(lambda read: read, lambda *_: 0, by_head=False), moved)
     looking = shape.forward(question, read) + _watched(shape, watching, read + question - watching)

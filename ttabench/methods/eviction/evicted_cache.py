@@ -49,8 +49,8 @@ class EvictedCache:
 
     def tensors(self) -> dict[str, Tensor]:
         """As the tensors of a state."""
-        found = {"keys": self.keys, "values": self.values, "index": self.index, "next": self.next}
-        return found if self.scores is None else {**found, "scores": self.scores}
+        by_name = {"keys": self.keys, "values": self.values, "index": self.index, "next": self.next}
+        return by_name if self.scores is None else {**by_name, "scores": self.scores}
 
     @property
     def valid(self) -> Tensor:
@@ -77,7 +77,7 @@ class EvictedCache:
                 return tensor.index_select(dim, rows_N)
             return tensor.expand(*tensor.shape[:dim], len(rows_N), *tensor.shape[dim + 1 :])
 
-        keys, values, index = (pick(each, 1) for each in (self.keys, self.values, self.index))
+        keys, values, index = (pick(part, 1) for part in (self.keys, self.values, self.index))
         scores = None if self.scores is None else pick(self.scores, 1)
         return EvictedCache(keys, values, index, pick(self.next, 0), scores)
 

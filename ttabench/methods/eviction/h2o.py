@@ -53,7 +53,7 @@ class H2O(EvictingMethod[H2OSettings]):
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         whole, sums = observed(self.lm, kept, ids_BT, mask_BT, mask_BT, self.rotary)
         whole = scored(whole, sums, kept)
-        heavy_B, recent_B = (tokens_of(each, whole.next) for each in (self.settings.heavy, self.settings.recent))
+        heavy_B, recent_B = (tokens_of(share, whole.next) for share in (self.settings.heavy, self.settings.recent))
         return evicted(whole, heavy_B, recent_B)
 
     def _room(self, read_B: Tensor) -> int:

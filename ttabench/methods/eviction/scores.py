@@ -90,9 +90,9 @@ class ColumnSums:
 
     def total(self) -> Tensor:
         """float32 [L, B, N, S]"""
-        found = [sums for sums in self._sums if sums is not None]
-        assert len(found) == len(self._sums), "sums of layers that were never read"
-        return torch.stack(found)
+        known = [sums for sums in self._sums if sums is not None]
+        assert len(known) == len(self._sums), "sums of layers that were never read"
+        return torch.stack(known)
 
 
 def pooled(scores_BNS: Tensor, kernel: int, how: Pool) -> Tensor:

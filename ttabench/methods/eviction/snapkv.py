@@ -48,8 +48,8 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
         self.looks_at_question = settings.query_aware
         self.growth = "linear" if settings.query_aware or isinstance(settings.budget, float) else "constant"
         if settings.group == "per_query" and lm.kv_heads < lm.heads:
-            what = f"group=per_query keeps a cache for each of the {lm.heads} query heads of {lm.name},"
-            raise UserError(f"{what} whose attention takes {lm.kv_heads}.", "Use --set group=mean, max or sum.")
+            fault = f"group=per_query keeps a cache for each of the {lm.heads} query heads of {lm.name},"
+            raise UserError(f"{fault} whose attention takes {lm.kv_heads}.", "Use --set group=mean, max or sum.")
 
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
         if self.settings.query_aware:
@@ -83,7 +83,7 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
     @torch.no_grad()
     def _looked_at(self, kept: EvictedCache, asks: Sequence[Ask]) -> EvictedCache:
         """What stays of the context for each question, which is read behind it and forgotten again."""
-        ids_BT, mask_BT = (each.to(self.lm.device) for each in pad(self._questions(asks), self.lm.pad_id, "left"))
+        ids_BT, mask_BT = (padded.to(self.lm.device) for padded in pad(self._questions(asks), self.lm.pad_id, "left"))
         check_room(self.lm, kept, mask_BT, self.rotary)
         budget_B, window_B = self._amounts(kept.next)
         held = kept.index.shape[-1]

@@ -62,8 +62,10 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         if self.rotary is not None:
             room = lm.max_positions - settings.n_sink - self._recent
             if room < 1:
-                what = f"{settings.n_sink} sinks and {self._recent} recent tokens fill all {lm.max_positions} positions"
-                raise UserError(f"{what} of {lm.name}.", "Use --set recent=N with a smaller N.")
+                fault = (
+                    f"{settings.n_sink} sinks and {self._recent} recent tokens fill all {lm.max_positions} positions"
+                )
+                raise UserError(f"{fault} of {lm.name}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, room)
 
     @property

@@ -56,7 +56,7 @@ class _Generators:
     def parameters(self) -> int:
         """A1, A2, B1, B2 and a norm of every map."""
         inner, keys, hidden = self.settings.inner, self.settings.keys, self.shape.hidden
-        ends = sum(inner * each.outputs + keys * each.inputs for each in self.maps)
+        ends = sum(inner * linear_map.outputs + keys * linear_map.inputs for linear_map in self.maps)
         return self.shape.layers * ends + self.count * ((inner + keys) * hidden + hidden)
 
     def read(self, tokens: int) -> int:
@@ -70,7 +70,8 @@ class _Generators:
         """Operations of making the deltas of the sums."""
         inner, keys, rank = self.settings.inner, self.settings.keys, self.settings.rank
         inputs, outputs = (
-            self.shape.layers * sum(getattr(each, end) for each in self.maps) for end in ("inputs", "outputs")
+            self.shape.layers * sum(getattr(linear_map, end) for linear_map in self.maps)
+            for end in ("inputs", "outputs")
         )
         if self.settings.norm == "svd":
             return int(self.count * self._decomposed() + 2 * rank * (keys * inputs + inner * outputs))
@@ -89,7 +90,7 @@ class _Generators:
     @property
     def merged(self) -> int:
         """Operations of adding the deltas to the weights."""
-        return 2 * self.shape.layers * self.settings.delta_rank * sum(each.size for each in self.maps)
+        return 2 * self.shape.layers * self.settings.delta_rank * sum(linear_map.size for linear_map in self.maps)
 
 
 def cost(settings: GenerativeAdapterSettings, shape: Shape, work: Workload) -> Cost:

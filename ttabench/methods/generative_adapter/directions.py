@@ -47,8 +47,8 @@ def learned_directions(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> 
     code: of fewer tokens than `rank`, too.
     """
     if settings.gradient == "exact":
-        found: tuple[Tensor, Tensor] = _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
-        return found
+        directions: tuple[Tensor, Tensor] = _Directions.apply(sum_BRK, settings)  # type: ignore[no-untyped-call]
+        return directions
     left_BRQ, values_BQ, right_BQK = _lowrank(sum_BRK, settings)
     apart_B11 = ((values_BQ[..., :-1] - values_BQ[..., 1:]).detach() >= SMALLEST_GAP).all(-1)[..., None, None]
     if bool(apart_B11.all()):

@@ -85,10 +85,10 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         Raises:
             UserError: one of them keeps the deltas alone, or the sum is not finite.
         """
-        if any(each.tensors and "sum" not in each.tensors for each in (state, other)):
+        if any(one.tensors and "sum" not in one.tensors for one in (state, other)):
             fault = "States that keep the deltas alone (finalize=true) cannot be put together."
             raise UserError(fault, "Make them with finalize=false.")
-        sums = [each.tensors["sum"] for each in (state, other) if each.tensors]
+        sums = [one.tensors["sum"] for one in (state, other) if one.tensors]
         tensors = self.networks.kept(self.networks.checked(sum(sums[1:], sums[0]))) if sums else {}
         counts = [sum(pair) for pair in zip(tokens_read(state), tokens_read(other), strict=True)]
         return State(state.rows, tensors, {"tokens_read": counts})
@@ -126,7 +126,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         sums = {part: -torch.cat(own).sum() for part, own in _by_part(rows, values).items()}
         counts = {part: sum(map(len, own)) for part, own in _by_part(rows, values).items()}
         together = self.settings.loss_weighting == "tokens"
-        return {part: each / (sum(counts.values()) if together else counts[part]) for part, each in sums.items()}
+        return {part: total / (sum(counts.values()) if together else counts[part]) for part, total in sums.items()}
 
     @torch.no_grad()
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
@@ -156,16 +156,16 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         """The chunks of one row: of each text by itself, what begins the first in front."""
         if self.settings.buffer:
             texts = [[token for text in texts for token in text]]
-        found = []
+        chunks = []
         for text in texts:
             if not text:
                 continue
             ids, end = text if begun else [*self.lm.start_ids, *text], 0
             for size in self.settings.cut(len(ids)):
-                found.append(ids[end : end + size])
+                chunks.append(ids[end : end + size])
                 end += size
             begun = True
-        return found
+        return chunks
 
     def _read_chunks(self, tensors: dict[str, Tensor], chunks: Sequence[list[list[int]]]) -> dict[str, Tensor]:
         """The state after these chunks of every row; rows that have fewer wait."""
@@ -174,7 +174,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
         for number in range(longest):
             rows = [row for row, own in enumerate(chunks) if number < len(own)]
             which = ALL_ROWS if len(rows) == len(chunks) else torch.tensor(rows, device=self.lm.device)
-            known = {name: each[:, which] for name, each in tensors.items()} if in_turn else {}
+            known = {name: tensor[:, which] for name, tensor in tensors.items()} if in_turn else {}
             sum_NBRK = self._summed(known, [chunks[row][number] for row in rows])
             before_NBRK = tensors["sum"] if "sum" in tensors else sum_NBRK.new_zeros(
                 len(sum_NBRK), len(chunks), *sum_NBRK.shape[2:]
@@ -209,8 +209,8 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
 def _by_part(rows: Rows, values: Sequence[Tensor]) -> dict[str, list[Tensor]]:
     """Values of rows by the part of the loss that they belong to."""
-    found: dict[str, list[Tensor]] = {}
+    by_part: dict[str, list[Tensor]] = {}
     for row, own in zip(rows.all, values, strict=True):
         if row.part:
-            found.setdefault(row.part, []).append(own)
-    return found
+            by_part.setdefault(row.part, []).append(own)
+    return by_part

@@ -124,7 +124,7 @@ def _spread(delta: LowRank, which_B: Tensor) -> LowRank:
 
 def _padded(lm: LM, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     """Ids and mask, on the model's device; padding stands behind the text, where causal attention never looks."""
-    ids_BT, real_BT = (each.to(lm.device) for each in pad([row.ids for row in rows], lm.pad_id, "right"))
+    ids_BT, real_BT = (padded.to(lm.device) for padded in pad([row.ids for row in rows], lm.pad_id, "right"))
     check_fits(lm, None, real_BT.sum(1), "Train with shorter chunks: --set chunk=512.")
     return ids_BT, real_BT
 

@@ -44,16 +44,16 @@ def take(networks: GenerativeAdapterNetworks, tensors: Mapping[str, Tensor]) -> 
         UserError: a generator is missing, of another size, or of a map that these networks do not adapt.
     """
     order = [name for own in networks.names for name in own]
-    found: dict[str, Tensor] = {}
+    taken: dict[str, Tensor] = {}
     for key, tensor in tensors.items():
         matched = KEY.fullmatch(key)
         if matched is None or matched["part"] not in PARTS:
             continue
         name = matched["map"].replace(".base_layer.", ".")
         place = str(order.index(name)) if name in order else name
-        found[f"generators.{place}.{PARTS[matched['part']]}"] = tensor
+        taken[f"generators.{place}.{PARTS[matched['part']]}"] = tensor
     own = dict(networks.named_parameters())
-    if odd := unfit(found, own):
+    if odd := unfit(taken, own):
         raise UserError(f"These weights do not fit: {odd}.", "Give inner, rank and targets as they were trained.")
     for name, parameter in own.items():
-        parameter.copy_(found[name])
+        parameter.copy_(taken[name])

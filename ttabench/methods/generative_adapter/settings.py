@@ -70,8 +70,8 @@ class GenerativeAdapterSettings:
         at_least(1, inner=self.inner, inner_keys=self.inner_keys, rank=self.rank, chunk=self.chunk)
         at_least(0, rank_tol=self.rank_tol, niter=self.niter, init_share=self.init_share)
         if self.norm == "svd" and self.rank > min(self.inner, self.keys):
-            told = f"{min(self.inner, self.keys)}, got {self.rank}"
-            raise ValueError(f"rank must be no larger than the width of the outer products (inner), {told}")
+            limits = f"{min(self.inner, self.keys)}, got {self.rank}"
+            raise ValueError(f"rank must be no larger than the width of the outer products (inner), {limits}")
         if self.finalize and self.norm != "svd":
             raise ValueError(f"finalize keeps deltas of a small rank: give norm=svd, got {self.norm}")
 

@@ -60,7 +60,7 @@ def _align(lm: LM, layer: int, name: str, generator: Generator, *, writes_attent
 def _scale(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> None:
     """Set how large the deltas are."""
     lm, names = networks.lm, [name for own in networks.names for name in own]
-    ids_BT, real_BT = (each.to(lm.device) for each in pad(chunks, lm.pad_id, "right"))
+    ids_BT, real_BT = (padded.to(lm.device) for padded in pad(chunks, lm.pad_id, "right"))
     with inputs_kept(lm, len(chunks), blocks=range(lm.layers), maps=names) as kept:
         Window(lm, None, len(chunks), retain=False).feed(ids_BT, filled_BT=real_BT)
     for layer in range(lm.layers):
@@ -75,13 +75,13 @@ def _scale(networks: GenerativeAdapterNetworks, chunks: Sequence[list[int]]) -> 
 def _first_norm(lm: LM, layer: int) -> Tensor:
     """The weight of the first norm of a layer."""
     sizes = (module._parameters.get("weight") for module in lm.blocks()[layer].modules())
-    return next(each for each in sizes if each is not None and each.shape == (lm.hidden_size,)).float()
+    return next(size for size in sizes if size is not None and size.shape == (lm.hidden_size,)).float()
 
 
 def _values_of(lm: LM, layer: int, features: int) -> Tensor:
     """[I, C]: what makes the values of a layer's attention, once a query head."""
-    each = len(lm.linear_names()) // lm.layers
-    own = lm.linear_names()[layer * each : (layer + 1) * each]
+    maps_a_layer = len(lm.linear_names()) // lm.layers
+    own = lm.linear_names()[layer * maps_a_layer : (layer + 1) * maps_a_layer]
     name = next(name for name in own if name.rpartition(".")[2] in VALUES)
     weight_VC = _weight(lm, name)[-lm.kv_heads * lm.head_dim :]
     by_head = weight_VC.view(lm.kv_heads, lm.head_dim, -1)

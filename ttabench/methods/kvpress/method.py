@@ -63,8 +63,8 @@ class KvPress(BaseMethod[Any]):
         self.eager = bool(names & EAGER)
         self.growth = "constant" if isinstance(self.budget, int) and not names & HIDING else "linear"
         if not all(hasattr(block, "self_attn") for block in getattr(lm.decoder, "layers", [None])):
-            what = f"kvpress knows the attention of Llama, Mistral, Phi-3, Qwen and Gemma, not that of {lm.name}"
-            raise UserError(f"{what} ({lm.config.model_type}).", "Use --method snapkv, h2o or window.")
+            fault = f"kvpress knows the attention of Llama, Mistral, Phi-3, Qwen and Gemma, not that of {lm.name}"
+            raise UserError(f"{fault} ({lm.config.model_type}).", "Use --method snapkv, h2o or window.")
 
     @torch.no_grad()
     def adapt(self, state: State, chunks: Sequence[Sequence[Observe]]) -> State:
@@ -76,9 +76,11 @@ class KvPress(BaseMethod[Any]):
         if not chunks:
             return state
         if state.tensors:
-            what = f"{self.name} compresses one text, once, and {max(state.meta['tokens_read'])} tokens are compressed."
+            fault = (
+                f"{self.name} compresses one text, once, and {max(state.meta['tokens_read'])} tokens are compressed."
+            )
             raise UserError(
-                f"{what} It cannot read on.", "Show it everything at once, or use --method snapkv or window."
+                f"{fault} It cannot read on.", "Show it everything at once, or use --method snapkv or window."
             )
         rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         texts = [[*self.lm.start_ids, *ids] for ids in rows]
@@ -159,7 +161,7 @@ def compressing(lm: LM, modules: Sequence[nn.Module], *, eager: bool) -> Iterato
     Yields:
         A list that holds on the way out, for every layer, the (heads, slots) a press hides, or None.
     """
-    found: list[Any] = []
+    masked: list[Any] = []
     before = str(lm.model.config._attn_implementation)
     rotating = [hasattr(module, "rotary_emb") for module in modules]
     hooks = [module.register_forward_pre_hook(_with_positions, with_kwargs=True) for module in modules]
@@ -168,8 +170,8 @@ def compressing(lm: LM, modules: Sequence[nn.Module], *, eager: bool) -> Iterato
     try:
         if eager:
             lm.model.set_attn_implementation("eager")
-        yield found
-        found += [indices and tuple(indices)[1:] for indices in (vars(m)["masked_key_indices"] for m in modules)]
+        yield masked
+        masked += [indices and tuple(indices)[1:] for indices in (vars(m)["masked_key_indices"] for m in modules)]
     finally:
         if eager:
             lm.model.set_attn_implementation(before)
@@ -190,7 +192,7 @@ def _with_positions(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 def _stacked(rows: Sequence[Mapping[str, Tensor]], next_B: Tensor) -> dict[str, Tensor]:
     """Rows as one state; shorter ones are padded in front."""
     slots = [row["keys"].shape[2] for row in rows]
-    gaps = [max(slots) - each for each in slots]
+    gaps = [max(slots) - slot for slot in slots]
     stacked = {
         name: torch.stack([pad(row[name], (0, 0, gap, 0)) for row, gap in zip(rows, gaps, strict=True)], dim=1)
         for name in ("keys", "values")

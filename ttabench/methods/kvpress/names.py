@@ -48,9 +48,9 @@ def parse(text: str) -> Press:
     head, *queries = _split(text, "?")
     match = re.fullmatch(r"(\w+)\s*(?:\((.*)\))?", head.strip())
     if match is None or len(queries) > 1:
-        what = f"{text!r} names no press." if text.strip() else "kvpress needs the name of a press."
+        fault = f"{text!r} names no press." if text.strip() else "kvpress needs the name of a press."
         raise UserError(
-            what, "Write --method 'kvpress:SnapKVPress?window_size=32', or 'kvpress:AdaKVPress(SnapKVPress)'."
+            fault, "Write --method 'kvpress:SnapKVPress?window_size=32', or 'kvpress:AdaKVPress(SnapKVPress)'."
         )
     typed = [part for part in queries[0].split("&") if part] if queries else []
     wrapped = () if match[2] is None else tuple(parse(part) for part in _split(match[2], ","))

@@ -90,8 +90,8 @@ class Objective:
             parts["retrieval"] = s.retrieval_aux * self._retrieval(batch, known)
         if known.numel() and s.attention_aux:
             shares = mac.aggregator.document_shares(batch.by_episode(), batch.bank_RKTD, batch.mask_RK)
-            found = shares[batch.episode_N[known], batch.slot_N[known], batch.own_N[known]]
-            parts["attention"] = -s.attention_aux * (found + SMALLEST_SHARE).log().mean()
+            own_share_N = shares[batch.episode_N[known], batch.slot_N[known], batch.own_N[known]]
+            parts["attention"] = -s.attention_aux * (own_share_N + SMALLEST_SHARE).log().mean()
         if upper_shares and s.attention_aux:
             parts["tree"] = -s.attention_aux * (torch.cat(upper_shares) + SMALLEST_SHARE).log().mean()
         if s.words_aux:

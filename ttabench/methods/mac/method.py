@@ -104,10 +104,10 @@ class Mac(Trainable[MacSettings]):
         new = [number for number, digest in enumerate(other.meta["read"][0]) if digest not in known]
         first_KTD, second_KTD = self._bank_of(state, 0), self._bank_of(other, 0)
         if cap is not None and len(first_KTD) + len(second_KTD) > cap.size:
-            what = (
+            fault = (
                 f"Banks of {len(first_KTD)} and {len(second_KTD)} entries are more than bank_cap={cap.size} together."
             )
-            raise UserError(what, "Read all texts with one command: --context A B.")
+            raise UserError(fault, "Read all texts with one command: --context A B.")
         if len(second_KTD) == len(other.meta["read"][0]):  # an entry a document: none were dropped or averaged
             second_KTD, members = second_KTD[new], [other.meta["members"][0][number] for number in new]
         else:

@@ -41,12 +41,12 @@ def stack_of(name: str, *, causal: bool, vocabulary: int, positions: int) -> Pre
         return T5EncoderModel(config)
     known = int(config.vocab_size)
     if known < vocabulary:
-        what = f"{name} knows {known:,} tokens, and its texts have ids up to {vocabulary - 1:,}"
-        raise UserError(f"{what}.", "Set tokenizer=own, or give a scratch: shape.")
+        fault = f"{name} knows {known:,} tokens, and its texts have ids up to {vocabulary - 1:,}"
+        raise UserError(f"{fault}.", "Set tokenizer=own, or give a scratch: shape.")
     most = int(getattr(config, "max_position_embeddings", positions))
     if positions > most:
-        what = f"{name} has {most} positions, and a text and its latent tokens take {positions}"
-        raise UserError(f"{what}.", "Set document_tokens, question_tokens or num_virtual_tokens lower.")
+        fault = f"{name} has {most} positions, and a text and its latent tokens take {positions}"
+        raise UserError(f"{fault}.", "Set document_tokens, question_tokens or num_virtual_tokens lower.")
     return GPT2Model(config) if isinstance(config, GPT2Config) else _without_pooler(AutoModel.from_config(config))
 
 
@@ -60,14 +60,14 @@ def _config(name: str, *, causal: bool, vocabulary: int, positions: int) -> Pret
     if not causal and (is_scratch(name) or name in PUBLISHED):
         return config_of(name, vocabulary)
     kind = "causal LM" if causal else "encoder"
-    found = None if name in PUBLISHED else stored_config(folder_of(name))
-    if found is None:
+    config = None if name in PUBLISHED else stored_config(folder_of(name))
+    if config is None:
         raise UserError(f"No {kind} {name!r} can be loaded.", HINT)
-    encodes = isinstance(found, T5Config) or not _is_causal(found)
+    encodes = isinstance(config, T5Config) or not _is_causal(config)
     if encodes is causal:
         other = "encoder" if causal else "decoder"
         raise UserError(f"{name!r} holds no {kind}.", f"Give {HINT[5:-1]} of one, or set design={other}.")
-    return found
+    return config
 
 
 def _is_causal(config: PretrainedConfig) -> bool:

@@ -93,11 +93,11 @@ def _stored_config(name: str) -> T5Config:
     local = Path(name).is_dir()
     if not local and name.count("/") != 1:
         raise UnknownName("T5", name, [*PUBLISHED, f"{SCRATCH}WIDTH,LAYERS,HEADS,FF"])
-    found = stored_config(name)
-    if not isinstance(found, T5Config):
-        what = f"{name} holds no T5 config.json." if local else f"No T5 {name} can be loaded from the hub."
-        raise UserError(what, f"Give the folder or hub id of a T5, or one of {', '.join(PUBLISHED)}.")
-    return found
+    config = stored_config(name)
+    if not isinstance(config, T5Config):
+        fault = f"{name} holds no T5 config.json." if local else f"No T5 {name} can be loaded from the hub."
+        raise UserError(fault, f"Give the folder or hub id of a T5, or one of {', '.join(PUBLISHED)}.")
+    return config
 
 
 def pretrained_weights(name: str) -> dict[str, Tensor]:

@@ -67,7 +67,7 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         """As `Trainable` does, episode by episode: each begins where the one before it left the base, until
         `reset_every` documents were read."""
         del parts  # one episode at a time
-        told: dict[str, Tensor] = {}
+        means: dict[str, Tensor] = {}
         for episode in episodes:
             losses, after = self._meta([episode], self._begun())
             (torch.stack(list(losses.values())).sum() / len(episodes)).backward()  # type: ignore[no-untyped-call]
@@ -75,8 +75,8 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
             self._start = None if self._since >= self.settings.reset_every else _vector(after)
             self._since = 0 if self._start is None else self._since
             for name, loss in losses.items():
-                told[name] = told.get(name, torch.zeros(())) + loss.detach().cpu() / len(episodes)
-        return {**told, "loss": torch.stack(list(told.values())).sum()}
+                means[name] = means.get(name, torch.zeros(())) + loss.detach().cpu() / len(episodes)
+        return {**means, "loss": torch.stack(list(means.values())).sum()}
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """The training loss from the base as it is; "uniform" is the answers' with every token alike."""
@@ -125,7 +125,7 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
         """Weights of the tokens of each row, differentiable; the proxy reads what begins a text, too."""
         begin = list(self.lm.bos_ids)
         ids_BT, mask_BT = (
-            each.to(self.lm.device) for each in pad([begin + row for row in rows], self.lm.pad_id, "right")
+            padded.to(self.lm.device) for padded in pad([begin + row for row in rows], self.lm.pad_id, "right")
         )
         weights_BT: Tensor = self.weigher(ids_BT, mask_BT)
         return [weights_T[len(begin) : len(begin) + len(row)] for weights_T, row in zip(weights_BT, rows, strict=True)]

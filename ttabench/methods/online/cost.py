@@ -63,13 +63,13 @@ def camels_cost(settings: CamelsSettings, shape: Shape, work: Workload) -> Cost 
         return None
     head = HEAD * (proxy.hidden + 1) + HEAD + 1
     untied = 0 if proxy.tied else proxy.vocabulary * proxy.hidden
-    found = cost(settings, shape, work)
+    base_cost = cost(settings, shape, work)
     read = [shape.starts + min(piece, settings.max_tokens) for piece in work.pieces]
     weighing = sum(proxy.forward(tokens) + 2 * tokens * HEAD * (proxy.hidden + 1) for tokens in read)
     return replace(
-        found,
+        base_cost,
         added_parameters=proxy.parameters - untied + head,
-        adapt_flops=found.adapt_flops + weighing,
+        adapt_flops=base_cost.adapt_flops + weighing,
     )
 
 

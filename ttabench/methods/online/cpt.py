@@ -47,5 +47,5 @@ class Cpt(Descending[CptSettings]):
             UserError: as `Descending.adapt`.
         """
         label = labelled(state, "passes_over_parts", any(state.meta["tokens_read"]))
-        found = super().adapt(state, chunks)
-        return replace(found, meta={**found.meta, **label})
+        adapted = super().adapt(state, chunks)
+        return replace(adapted, meta={**adapted.meta, **label})

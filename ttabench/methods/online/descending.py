@@ -91,7 +91,7 @@ class Descending(BaseMethod[DescentT]):
                     raise self._stopped(state, chunks, numbers[0], chunks[numbers[0]][row])
                 steps += 1
             tensors["steps"][row] = steps
-        tensors = {name: each.detach() for name, each in tensors.items()}
+        tensors = {name: tensor.detach() for name, tensor in tensors.items()}
         return State(state.rows, tensors, {**state.meta, "tokens_read": read, "truncated_documents": cut})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
@@ -139,5 +139,5 @@ class Descending(BaseMethod[DescentT]):
         if self.reads == "run":
             number = 0  # passes go over all of them: none was read to its end
         before = self.adapt(state, chunks[:number]) if number else state
-        what = f"{self.name} stopped at document {piece.key or piece.text[:40]!r}: its loss or gradient is not finite."
-        return Stopped(what, f"Give a smaller --set lr than {self.settings.lr:g}.", before, number)
+        fault = f"{self.name} stopped at document {piece.key or piece.text[:40]!r}: its loss or gradient is not finite."
+        return Stopped(fault, f"Give a smaller --set lr than {self.settings.lr:g}.", before, number)

@@ -32,11 +32,11 @@ def entities_by_rule(text: str) -> list[Span]:
 
     A single capitalised word that begins a sentence does not count: any word would.
     """
-    spans = [found.span() for found in YEAR.finditer(text)]
-    for found in RUN.finditer(text):
-        begins = BEGINS.search(text[max(0, found.start() - 8) : found.start()]) is not None
-        if not begins or " " in found[0]:
-            spans.append(found.span())
+    spans = [match.span() for match in YEAR.finditer(text)]
+    for match in RUN.finditer(text):
+        begins = BEGINS.search(text[max(0, match.start() - 8) : match.start()]) is not None
+        if not begins or " " in match[0]:
+            spans.append(match.span())
     return sorted(spans)
 
 
@@ -50,16 +50,16 @@ def spacy_entities(model: str) -> Finder:
     try:
         spacy: Any = import_module("spacy")
     except ImportError:
-        what = "salient_spans finds named entities with spaCy, which is not installed."
-        raise UserError(what, f"pip install spacy and python -m spacy download {model}, {otherwise}") from None
+        fault = "salient_spans finds named entities with spaCy, which is not installed."
+        raise UserError(fault, f"pip install spacy and python -m spacy download {model}, {otherwise}") from None
     try:
-        found = spacy.load(model)
+        pipeline = spacy.load(model)
     except OSError:
-        what = f"spaCy has no model {model!r}."
-        raise UserError(what, f"python -m spacy download {model}, --set spacy_model=NAME, {otherwise}") from None
+        fault = f"spaCy has no model {model!r}."
+        raise UserError(fault, f"python -m spacy download {model}, --set spacy_model=NAME, {otherwise}") from None
 
     def find(text: str) -> list[Span]:
-        return [(each.start_char, each.end_char) for each in found(text).ents if each.label_ not in LEFT_OUT]
+        return [(entity.start_char, entity.end_char) for entity in pipeline(text).ents if entity.label_ not in LEFT_OUT]
 
     return find
 

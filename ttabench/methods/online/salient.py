@@ -40,8 +40,8 @@ class SalientSpans(Online[SalientSettings]):
         are written, without special ones.
         """
         text = piece.text
-        found, starts = self.lm.encode_with_starts(text)
-        if found[: len(ids)] != list(ids):
+        token_ids, starts = self.lm.encode_with_starts(text)
+        if token_ids[: len(ids)] != list(ids):
             text, starts = self.lm.decode(ids), [len(self.lm.decode(ids[:place])) for place in range(len(ids))]
         marked = inside(text, starts, self._find(text))
         return torch.tensor(marked[: len(ids)], dtype=torch.float32, device=self.lm.device)

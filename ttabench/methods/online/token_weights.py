@@ -61,8 +61,8 @@ def proxy_of(lm: LM, name: str) -> LM:
         return lm
     proxy = load(name, device=str(lm.device), dtype="float32")
     if proxy.tokenizer.get_vocab() != lm.tokenizer.get_vocab() or proxy.start_ids != lm.bos_ids:
-        what = f"The proxy {name} has another tokenizer than {lm.name}, whose tokens it is to weigh."
-        raise UserError(what, "Give --set proxy=NAME of a small model of the same tokenizer.")
+        fault = f"The proxy {name} has another tokenizer than {lm.name}, whose tokens it is to weigh."
+        raise UserError(fault, "Give --set proxy=NAME of a small model of the same tokenizer.")
     return proxy
 
 

@@ -37,8 +37,11 @@ def document_losses(
 ) -> Tensor:
     """Mean of the weighted losses of these documents, which are read in one batch; differentiable twice."""
     with torch.enable_grad(), second_order(), trained.in_place(parts) as patch:
-        found = target_logprobs(lm, patch, [([], ids) for ids, _ in documents])
-        losses = [weighted_loss(settings, each, weights) for each, (_, weights) in zip(found, documents, strict=True)]
+        logprobs = target_logprobs(lm, patch, [([], ids) for ids, _ in documents])
+        losses = [
+            weighted_loss(settings, logprobs_T, weights)
+            for logprobs_T, (_, weights) in zip(logprobs, documents, strict=True)
+        ]
         return torch.stack(losses).mean()
 
 

@@ -41,9 +41,9 @@ class PairSpec(MethodSpec):
     def owners(self) -> Mapping[str, tuple[int, str]]:
         """Place of the part, and its own name of the setting, by setting."""
         return {
-            f"{label}_{each.name}": (place, each.name)
+            f"{label}_{field.name}": (place, field.name)
             for place, (label, part) in enumerate(zip(self.labels, self.parts, strict=True))
-            for each in fields(part.Settings)
+            for field in fields(part.Settings)
         }
 
     def settings_of_parts(self, settings: Any) -> list[Any]:
@@ -64,7 +64,7 @@ def label_of(name: str) -> str:
 def parted(settings: Any, labels: Sequence[str], parts: Sequence[MethodSpec]) -> list[Any]:
     """The settings of each part, out of those of all."""
     return [
-        part.Settings(**{each.name: getattr(settings, f"{label}_{each.name}") for each in fields(part.Settings)})
+        part.Settings(**{field.name: getattr(settings, f"{label}_{field.name}") for field in fields(part.Settings)})
         for label, part in zip(labels, parts, strict=True)
     ]
 
@@ -72,9 +72,9 @@ def parted(settings: Any, labels: Sequence[str], parts: Sequence[MethodSpec]) ->
 def joined(labels: Sequence[str], settings: Sequence[Any]) -> dict[str, Any]:
     """The settings of all parts by their common names."""
     return {
-        f"{label}_{each.name}": getattr(own, each.name)
+        f"{label}_{field.name}": getattr(own, field.name)
         for label, own in zip(labels, settings, strict=True)
-        for each in fields(own)
+        for field in fields(own)
     }
 
 
@@ -143,17 +143,17 @@ def _cost(
 
     What one part's slots cost the tokens of another is left out.
     """
-    bare, found = closed_book(shape, work), []
+    bare, costs = closed_book(shape, work), []
     for part, own in zip(parts, parted(settings, labels, parts), strict=True):
         each = part.cost(own, shape, work) if part.cost else None
         if each is None:
             return None
-        found.append(each)
+        costs.append(each)
     return Cost(
         **{
-            each.name: getattr(bare, each.name)
-            + sum(getattr(one, each.name) - getattr(bare, each.name) for one in found)
-            for each in fields(Cost)
+            field.name: getattr(bare, field.name)
+            + sum(getattr(one, field.name) - getattr(bare, field.name) for one in costs)
+            for field in fields(Cost)
         }
     )
 
@@ -161,5 +161,5 @@ def _cost(
 def _most(labels: Sequence[str], parts: Sequence[MethodSpec], settings: Any, positions: int) -> int | None:
     """The least of what the parts read."""
     pairs = zip(parts, parted(settings, labels, parts), strict=True)
-    found = [most for part, own in pairs if part.most and (most := part.most(own, positions)) is not None]
-    return min(found, default=None)
+    limits = [most for part, own in pairs if part.most and (most := part.most(own, positions)) is not None]
+    return min(limits, default=None)

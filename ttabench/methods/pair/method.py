@@ -92,7 +92,7 @@ class Pair(BaseMethod[Any]):
     def state_of(self, state: State, label: str) -> State:
         """The state of one part."""
         begins = f"{label}."
-        own = {name.removeprefix(begins): each for name, each in state.tensors.items() if name.startswith(begins)}
+        own = {name.removeprefix(begins): tensor for name, tensor in state.tensors.items() if name.startswith(begins)}
         return State(state.rows, own, state.meta[PARTS][label])
 
     def _labelled(self) -> list[tuple[str, BaseMethod[Any]]]:
@@ -103,7 +103,7 @@ class Pair(BaseMethod[Any]):
 
     def _joined(self, states: Mapping[str, State]) -> State:
         rows = next(iter(states.values())).rows
-        tensors = {f"{label}.{name}": each for label, own in states.items() for name, each in own.tensors.items()}
+        tensors = {f"{label}.{name}": tensor for label, own in states.items() for name, tensor in own.tensors.items()}
         meta: dict[str, Json] = {PARTS: {label: dict(own.meta) for label, own in states.items()}}
         for own in states.values():
             for key, counts in own.meta.items():
@@ -118,9 +118,9 @@ class Pair(BaseMethod[Any]):
         """Prefix and deltas of all, then the tokens of each behind a break where text stands in front of them."""
         putting = [part.name for part, patch in zip(self._parts, patches, strict=True) if patch.prefix is not None]
         if len(putting) > 1:
-            what = f"{putting[0]} and {putting[1]} both put keys and values in front of the text: these have no order"
+            fault = f"{putting[0]} and {putting[1]} both put keys and values in front of the text: these have no order"
             hint = "Combine one of them with methods that put texts there (rag) or change weights (templora)."
-            raise UserError(f"{what}, so {self.name} cannot be merged.", hint)
+            raise UserError(f"{fault}, so {self.name} cannot be merged.", hint)
         whole = Patch()
         for patch in patches:
             whole += replace(patch, tokens_BT=None, tokens_mask_BT=None)

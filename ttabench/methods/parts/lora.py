@@ -36,9 +36,9 @@ def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
 
 def by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
     """These linear maps, given in model order, of each decoder layer: as many in every one."""
-    each = len(names) // lm.layers
-    assert each * lm.layers == len(names), f"{lm.name}: layers differ in their linear maps"
-    return [list(names[begin : begin + each]) for begin in range(0, len(names), each)]
+    maps_a_layer = len(names) // lm.layers
+    assert maps_a_layer * lm.layers == len(names), f"{lm.name}: layers differ in their linear maps"
+    return [list(names[begin : begin + maps_a_layer]) for begin in range(0, len(names), maps_a_layer)]
 
 
 def started(lm: LM, shape: LoraShape, names: Sequence[str] | None = None) -> dict[str, tuple[Tensor, Tensor]]:
@@ -59,9 +59,9 @@ def deltas(
     factors: Mapping[str, tuple[Tensor, Tensor]], shape: LoraShape, zeros: RowDropout | None = None
 ) -> dict[str, LowRank]:
     """The weight deltas of these factors, differentiable: of rows [B, R, I], [B, O, R], or shared by all rows."""
-    found = {}
+    by_name = {}
     for name, (a, b) in factors.items():
         a_BRI, b_BOR = (a, b) if a.dim() == 3 else (a[None], b[None])
         scaled_BOR = b_BOR if shape.scale == 1.0 else b_BOR * shape.scale
-        found[name] = LowRank(a_BRI, scaled_BOR, None if zeros is None else zeros.of(name))
-    return found
+        by_name[name] = LowRank(a_BRI, scaled_BOR, None if zeros is None else zeros.of(name))
+    return by_name

@@ -30,14 +30,14 @@ def appended(tensors: Mapping[str, Tensor], name: str, rows_new: Sequence[Sequen
         old_N, counts = _row(tensors, name, row)
         flat.append(torch.cat([*([] if old_N is None else [old_N]), *new]) if new or old_N is not None else None)
         sizes.append([*counts, *map(len, new)])
-    some = next((each for each in flat if each is not None), None)
+    some = next((texts_of_row for texts_of_row in flat if texts_of_row is not None), None)
     if some is None:
         return {}
-    widest, most = max(len(each) for each in flat if each is not None), max(map(len, sizes))
+    widest, most = max(len(texts_of_row) for texts_of_row in flat if texts_of_row is not None), max(map(len, sizes))
     table = some.new_zeros(len(flat), widest, *some.shape[1:])
-    for row, each in enumerate(flat):
-        if each is not None:
-            table[row, : len(each)] = each
+    for row, texts_of_row in enumerate(flat):
+        if texts_of_row is not None:
+            table[row, : len(texts_of_row)] = texts_of_row
     padded = [[*row, *[NO_ITEM] * (most - len(row))] for row in sizes]
     return {name: table, f"{name}_sizes": torch.tensor(padded, dtype=torch.int32)}
 

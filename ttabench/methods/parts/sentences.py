@@ -78,8 +78,8 @@ def place_of(name: str) -> str:
         UnknownName: neither `dense` nor a folder nor a hub id.
     """
     if name == DENSE:
-        found = find_spec(MODULE)
-        places = found.submodule_search_locations if found else None
+        spec = find_spec(MODULE)
+        places = spec.submodule_search_locations if spec else None
         folders = [Path(place) / "model" for place in places or () if (Path(place) / "model/config.json").is_file()]
         if not folders:
             fault = (
@@ -149,7 +149,7 @@ class SentenceEncoder:
         return vectors_BD
 
     def _encoded(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        ids_BT, mask_BT = (each.to(self.device) for each in pad(ids, self._pad_id, "right"))
+        ids_BT, mask_BT = (padded.to(self.device) for padded in pad(ids, self._pad_id, "right"))
         output = self.model(input_ids=ids_BT, attention_mask=mask_BT.long())
         if self._dpr:
             vectors_BD: Tensor = output.pooler_output
@@ -177,7 +177,7 @@ def manner_of(place: str, *, dpr: bool = False) -> Manner:
     modules = _json(place, "modules.json")
     if modules is None:
         return Manner(pooling="cls" if dpr else "mean")
-    kinds = {str(each.get("type", "")).rpartition(".")[2]: str(each.get("path", "")) for each in modules}
+    kinds = {str(module.get("type", "")).rpartition(".")[2]: str(module.get("path", "")) for module in modules}
     if odd := sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"}):
         fault = f"{place} has a module {odd[0]!r} (modules.json); Transformer, Pooling and Normalize are known here."
         raise UserError(fault, "Give another encoder.")

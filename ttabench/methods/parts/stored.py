@@ -65,7 +65,7 @@ def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Seq
         raise UserError(f"The weights of the {kind} {name!r} cannot be loaded.", hint) from None
     faults = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     lost = [key for key in faults if not key.startswith(tuple(unused))]
-    held = {key: each for key, each in model.named_parameters() if key not in faults}
+    held = {key: parameter for key, parameter in model.named_parameters() if key not in faults}
     if broken := lost[0] if lost else first_not_finite(held.items()):
         fault = f"Tensor {broken} of the {kind} {name!r} is missing, misshapen or not finite."
         raise UserError(fault, "Copy it again, or give another.")
@@ -77,12 +77,12 @@ def stored_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast
     """The tokenizer of a folder or hub id."""
     local = _checked(name)
     try:
-        found: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
             name, local_files_only=local, trust_remote_code=False
         )
     except Exception:  # a damaged file raises whatever the libraries stumble over
         raise UserError(f"The tokenizer of the {kind} {name!r} cannot be loaded.", hint) from None
-    return found
+    return tokenizer
 
 
 def _checked(name: str) -> bool:

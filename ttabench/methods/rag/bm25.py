@@ -73,12 +73,12 @@ class Bm25:
     """
 
     def __init__(self, words: Sequence[Tensor], *, k1: float, b: float) -> None:
-        each = [document.tolist() for document in words]
-        self._places = {word: place for place, word in enumerate(sorted(set().union(*each)))}
-        self._documents = len(each)
+        ids_of_documents = [document.tolist() for document in words]
+        self._places = {word: place for place, word in enumerate(sorted(set().union(*ids_of_documents)))}
+        self._documents = len(ids_of_documents)
         self._index = bm25s.BM25(k1=k1, b=b)
         if self._places:
-            ids = [[self._places[word] for word in document] for document in each]
+            ids = [[self._places[word] for word in document] for document in ids_of_documents]
             self._index.index((ids, dict(self._places)), create_empty_token=False, show_progress=False)
 
     def scores(self, words: Tensor) -> NDArray[np.float32]:
@@ -86,5 +86,5 @@ class Bm25:
         places = [self._places[word] for word in words.tolist() if word in self._places]
         if not places:
             return np.zeros(self._documents, dtype=np.float32)
-        found: NDArray[np.float32] = self._index.get_scores_from_ids(places)
-        return found
+        scores_K: NDArray[np.float32] = self._index.get_scores_from_ids(places)
+        return scores_K

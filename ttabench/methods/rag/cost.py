@@ -104,8 +104,8 @@ def cost(settings: RagSettings, shape: Shape, work: Workload) -> Cost | None:
     bare = replace(closed_book(shape, work), added_parameters=added)
     if not pieces:
         return bare
-    found = min(settings.top, len(pieces)) * sum(pieces) // len(pieces)
-    slots = shape.starts + found
+    tokens_found = min(settings.top, len(pieces)) * sum(pieces) // len(pieces)
+    slots = shape.starts + tokens_found
     characters = sum(pieces) * CHARACTERS_A_TOKEN
     index = floats * SINGLE if floats else round(characters / CHARACTERS_A_WORD) * INTEGER
     return replace(

@@ -67,5 +67,5 @@ class Vectors:
 
     def scores(self, vector_1D: Tensor) -> NDArray[np.float32]:
         """The dot product of each with that of a question, [documents]."""
-        found: NDArray[np.float32] = (self.vectors_KD @ vector_1D[0]).numpy()
-        return found
+        scores_K: NDArray[np.float32] = (self.vectors_KD @ vector_1D[0]).numpy()
+        return scores_K

@@ -148,7 +148,8 @@ class Rag(BaseMethod[RagSettings]):
         asked = self.retriever.questions([ask.question_text for ask in asks])
         rows = _rows(state, asks)
         return [
-            best(collections[row].index.scores(each), self.settings.top) for row, each in zip(rows, asked, strict=True)
+            best(collections[row].index.scores(query), self.settings.top)
+            for row, query in zip(rows, asked, strict=True)
         ]
 
     def piece_shares(self, state: State, asks: Sequence[Ask]) -> PieceShares | None:
@@ -162,7 +163,7 @@ class Rag(BaseMethod[RagSettings]):
             return None
         (collection,), (keys,) = self._collections(state), state.meta["keys"]
         asked = self.retriever.questions([ask.question_text for ask in asks])
-        scores_QK = torch.tensor(np.stack([collection.index.scores(each) for each in asked]))
+        scores_QK = torch.tensor(np.stack([collection.index.scores(query) for query in asked]))
         shares_QK = torch.zeros(scores_QK.shape)
         for row, read in enumerate(self.found(state, asks)):
             shares_QK[row, read] = 1 / len(read)

@@ -33,14 +33,14 @@ def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
     The first segment of a text has no state and is left out; "late" is the second half of every segment.
     """
     by_name = {name: each.view(len(each), -1, segment)[:, 1:] for name, each in losses.items()}
-    told = {name: float(each.mean()) for name, each in by_name.items()}
+    means = {name: float(each.mean()) for name, each in by_name.items()}
     for name in ("other", "none"):
         worse_BST = by_name[name] - by_name["own"]
         for part, values_BST in (("", worse_BST), ("_late", worse_BST[..., segment // 2 :])):
             each_B = values_BST.mean((1, 2))
-            told[f"{name}_less_own{part}"] = float(each_B.mean())
-            told[f"{name}_less_own{part}_stderr"] = float(each_B.std() / len(each_B) ** 0.5)
-    return told
+            means[f"{name}_less_own{part}"] = float(each_B.mean())
+            means[f"{name}_less_own{part}_stderr"] = float(each_B.std() / len(each_B) ** 0.5)
+    return means
 
 
 @torch.no_grad()
@@ -55,18 +55,18 @@ def judged(networks: StreamAdapterNetworks, ids_BT: Tensor, segment: int) -> dic
     Returns:
         "own": under the text's state; "other": under that of the next row at the same place; "none": the base model.
     """
-    found: dict[str, list[Tensor]] = {"own": [], "other": [], "none": []}
+    losses_by_state: dict[str, list[Tensor]] = {"own": [], "other": [], "none": []}
     h_LBMRE = networks.empty(ids_BT.shape[0])["h"]
     for end in range(segment, ids_BT.shape[1], segment):
         part_BT = ids_BT[:, end - segment : end + 1]
         states = {"own": h_LBMRE, "other": h_LBMRE.roll(-1, 1), "none": torch.zeros_like(h_LBMRE)}
         known = {"own": h_LBMRE} if end == segment else states
-        read = {name: _by_row(networks, each, part_BT) for name, each in known.items()}
-        for name, parts in found.items():
+        read = {name: _by_row(networks, losses, part_BT) for name, losses in known.items()}
+        for name, parts in losses_by_state.items():
             parts.append(torch.cat([loss for loss, _ in read.get(name, read["own"])]))
         seen = by_layer([row for _, row in read["own"]])
         h_LBMRE = state_after(networks, h_LBMRE, [(torch.cat(keys), torch.cat(values)) for keys, values in seen])
-    return {name: torch.cat(parts, dim=1) for name, parts in found.items()}
+    return {name: torch.cat(parts, dim=1) for name, parts in losses_by_state.items()}
 
 
 def _by_row(networks: StreamAdapterNetworks, h_LBMRE: Tensor, part_BT: Tensor) -> list[tuple[Tensor, Seen]]:

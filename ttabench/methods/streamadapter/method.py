@@ -103,9 +103,9 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         """See `Trainable`; with `form=segments` row by row, from the state that the step before has left."""
         if self.settings.form != "segments":
             return super().accumulate_gradients(episodes, parts)
-        told, h_LBMRE = segments.learned_step(self.networks, self._carried.get("h"), episodes)
+        means, h_LBMRE = segments.learned_step(self.networks, self._carried.get("h"), episodes)
         self._carried = {"h": h_LBMRE}
-        return told
+        return means
 
     def training_state(self) -> dict[str, Tensor]:
         """`h` [L, B, M, R, E] of the texts that are being read (`form=segments`)."""
@@ -113,7 +113,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
 
     def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on with these states."""
-        self._carried = {name: each.to(self.lm.device) for name, each in tensors.items()}
+        self._carried = {name: tensor.to(self.lm.device) for name, tensor in tensors.items()}
 
     def validate(self, episodes: Sequence[Episode]) -> dict[str, float]:
         """With `form=segments`: NLL under the text's own state, another text's and none, see `judged`."""
@@ -156,7 +156,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         held = prefix_of(state.tensors)
         start = [] if held is not None else list(self.lm.start_ids)
         ids_BT, mask_BT = (
-            each.to(self.lm.device) for each in pad([start + row for row in rows], self.lm.pad_id, "right")
+            padded.to(self.lm.device) for padded in pad([start + row for row in rows], self.lm.pad_id, "right")
         )
         check_fits(self.lm, held, mask_BT.sum(1), "Read through a sliding window: --set window=1024 (presets *-book).")
         whole, tokens = self._forward(held, ids_BT, mask_BT), ids_BT.shape[1]
@@ -173,8 +173,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
 
     def _before(self, state: State) -> dict[str, Tensor]:
         names = ("h", "tail", "tail_keys", "tail_values")
-        found = {name: state.tensors[name] for name in names if name in state.tensors}
-        return found or self.networks.empty(state.rows)
+        tensors = {name: state.tensors[name] for name in names if name in state.tensors}
+        return tensors or self.networks.empty(state.rows)
 
     @torch.no_grad()
     def _forward(self, held: Prefix | None, ids_BT: Tensor, mask_BT: Tensor) -> Prefix:
@@ -210,6 +210,8 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         ids_BT = torch.tensor([start + row for row in rows], device=device)
         with torch.no_grad(), deltas_applied(self.lm, self.networks.deltas(h_LBMRE), len(rows)):
             seen = self._forward(None, ids_BT, torch.ones_like(ids_BT, dtype=torch.bool))
-        keys, values = ([each[:, :, len(start) :] for each in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD))
+        keys, values = (
+            [tensor[:, :, len(start) :] for tensor in pair] for pair in (seen.keys_LBHPD, seen.values_LBHPD)
+        )
         full_B = torch.full((len(rows),), self.settings.stride // self.settings.chunk, device=device)
         return self.networks.advanced(h_LBMRE, keys, values, full_B)

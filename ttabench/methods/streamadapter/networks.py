@@ -122,7 +122,7 @@ class StreamAdapterNetworks(nn.Module):
         return {
             "h": h,
             "tail": left_B,
-            **{name: torch.stack([_taken(each, tail_BS) for each in layers]) for name, layers in kept.items()},
+            **{name: torch.stack([_taken(layer, tail_BS) for layer in layers]) for name, layers in kept.items()},
         }
 
     def flushed(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -146,10 +146,10 @@ class StreamAdapterNetworks(nn.Module):
 
     def deltas(self, h_LBMRE: Tensor) -> dict[str, LowRank]:
         """Deltas of all adapted linear maps, by name."""
-        found: dict[str, LowRank] = {}
+        by_name: dict[str, LowRank] = {}
         for mapper, names, h_BMRE in zip(self._layers, self.names, h_LBMRE, strict=True):
-            found |= dict(zip(names, mapper.deltas(h_BMRE), strict=True))
-        return found
+            by_name |= dict(zip(names, mapper.deltas(h_BMRE), strict=True))
+        return by_name
 
 
 def _taken(source_BHSD: Tensor, slots_BS: Tensor) -> Tensor:

@@ -80,7 +80,9 @@ def sequence_ids(lm: LM, episode: Episode) -> list[int]:
 def centre(networks: StreamAdapterNetworks, episodes: Sequence[Episode]) -> None:
     """Centre all mappers on the values of the first segment of each text, see `ChunkMapper.centre`."""
     end, none = networks.settings.stride + 1, networks.empty(1)["h"]
-    texts = [torch.tensor([sequence_ids(networks.lm, each)[:end]], device=networks.lm.device) for each in episodes]
+    texts = [
+        torch.tensor([sequence_ids(networks.lm, episode)[:end]], device=networks.lm.device) for episode in episodes
+    ]
     read = [forward_segment(networks, none, ids_1T)[1] for ids_1T in texts]
     for mapper, (_, values) in zip(networks.mappers, by_layer(read), strict=True):
         assert isinstance(mapper, ChunkMapper)
@@ -101,17 +103,17 @@ def learned_step(
     Returns:
         the mean loss, every `BASE_EVERY`-th stretch of a text also that of the base model; and the new states.
     """
-    rows = [torch.tensor([each.observes()[0].ids], device=networks.lm.device) for each in episodes]
+    rows = [torch.tensor([episode.observes()[0].ids], device=networks.lm.device) for episode in episodes]
     segment, start, tokens = networks.settings.stride, episodes[0].start, rows[0].shape[1] - 1
     if h_LBMRE is None or not start:
         h_LBMRE = networks.empty(len(rows))["h"]
     share = 1 / (len(rows) * tokens)
     done = [learned(networks, h_LBMRE[:, i : i + 1], ids_1T, segment, share) for i, ids_1T in enumerate(rows)]
     mean = torch.stack([loss.mean() for loss, _ in done]).mean()
-    told = {"answer": mean, "loss": mean}
+    parts = {"answer": mean, "loss": mean}
     if start // (segment * networks.settings.step_segments) % BASE_EVERY == BASE_EVERY - 1:
-        told["base"] = torch.stack([base_losses(networks, ids_1T, segment).mean() for ids_1T in rows]).mean()
-    return told, torch.cat([state for _, state in done], dim=1)
+        parts["base"] = torch.stack([base_losses(networks, ids_1T, segment).mean() for ids_1T in rows]).mean()
+    return parts, torch.cat([state for _, state in done], dim=1)
 
 
 def learned(
@@ -141,7 +143,11 @@ def learned(
         leaves.append(leaf)
         with torch.set_grad_enabled(end != ends[-1]):
             state = state_after(networks, state, seen)
-    linked = [(each, leaf.grad) for each, leaf in zip(states, leaves, strict=True) if each.requires_grad]
+    linked = [
+        (state_of_segment, leaf.grad)
+        for state_of_segment, leaf in zip(states, leaves, strict=True)
+        if state_of_segment.requires_grad
+    ]
     if linked:
         torch.autograd.backward(*zip(*linked, strict=True))  # type: ignore[arg-type]
     return torch.cat(losses, dim=1), state.detach()

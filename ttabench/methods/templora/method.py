@@ -72,7 +72,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         trained = {name: held[name].index_select(0, places) for name in (*VECTORS, "steps")}
         self._train(trained, [lessons[row] for row in order])
         if order != sorted(order):
-            trained = {name: each.index_select(0, places.argsort()) for name, each in trained.items()}
+            trained = {name: factors.index_select(0, places.argsort()) for name, factors in trained.items()}
         counts = torch.tensor([len(row) for row in pieces], device=self.lm.device)
         trained |= {"pieces": held["pieces"] + counts, **self._newest(texts, pieces)}
         read = [old + sum(map(len, row)) for old, row in zip(state.meta["tokens_read"], pieces, strict=True)]
@@ -108,7 +108,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
     def _fresh(self, rows: int) -> dict[str, Tensor]:
         device = self.lm.device
         drawn = lora.started(self.lm, self.settings)
-        start_N = torch.cat([each.flatten() for pair in drawn.values() for each in pair])
+        start_N = torch.cat([factor.flatten() for pair in drawn.values() for factor in pair])
         zeros_N = torch.zeros((), device=device).expand(start_N.shape)
         made = {
             "factors": start_N,
@@ -119,7 +119,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
             "tokens": torch.full((self.settings.prefix,), self.lm.pad_id, device=device),
             "lengths": torch.zeros((), dtype=torch.int64, device=device),
         }
-        return {name: each.expand(rows, *each.shape) for name, each in made.items()}
+        return {name: factor.expand(rows, *factor.shape) for name, factor in made.items()}
 
     def _factors(self, vectors_BN: Tensor) -> Factors:
         """Views of the vectors, by linear map."""
@@ -142,7 +142,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
         together = max(1, self._room() // max(1, step_bytes(self.lm, max(lengths))))
         for begin in range(0, len(lessons), together):
             part = slice(begin, begin + together)
-            self._train_together({name: each[part] for name, each in trained.items()}, lessons[part])
+            self._train_together({name: factors[part] for name, factors in trained.items()}, lessons[part])
 
     def _train_together(self, trained: dict[str, Tensor], lessons: list[list[Lesson]]) -> None:
         s = self.settings

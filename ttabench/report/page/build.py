@@ -44,11 +44,11 @@ SAMPLES = 20
 """Queries of a block that are shown, by default."""
 
 
-def write_page(found: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
+def write_page(comparison: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
     """Write the page of a comparison.
 
     Args:
-        found: the comparison.
+        comparison: the comparison.
         path: where to.
         samples: how many queries of each block are shown, at most.
         remarks: what was left out, a line each.
@@ -56,10 +56,10 @@ def write_page(found: Comparison, path: Path, *, samples: int = SAMPLES, remarks
     Raises:
         UserError: samples that cannot be read, a folder that cannot be written.
     """
-    write_atomically(path, page(found, samples=samples, remarks=remarks))
+    write_atomically(path, page(comparison, samples=samples, remarks=remarks))
 
 
-def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> str:
+def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> str:
     """The text of the page, see `write_page`."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -70,7 +70,7 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    look = styles(entry.method for entry in found.entries)
+    look = styles(entry.method for entry in comparison.entries)
     specs: list[dict[str, Any]] = []
 
     def placed(charts: Sequence[Chart | None]) -> list[tuple[int, Chart]]:
@@ -84,12 +84,12 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
         along = [lines_of(curves, look) for curves in (*steps, *by_setting(block))]
         return [by_bytes(block, look), by_time(block, look), *along]
 
-    curves = placed([lines_of(each, look, named=True) for each in over_blocks(found.blocks)])
+    curves = placed([lines_of(each, look, named=True) for each in over_blocks(comparison.blocks)])
     blocks = [
         {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
          "charts": placed(charts(block)),
          "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
-        for block in found.blocks
+        for block in comparison.blocks
     ]  # fmt: skip
     scripts = libraries()
     script = read_text(HERE / SCRIPT)
@@ -97,16 +97,17 @@ def page(found: Comparison, *, samples: int = SAMPLES, remarks: Sequence[str] = 
         map(digest, (EARLY, scripts.charts, scripts.tables, script))
     )
     return environment.get_template(TEMPLATE).render(
-        version=__version__, title=_title(found), sentences=list(sentences(found)), most=SENTENCES, remarks=remarks,
-        tables=tables_of(found), curves=curves, blocks=blocks, aside=found.aside, runs=list(about_runs(found)),
-        explanation=explanation(found), legend=legend(found), charts=embedded(specs), policy=policy, script=script,
-        scripts=scripts, style=read_text(HERE / STYLE), early=EARLY,
+        version=__version__, title=_title(comparison), sentences=list(sentences(comparison)), most=SENTENCES,
+        remarks=remarks, tables=tables_of(comparison), curves=curves, blocks=blocks, aside=comparison.aside,
+        runs=list(about_runs(comparison)), explanation=explanation(comparison), legend=legend(comparison),
+        charts=embedded(specs), policy=policy, script=script, scripts=scripts, style=read_text(HERE / STYLE),
+        early=EARLY,
     )  # fmt: skip
 
 
-def _title(found: Comparison) -> str:
-    runs = sum(len(entry.runs) for entry in found.entries)
-    return ", ".join(filter(None, [f"{runs:,} {'run' if runs == 1 else 'runs'} compared", heading(found.blocks)]))
+def _title(comparison: Comparison) -> str:
+    runs = sum(len(entry.runs) for entry in comparison.entries)
+    return ", ".join(filter(None, [f"{runs:,} {'run' if runs == 1 else 'runs'} compared", heading(comparison.blocks)]))
 
 
 def digest(script: str) -> str:

@@ -83,15 +83,15 @@ def _scattered(
         layers += _labels(drawn, rows, y)
     entries = [entry for entry, _ in costs]
     bars = drawn_from(block.place.model, sorted({entry.n for entry in entries}), list(units_of([block])))
-    said = " ".join(filter(None, [*caption, bars, caution]))
-    return finished(alt.layer(*layers), methods, block.place.name, f"{metric} against {against}", said)
+    description = " ".join(filter(None, [*caption, bars, caution]))
+    return finished(alt.layer(*layers), methods, block.place.name, f"{metric} against {against}", description)
 
 
 def _labels(drawn: alt.Chart, rows: Sequence[Mapping[str, Any]], y: alt.Y) -> Iterator[alt.Chart]:
     """Labels beside points, towards the middle of the chart; none of two that would stand on each other."""
-    logs = {id(each): math.log1p(each["cost"]) for each in rows}
+    logs = {id(row): math.log1p(row["cost"]) for row in rows}
     across = max(logs.values()) - min(logs.values()) or 1.0
-    high = max(each["high"] for each in rows) - min(each["low"] for each in rows) or 1.0
+    high = max(row["high"] for row in rows) - min(each["low"] for each in rows) or 1.0
     kept: list[Mapping[str, Any]] = []
     for each in sorted(rows, key=lambda each: not each["own"]):
         near = (

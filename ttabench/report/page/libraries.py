@@ -40,8 +40,8 @@ def refuse_missing() -> None:
     """
     missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
     if missing:
-        what = f"`ttabench report` needs packages that are not installed: {', '.join(missing)}."
-        raise UserError(what, "Install them: pip install 'ttabench[report]'.")
+        fault = f"`ttabench report` needs packages that are not installed: {', '.join(missing)}."
+        raise UserError(fault, "Install them: pip install 'ttabench[report]'.")
 
 
 @lru_cache(maxsize=1)

@@ -49,19 +49,19 @@ def lines_of(curves: Curves, look: Look, *, named: bool = False) -> Chart:
 def _rows(curves: Curves) -> Iterator[dict[str, Any]]:
     for line in curves.lines:
         for point in line.points:
-            found = row(point.entry, point.value, point.stderr, step=point.at, n=f"{point.n:,}")
-            if found is not None:
-                dash = "level" if line.level else "own" if found["own"] else "not"
-                yield {**found, "label": printable(line.label), "dash": dash}
+            cells = row(point.entry, point.value, point.stderr, step=point.at, n=f"{point.n:,}")
+            if cells is not None:
+                dash = "level" if line.level else "own" if cells["own"] else "not"
+                yield {**cells, "label": printable(line.label), "dash": dash}
 
 
 def _caption(curves: Curves, rows: list[dict[str, Any]]) -> str:
-    said = [f"{better(curves.metric)} is better. A line a method and setting."]
-    if any(each["dash"] == "not" for each in rows):
-        said.append("Broken and hollow: another text's state or none, or set aside.")
+    sentences = [f"{better(curves.metric)} is better. A line a method and setting."]
+    if any(row["dash"] == "not" for row in rows):
+        sentences.append("Broken and hollow: another text's state or none, or set aside.")
     if any(line.level for line in curves.lines):
-        said.append(f"Dotted: lines without {curves.axis}.")
-    return " ".join([*said, drawn_from(curves.model, curves.counts, curves.units)])
+        sentences.append(f"Dotted: lines without {curves.axis}.")
+    return " ".join([*sentences, drawn_from(curves.model, curves.counts, curves.units)])
 
 
 def _number(step: float) -> str:

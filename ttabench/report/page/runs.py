@@ -34,10 +34,10 @@ class About:
     """All of them, a line each."""
 
 
-def about_runs(found: Comparison) -> Iterator[About]:
+def about_runs(comparison: Comparison) -> Iterator[About]:
     """Every run that stands in a block, in the order of their lines."""
-    places = [block.place for block in found.blocks]
-    for block in found.blocks:
+    places = [block.place for block in comparison.blocks]
+    for block in comparison.blocks:
         name = called(block.place, places)
         for group, entry in zip(block.groups, block.entries, strict=True):
             for _, record in group.runs:

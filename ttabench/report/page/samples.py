@@ -80,10 +80,10 @@ def disagreeing(block: Block, most: int) -> Disagreements:
         apart[query] = max(among, default=0.0) - min(among, default=0.0)
     chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
     texts = [_texts(group, chosen[:most]) for group in block.groups] if most else []
-    shown = tuple(_disagreement(block, query, gains[query], texts) for query in chosen[:most]) if most else ()
+    disagreements = tuple(_disagreement(block, query, gains[query], texts) for query in chosen[:most]) if most else ()
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
-    return Disagreements(shown=shown, count=len(chosen), note=note)
+    return Disagreements(shown=disagreements, count=len(chosen), note=note)
 
 
 def _counted(block: Block) -> set[int]:
@@ -97,19 +97,19 @@ def _counted(block: Block) -> set[int]:
 
 def _gains(block: Block) -> dict[Query, dict[int, float]]:
     """What each line, by its place in the block, adds to the metric, by query; more is better."""
-    found: dict[Query, dict[int, float]] = {}
+    gains: dict[Query, dict[int, float]] = {}
     for place, values in enumerate(block.values):
         for query, value in values.items():
             gain = worth(value, block.place.metric)
             if gain is not None:
-                found.setdefault(query, {})[place] = gain
-    return found
+                gains.setdefault(query, {})[place] = gain
+    return gains
 
 
 def _texts(group: Group, queries: Sequence[Query]) -> dict[Place, Cells]:
     """Samples of a group that are of these queries."""
     wanted = {query[:3] for query in queries}
-    found: dict[Place, Cells] = {}
+    texts: dict[Place, Cells] = {}
     for folder, record in group.runs:
         seed = int(record.config.get("seed", 0))
         if not has_samples(folder) or all(place[0] != seed for place in wanted):
@@ -118,8 +118,8 @@ def _texts(group: Group, queries: Sequence[Query]) -> dict[Place, Cells]:
         for number, (episode, key) in enumerate(zip(columns["episode"], columns["key"], strict=True)):
             place = (seed, name_of(episode), name_of(key))
             if place in wanted:
-                found[place] = {name: cells[number] for name, cells in columns.items()}
-    return found
+                texts[place] = {name: cells[number] for name, cells in columns.items()}
+    return texts
 
 
 def _disagreement(

@@ -49,9 +49,9 @@ MISSING = -1e308
 """Order of a number that is not known."""
 
 
-def tables_of(found: Comparison) -> list[Shown]:
+def tables_of(comparison: Comparison) -> list[Shown]:
     """All blocks beside each other, where there are several; every line; every difference."""
-    tables = [_overview(found.blocks), _lines(found), _differences(found)]
+    tables = [_overview(comparison.blocks), _lines(comparison), _differences(comparison)]
     return [table for table in tables if table is not None]
 
 
@@ -70,16 +70,18 @@ def _overview(blocks: Sequence[Block]) -> Shown | None:
     )  # fmt: skip
     columns = tuple(name.removeprefix("#") or "block" for name in table.columns)
     bold = any(cell.strong for row in rows for cell in row)
-    told = "the best of the methods is bold" if bold else "floor, ceiling, the best of the others, and whose it is"
-    caption = f"{table.title}; {told}." if bold or "best" in columns else f"{table.title}: the figures alone."
+    remark = "the best of the methods is bold" if bold else "floor, ceiling, the best of the others, and whose it is"
+    caption = f"{table.title}; {remark}." if bold or "best" in columns else f"{table.title}: the figures alone."
     return Shown(name="overview", title="All blocks", caption=caption, columns=columns, rows=rows)
 
 
-def _lines(found: Comparison) -> Shown:
-    mixed = any(entry.theirs for entry in found.entries)
+def _lines(comparison: Comparison) -> Shown:
+    mixed = any(entry.theirs for entry in comparison.entries)
     columns = ("block", "method", *(["from"] if mixed else []), "metric", "value ± stderr", "of gap", "n", "seeds",
                "trained", "state", "ask ms", "adapt s", "peak memory", "front")  # fmt: skip
-    rows = tuple(row for block in found.blocks for row in _lines_of(block, _called(found, block), mixed=mixed))
+    rows = tuple(
+        row for block in comparison.blocks for row in _lines_of(block, _called(comparison, block), mixed=mixed)
+    )
     caption = (
         "Every line: a method with its settings, seeds pooled. Of gap: the way from none (0 %) to icl (100 %). "
         "Trained: parameters of the method that were trained before it read anything. Front: "
@@ -89,8 +91,8 @@ def _lines(found: Comparison) -> Shown:
     return Shown(name="lines", title="Lines", caption=caption, columns=columns, rows=rows)
 
 
-def _called(found: Comparison, block: Block) -> str:
-    return called(block.place, [other.place for other in found.blocks])
+def _called(comparison: Comparison, block: Block) -> str:
+    return called(block.place, [other.place for other in comparison.blocks])
 
 
 def _lines_of(block: Block, name: str, *, mixed: bool) -> Iterator[tuple[Cell, ...]]:
@@ -100,7 +102,7 @@ def _lines_of(block: Block, name: str, *, mixed: bool) -> Iterator[tuple[Cell, .
         yield (
             Cell(name), Cell(entry.marked), *([Cell(origin(entry))] if mixed else []),
             Cell(entry.metric), Cell(shown(entry.metric, entry.value, entry.stderr), entry.value * scale(entry.metric),
-                 any(entry is each for each in best)),
+                 any(entry is best_line for best_line in best)),
             Cell("" if part is None else f"{100 * part:.0f} %", _order(part)),
             Cell(f"{entry.n:,}", float(entry.n)), Cell(", ".join(map(str, entry.seeds))),
             Cell(count(entry.trained), float(entry.trained)),
@@ -108,15 +110,19 @@ def _lines_of(block: Block, name: str, *, mixed: bool) -> Iterator[tuple[Cell, .
             Cell(busy + number(costs.get("ask_ms"), 1), _order(costs.get("ask_ms"))),
             Cell(busy + number(costs.get("adapt_seconds"), 2), _order(costs.get("adapt_seconds"))),
             Cell(size(costs.get("peak_memory_bytes")), _order(costs.get("peak_memory_bytes"))),
-            Cell("yes" if len(block.entries) > 1 and any(entry is each for each in members) else ""),
+            Cell("yes" if len(block.entries) > 1 and any(entry is member for member in members) else ""),
         )  # fmt: skip
 
 
-def _differences(found: Comparison) -> Shown | None:
-    if not found.differences:
+def _differences(comparison: Comparison) -> Shown | None:
+    if not comparison.differences:
         return None
     columns = ("block", "left", "right", "metric", "left − right [95 %]", "p", "Holm", "n", "better", "worse")
-    rows = tuple(_difference(_called(found, block), each) for block in found.blocks for each in block.differences)
+    rows = tuple(
+        _difference(_called(comparison, block), difference)
+        for block in comparison.blocks
+        for difference in block.differences
+    )
     caption = (
         "Differences over the queries that both sides answered, with 95 % intervals. Holm: p adjusted for all tests of "
         "its family; bold below 0.05. Better, worse: queries on which left is."
@@ -124,16 +130,16 @@ def _differences(found: Comparison) -> Shown | None:
     return Shown(name="differences", title="Differences", caption=caption, columns=columns, rows=rows)
 
 
-def _difference(name: str, each: Difference) -> tuple[Cell, ...]:
-    ends = [] if each.ci_low is None or each.ci_high is None else [each.ci_low, each.ci_high]
-    value, *interval = together(each.metric, each.value, *ends)
-    told = f"{value} [{', '.join(interval)}]" if interval else value
-    counts = ((each.better, "better"), (each.worse, "worse"))
+def _difference(name: str, apart: Difference) -> tuple[Cell, ...]:
+    ends = [] if apart.ci_low is None or apart.ci_high is None else [apart.ci_low, apart.ci_high]
+    value, *interval = together(apart.metric, apart.value, *ends)
+    text = f"{value} [{', '.join(interval)}]" if interval else value
+    counts = ((apart.better, "better"), (apart.worse, "worse"))
     return (
-        Cell(name), Cell(each.left), Cell(each.right), Cell(each.metric),
-        Cell(told, each.value * scale(each.metric), each.beyond_chance),
-        Cell(probability(each.p), _order(each.p)), Cell(probability(each.p_holm), _order(each.p_holm)),
-        Cell(f"{each.n:,}", float(each.n)),
+        Cell(name), Cell(apart.left), Cell(apart.right), Cell(apart.metric),
+        Cell(text, apart.value * scale(apart.metric), apart.beyond_chance),
+        Cell(probability(apart.p), _order(apart.p)), Cell(probability(apart.p_holm), _order(apart.p_holm)),
+        Cell(f"{apart.n:,}", float(apart.n)),
         *(Cell("-" if count is None else f"{count:,}", _order(count)) for count, _ in counts),
     )  # fmt: skip
 
@@ -152,8 +158,8 @@ def steps_of(block: Block) -> Shown | None:
                  columns=("method", *(f"{step:,}" for step in steps)), rows=rows)  # fmt: skip
 
 
-def _at(metric: str, found: tuple[float, float | None, int] | None) -> Cell:
-    return Cell("", MISSING) if found is None else Cell(shown(metric, *found[:2]), found[0])
+def _at(metric: str, pair: tuple[float, float | None, int] | None) -> Cell:
+    return Cell("", MISSING) if pair is None else Cell(shown(metric, *pair[:2]), pair[0])
 
 
 def _order(value: float | None) -> float:
