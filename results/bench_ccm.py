@@ -41,12 +41,12 @@ UPDATES = ("concat", "merge")
 def spent(work: Callable[[], object], tries: int) -> list[float]:
     """Processor seconds of each of so many runs, after one that is not counted."""
     work()
-    found = []
+    rows = []
     for _ in range(tries):
         started = time.process_time()
         work()
-        found.append(time.process_time() - started)
-    return found
+        rows.append(time.process_time() - started)
+    return rows
 
 
 def spread(seconds: list[float], unit: float = 1e3) -> str:
@@ -79,8 +79,8 @@ def training(lm: LM, tries: int) -> str:
     for update in UPDATES:
         method = ccm(lm, update=update)
         both = [
-            spent(lambda each=each, loss=loss: loss(each).backward(), tries)
-            for each in episodes
+            spent(lambda each=episode, loss=loss: loss(each).backward(), tries)
+            for episode in episodes
             for loss in (lambda one: method.loss_parts([one])["answer"], lambda one: step_by_step(method, one))  # noqa: B023
         ]
         one, other = sum(both[::2], []), sum(both[1::2], [])  # noqa: RUF017  # a few numbers
@@ -95,12 +95,12 @@ def peaks(lm: LM) -> dict[str, int]:
     shape = shape_from(lm.config.to_dict(), lm.config.model_type)
     work = Workload(pieces=(PIECE,) * STEPS, prompt_tokens=ASKED, new_tokens=1)
     assert CCM.cost is not None
-    found = {"full": STEPS * PIECE + ASKED}
+    slots = {"full": STEPS * PIECE + ASKED}
     for update in UPDATES:
         cost = CCM.cost(CcmSettings(comp_tokens=COMP, update=update), shape, work)
         assert cost is not None
-        found[update] = max(cost.adapt_slots, cost.ask_slots)
-    return found
+        slots[update] = max(cost.adapt_slots, cost.ask_slots)
+    return slots
 
 
 def asking(lm: LM, tries: int) -> str:
@@ -120,8 +120,8 @@ def asking(lm: LM, tries: int) -> str:
             seconds = spent(lambda patch=patch, ids_BT=ids_BT: forward(lm, patch, ids_BT), tries)
         rates[name] = rows[name] / median(seconds)
         paper, measured = rows[name] / rows["full"], rates[name] / rates["full"]
-        told = f"{peak} | {rows[name]} | {paper:.1f} | {rates[name]:,.0f} | {measured:.1f} | {PAPER[name]}"
-        lines.append(f"| {name} | {told} |")
+        line = f"{peak} | {rows[name]} | {paper:.1f} | {rates[name]:,.0f} | {measured:.1f} | {PAPER[name]}"
+        lines.append(f"| {name} | {line} |")
     return "\n".join(lines)
 
 

@@ -95,20 +95,20 @@ def coverage(
         some = observed(kind(generator, shape, spreads), asking(generator, *shape))
         forms = (some, one_way(some, 0), one_way(some, 1))
         if kind is paired:
-            nothing = [each._replace(terms=(0.0, 1.0)) for each in some]
-            held += [inside(difference(each, nothing)) for each in forms]
+            nothing = [form._replace(terms=(0.0, 1.0)) for form in some]
+            held += [inside(difference(form, nothing)) for form in forms]
         else:
-            held += [inside(estimate(each)) for each in forms]
+            held += [inside(estimate(form)) for form in forms]
     both, draws, questions = held / repeats
     return float(both), float(draws), float(questions)
 
 
-def inside(found: Estimate | Apart | None) -> bool:
+def inside(interval: Estimate | Apart | None) -> bool:
     """Whether the interval holds 0; without one it is the value alone."""
-    assert found is not None, "a mean is a number"
-    if found.ci_low is None or found.ci_high is None:
-        return (found.value if isinstance(found, Apart) else found.mean) == 0
-    return found.ci_low <= 0 <= found.ci_high
+    assert interval is not None, "a mean is a number"
+    if interval.ci_low is None or interval.ci_high is None:
+        return (interval.value if isinstance(interval, Apart) else interval.mean) == 0
+    return interval.ci_low <= 0 <= interval.ci_high
 
 
 def lines() -> Iterator[str]:
@@ -117,17 +117,17 @@ def lines() -> Iterator[str]:
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for name, kind in KINDS.items():
         for draws in sorted({draws for _, draws in SIZES}):
-            found = [
+            rows = [
                 coverage(kind, asking, shape, spreads)
                 for shape in SIZES
                 if shape[1] == draws
                 for asking in ASKINGS
                 for spreads in SPREADS
             ]
-            sides = [[100 * share for share in side] for side in zip(*found, strict=True)]
+            sides = [[100 * share for share in side] for side in zip(*rows, strict=True)]
             ranges = [f"{fmean(side):.1f} ({min(side):.1f} to {max(side):.1f})" for side in sides]
-            good = f"{sum(93 <= share <= 97 for share in sides[0])} of {len(found)}"
-            line = f"| {name} | {draws} | {len(found)} | {ranges[0]} | {good} | {ranges[1]} | {ranges[2]} |"
+            good = f"{sum(93 <= share <= 97 for share in sides[0])} of {len(rows)}"
+            line = f"| {name} | {draws} | {len(rows)} | {ranges[0]} | {good} | {ranges[1]} | {ranges[2]} |"
             print(line, flush=True)
             yield line
 
@@ -141,11 +141,11 @@ standard error of 0.7.
 """
 
 
-def write(found: Sequence[str]) -> None:
+def write(rows: Sequence[str]) -> None:
     """The page, and what the documentation shows of it."""
     import pages  # beside this file, where scripts find each other
 
-    table = "\n".join([*found, ""])
+    table = "\n".join([*rows, ""])
     (HERE / "bench_coverage.md").write_text(f"{HEAD}\n{table}", encoding="utf-8")
     pages.put(HERE.parent / "docs" / "guide" / "statistics.md", "coverage", table)
 

@@ -48,9 +48,9 @@ def timed(model: Any) -> list[float]:
 
     def measure(*arguments: Any, **named: Any) -> Any:
         begin = time.perf_counter()
-        found = plain(*arguments, **named)
+        value = plain(*arguments, **named)
         seconds.append(time.perf_counter() - begin)
-        return found
+        return value
 
     model.loglikelihood = measure
     return seconds
@@ -67,17 +67,17 @@ def by_lm_eval(model: Any, source: Source, shots: int) -> Evaluated:
     clock = timed(model)
     try:
         begin = time.perf_counter()
-        found = simple_evaluate(
+        evaluated = simple_evaluate(
             model=model, tasks=[loaded], num_fewshot=shots, task_manager=manager, bootstrap_iters=0, verbosity="ERROR"
         )
         seconds = time.perf_counter() - begin
     finally:
         del model.loglikelihood
-    assert found is not None, "one process has all results"
-    samples = sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
+    assert evaluated is not None, "one process has all results"
+    samples = sorted(evaluated["samples"][name], key=lambda sample: sample["doc_id"])
     return Evaluated(
         seconds=seconds,
-        accuracy=found["results"][name]["acc,none"],
+        accuracy=evaluated["results"][name]["acc,none"],
         prompts=[[(context, option) for context, option, *_ in sample["arguments"]] for sample in samples],
         scores=[[score for score, _ in sample["filtered_resps"]] for sample in samples],
         model_seconds=sum(clock),
@@ -120,13 +120,13 @@ def by_eval(method: Any, batch_size: int, source: Source, shots: int) -> Evaluat
     accuracy = aggregate([sample.metrics[task.card.main_metric] for sample in kept.samples.values()]).mean
     seconds = time.perf_counter() - begin
     (episode,) = task.episodes()
-    shown = "".join((piece.joiner if number else "") + piece.text for number, piece in enumerate(episode.observes()))
+    context = "".join((piece.joiner if number else "") + piece.text for number, piece in enumerate(episode.observes()))
     asks = episode.asks()
     return Evaluated(
         seconds=seconds,
         accuracy=accuracy,
         prompts=[
-            [(shown + ask.joiner + ask.prompt, option) for option in want.options]
+            [(context + ask.joiner + ask.prompt, option) for option in want.options]
             for ask, want in zip(asks, wanted(asks, Choose), strict=True)
         ],
         scores=[list(kept.samples[ask.key].answer.logprobs) for ask in asks],
@@ -155,15 +155,15 @@ def measure(source: Source, shots: int, models: dict[str, Any], options: argpars
         "harness": lambda: by_lm_eval(models["harness"], source, shots),
         "eval": lambda: by_eval(models["harness"].method, options.batch_size, source, shots),
     }
-    found = {route: run() for route, run in routes.items()}
-    hf_tokens, our_tokens = token_counts(found["hf"].prompts, models["harness"].lm)
+    by_route = {route: run() for route, run in routes.items()}
+    hf_tokens, our_tokens = token_counts(by_route["hf"].prompts, models["harness"].lm)
     allowed = hf_tokens / our_tokens
     print(f"{source.task} ({source.kind}), {shots} shots: {hf_tokens:,} tokens against {our_tokens:,}; "
           f"that allows {allowed:.1f} x", flush=True)  # fmt: skip
     rounds = [{route: run() for route, run in routes.items()} for _ in range(options.repeat)]
-    whole = {route: statistics.median(each[route].seconds for each in rounds) for route in routes}
-    inside = {route: statistics.median(each[route].model_seconds for each in rounds) for route in routes}
-    theirs = found["hf"]
+    whole = {route: statistics.median(one_round[route].seconds for one_round in rounds) for route in routes}
+    inside = {route: statistics.median(one_round[route].model_seconds for one_round in rounds) for route in routes}
+    theirs = by_route["hf"]
     return Measured(
         task=source.task, source=source.kind, shots=shots, documents=len(theirs.prompts),
         hf_tokens=hf_tokens, our_tokens=our_tokens, allowed=allowed,
@@ -171,9 +171,10 @@ def measure(source: Source, shots: int, models: dict[str, Any], options: argpars
         hf_model_seconds=inside["hf"], harness_model_seconds=inside["harness"],
         harness_times=whole["hf"] / whole["harness"], eval_times=whole["hf"] / whole["eval"],
         reached=whole["hf"] / whole["eval"] / allowed,
-        hf_accuracy=theirs.accuracy, harness_accuracy=found["harness"].accuracy, eval_accuracy=found["eval"].accuracy,
-        largest_difference=max(largest(theirs.scores, found[route].scores) for route in ("harness", "eval")),
-        same_prompts=theirs.prompts == found["harness"].prompts == found["eval"].prompts,
+        hf_accuracy=theirs.accuracy, harness_accuracy=by_route["harness"].accuracy,
+        eval_accuracy=by_route["eval"].accuracy,
+        largest_difference=max(largest(theirs.scores, by_route[route].scores) for route in ("harness", "eval")),
+        same_prompts=theirs.prompts == by_route["harness"].prompts == by_route["eval"].prompts,
     )  # fmt: skip
 
 
@@ -234,13 +235,13 @@ def main() -> int:
             tokenizer=ours.lm.tokenizer, dtype="float32", device="cpu", batch_size=options.batch_size,
         )  # fmt: skip
         models = {"hf": hf, "harness": ours}
-        found = [
+        measured = [
             measure(source, count, models, options)
             for source in sources(options, Path(scratch), shots)
             for count in shots
         ]
-    write(found, options)
-    return int(not all(each.agrees for each in found))
+    write(measured, options)
+    return int(not all(row.agrees for row in measured))
 
 
 if __name__ == "__main__":

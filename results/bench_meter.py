@@ -82,12 +82,13 @@ def main() -> None:
     for _ in range(options.repeat):
         blind.append(evaluation(request, models, Blind))
         seen.append(evaluation(request, models, Meter))
-    phases, each, wall = Blind.phases // options.repeat, empty_phase(), min(seconds for seconds, _ in seen)
+    phases, seconds = Blind.phases // options.repeat, empty_phase()
+    wall = min(seconds for seconds, _ in seen)
     with_meter, without = (median(processor for _, processor in runs) for runs in (seen, blind))
-    print(f"{options.method} on {options.task}: {wall:.2f} s, {phases} phases of {1e6 * each:.0f} us.")
-    print(f"counted:  {100 * phases * each / wall:.3f} % of the evaluation, at most {100 * AIM:.0f} % are allowed")
+    print(f"{options.method} on {options.task}: {wall:.2f} s, {phases} phases of {1e6 * seconds:.0f} us.")
+    print(f"counted:  {100 * phases * seconds / wall:.3f} % of the evaluation, at most {100 * AIM:.0f} % are allowed")
     print(f"compared: {100 * (with_meter / without - 1):+.1f} % processor time ({with_meter:.2f} s, {without:.2f} s)")
-    if phases * each > AIM * wall:
+    if phases * seconds > AIM * wall:
         raise SystemExit("Measuring costs too much.")
 
 

@@ -74,7 +74,7 @@ class Bench:
         """Random tokens."""
         return torch.randint(10, self.lm.vocab_size - 10, (count,), generator=self.generator).tolist()
 
-    def pair(self, what: str, ours: Work, theirs: Work, beside: str, aim: str, units: int = 1) -> Row:
+    def pair(self, name: str, ours: Work, theirs: Work, beside: str, aim: str, units: int = 1) -> Row:
         """Take turns."""
         found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for turn in range(2 * self.repeat + 2):
@@ -84,9 +84,9 @@ class Bench:
             if turn > 1:  # the first of each warms up
                 seconds = (time.perf_counter() - begin) / units, (time.process_time() - cpu) / units
                 found[mine].append(seconds)
-        best = {mine: [min(column) for column in zip(*each, strict=True)] for mine, each in found.items()}
+        best = {mine: [min(column) for column in zip(*pairs, strict=True)] for mine, pairs in found.items()}
         row = Row(
-            what=what, model=Path(self.name).name, threads=self.threads, ours=best[True][0], ours_cpu=best[True][1],
+            what=name, model=Path(self.name).name, threads=self.threads, ours=best[True][0], ours_cpu=best[True][1],
             beside=beside, theirs=best[False][0], theirs_cpu=best[False][1], times=best[False][0] / best[True][0],
             aim=aim, load=os.getloadavg()[0],
         )  # fmt: skip
@@ -107,7 +107,7 @@ class Bench:
         """Seconds a token behind a context."""
         ids = self.ids(held)
         patch = Patch(prefix=read(self.lm, Patch(), torch.tensor([ids])))
-        what = f"decoding behind {held} tokens, a token"
+        name = f"decoding behind {held} tokens, a token"
 
         def ours() -> None:
             for _ in greedy_tokens(self.lm, patch, [[11]], count):
@@ -124,9 +124,9 @@ class Bench:
                 token = self.plain(token, past_key_values=cache, use_cache=True).logits[:, -1].argmax(-1, keepdim=True)
 
         aim = "1 ms" if self.name == "nano" else ""
-        yield self.pair(what, ours, theirs, "transformers' loop", aim, units=count)
+        yield self.pair(name, ours, theirs, "transformers' loop", aim, units=count)
         weights = list(self.lm.model.parameters())  # a tied one stands there once
-        size = sum(each.nbytes for each in weights)
+        size = sum(weight.nbytes for weight in weights)
 
         def stream() -> None:
             for _ in range(count):
@@ -134,7 +134,7 @@ class Bench:
                     each.sum()
 
         aim = "" if self.name == "nano" else "0.77 times (1.3x)"
-        yield self.pair(what, ours, stream, f"{size / 1e6:.0f} MB of weights read once", aim, units=count)
+        yield self.pair(name, ours, stream, f"{size / 1e6:.0f} MB of weights read once", aim, units=count)
 
     def together(self, rows: int, held: int, count: int) -> Row:
         """Queries of 10 to 30 tokens, answered with so many tokens each, together and one by one."""
@@ -151,8 +151,8 @@ class Bench:
 
 def line(row: Row) -> str:
     """Of the table."""
-    ours, cpu, theirs, other = (f"{1e3 * each:,.3g}" if each < 0.1 else f"{1e3 * each:,.0f}"
-                                for each in (row.ours, row.ours_cpu, row.theirs, row.theirs_cpu))  # fmt: skip
+    ours, cpu, theirs, other = (f"{1e3 * figure:,.3g}" if figure < 0.1 else f"{1e3 * figure:,.0f}"
+                                for figure in (row.ours, row.ours_cpu, row.theirs, row.theirs_cpu))  # fmt: skip
     return (f"| {row.model} | {row.threads} | {row.what} | {ours} | {cpu} | {row.beside} | {theirs} | {other} | "
             f"{row.times:.2f} | {row.aim} | {row.load:.1f} |")  # fmt: skip
 
@@ -191,7 +191,7 @@ def main() -> None:
         rows = list(measured(options))
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "bench_model.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [each.name for each in fields(Row)], lineterminator="\n")
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
     head = [

@@ -63,8 +63,8 @@ def passed(tree: Path, model: str, slots: int, tokens: int) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-c", PASS, model, *map(str, (slots, tokens, *ROWS))]
     done = subprocess.run(words, cwd=tree, env=environment, check=True, capture_output=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 def table(model: str, slots: int, before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:

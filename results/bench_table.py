@@ -53,7 +53,7 @@ class Measured:
         return self.same_prompts and self.largest_difference <= TOLERANCE and len(accuracies) == 1
 
 
-def write(found: Sequence[Measured], options: argparse.Namespace) -> None:
+def write(measured: Sequence[Measured], options: argparse.Namespace) -> None:
     """The table and its figures."""
     import lm_eval
     import torch
@@ -62,10 +62,10 @@ def write(found: Sequence[Measured], options: argparse.Namespace) -> None:
 
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / "bench_lm_eval.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [*asdict(found[0]), "threads", "batch_size"], lineterminator="\n")
+        writer = csv.DictWriter(file, [*asdict(measured[0]), "threads", "batch_size"], lineterminator="\n")
         writer.writeheader()
-        for each in found:
-            writer.writerow({**asdict(each), "threads": options.threads, "batch_size": options.batch_size})
+        for row in measured:
+            writer.writerow({**asdict(row), "threads": options.threads, "batch_size": options.batch_size})
     lines = [
         "# Few-shot evaluation: lm-eval's `hf`, `ttabench` (`icl`) within lm-eval, and `ttabench eval`", "",
         f"Base {Path(options.model).name}, lm-eval {lm_eval.__version__}, torch {torch.__version__}, "
@@ -76,7 +76,7 @@ def write(found: Sequence[Measured], options: argparse.Namespace) -> None:
         "largest difference |",
         "| --- | --- " + "| ---: " * 15 + "|",
     ]  # fmt: skip
-    for e in found:
+    for e in measured:
         accuracies = dict.fromkeys(f"{a:.3f}" for a in (e.hf_accuracy, e.harness_accuracy, e.eval_accuracy))
         lines.append(
             f"| {e.task} | {e.source} | {e.shots} | {e.documents} | {e.hf_tokens:,} | {e.our_tokens:,} | "
@@ -87,7 +87,7 @@ def write(found: Sequence[Measured], options: argparse.Namespace) -> None:
     lines += [
         "",
         "`files` are published rows, `mini` those of the miniature world. The same rows, demonstrations and prompts "
-        f"({'equal' if all(e.same_prompts for e in found) else 'NOT EQUAL'} letter by letter) go all three ways. "
+        f"({'equal' if all(e.same_prompts for e in measured) else 'NOT EQUAL'} letter by letter) go all three ways. "
         "Seconds are of whole evaluations with models loaded; lm-eval's data are loaded before, `ttabench eval` reads "
         "its files within. `model only` is scoring with tokenising: the rest of the time within lm-eval goes into its "
         "own building of prompts. `tokens allow` is how many times fewer tokens pass our model than `hf`'s; `reached` "

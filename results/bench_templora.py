@@ -93,8 +93,8 @@ def run(tree: Path, *words: str) -> tuple[dict[str, object], float, float]:
     done = subprocess.run([sys.executable, *words], cwd=tree, env=environment, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    found: dict[str, object] = json.loads(done.stdout)
-    return found, cpu, time.perf_counter() - start
+    content: dict[str, object] = json.loads(done.stdout)
+    return content, cpu, time.perf_counter() - start
 
 
 def book(tree: Path, model: str, source: Path) -> list[str]:
@@ -102,16 +102,16 @@ def book(tree: Path, model: str, source: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as out:
         words = ["-m", "ttabench", "eval", "--method", "templora", "--preset", "streamadapter-book", "--task", "pg19"]
         words += ["--source", str(source.resolve()), "--model", model, "--split", "validation", "--out", out, "--json"]
-        found, cpu, wall = run(tree, *words, "--task-set", "tokens=2k", "--task-set", "books=1")
-    record = found["runs"][0]  # type: ignore[index]
-    value = next(each["value"] for each in record["rows"] if each["metric"] == "ppl")
+        record_of_run, cpu, wall = run(tree, *words, "--task-set", "tokens=2k", "--task-set", "books=1")
+    record = record_of_run["runs"][0]  # type: ignore[index]
+    value = next(row["value"] for row in record["rows"] if row["metric"] == "ppl")
     return [f"{cpu:.1f}", f"{wall:.1f}", f"{record['cost']['peak_memory_bytes']:,}", f"{value:.4f}"]
 
 
 def rows(tree: Path, model: str, rank: int, unit: int, prefix: int, count: int) -> list[str]:
     """Two units of so many tokens a row: the rows one by one, then together."""
-    found, _, _ = run(tree, "-c", ROWS, model, *map(str, (rank, unit, prefix, count)))
-    apart, together, far = (float(str(found[key])) for key in ("apart", "together", "far"))
+    content, _, _ = run(tree, "-c", ROWS, model, *map(str, (rank, unit, prefix, count)))
+    apart, together, far = (float(str(content[key])) for key in ("apart", "together", "far"))
     sizes = [Path(model).name, str(rank), str(unit), str(prefix), str(count)]
     return [*sizes, f"{apart:.2f}", f"{together:.2f}", f"{apart / together:.2f}", f"{far:.0e}"]
 

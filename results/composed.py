@@ -92,7 +92,7 @@ def table(runs: Sequence[RunRecord]) -> str:
         for name in READ
         if (method, name) in cells
     ]
-    columns = [f"{what} of the {whose}" for whose in ("first", "second") for what in ("F1", "nats")]
+    columns = [f"{unit} of the {whose}" for whose in ("first", "second") for unit in ("F1", "nats")]
     return f"{markdown(('method', 'read', *columns), lines, 2)}\n{LEGEND}\n"
 
 
@@ -100,7 +100,7 @@ def _figures(runs: Sequence[RunRecord]) -> Iterator[str]:
     """F1 and nats, a value a draw."""
     for metric, factor, places in (("f1", 100, 1), ("answer_nll", 1, 2)):
         rows = [(str(run.config["seed"]), run.value(metric)) for run in runs]
-        told = estimate([single(draw, factor * row.value, draw) for draw, row in rows if row is not None])
-        assert told is not None, "a mean of figures is a number"
-        error = "" if told.stderr is None else f" ± {told.stderr:.{places}f}"
-        yield f"{told.mean:.{places}f}{error}"
+        mean = estimate([single(draw, factor * row.value, draw) for draw, row in rows if row is not None])
+        assert mean is not None, "a mean of figures is a number"
+        error = "" if mean.stderr is None else f" ± {mean.stderr:.{places}f}"
+        yield f"{mean.mean:.{places}f}{error}"

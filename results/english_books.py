@@ -52,11 +52,11 @@ CHUNKS = "results/english/generated-books"
 def generated() -> Iterator[Cell]:
     """The next 128 tokens of a book behind what a generator made of the tokens before, which stand in no window."""
     sizes = ("tokens=640,1152,2176", "window=256", "stride=128")
-    told = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
-    yield Cell("none", "", ("--method", "none", *told))
-    yield Cell("window 256 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=256", *told))
-    yield Cell("static LoRA", "", ("--method", "lora", "--checkpoint", f"{CHUNKS}/static", *told))
-    yield from swapped("", ("generative_adapter", "--checkpoint", f"{CHUNKS}/adapter", *told), "generative_adapter")
+    words = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
+    yield Cell("none", "", ("--method", "none", *words))
+    yield Cell("window 256 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=256", *words))
+    yield Cell("static LoRA", "", ("--method", "lora", "--checkpoint", f"{CHUNKS}/static", *words))
+    yield from swapped("", ("generative_adapter", "--checkpoint", f"{CHUNKS}/adapter", *words), "generative_adapter")
 
 
 MEMORY = "results/english/ccm-books"
@@ -74,11 +74,11 @@ def remembered_books() -> Iterator[Cell]:
 
     68 slots are what the memory holds after 2,176 tokens; before it holds fewer.
     """
-    told = of_books("tokens=640,1152,2176", "window=128")
-    yield Cell("none", "", ("--method", "none", *told))
-    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
-    yield Cell("window 68 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=68", *told))
-    yield from swapped("", ("ccm", "--checkpoint", f"{MEMORY}/adapter", *told), "ccm")
+    words = of_books("tokens=640,1152,2176", "window=128")
+    yield Cell("none", "", ("--method", "none", *words))
+    yield from (cell for cell in swapped("", ("icl", *words), "icl") if cell.state != "none")
+    yield Cell("window 68 tokens", "", ("--method", "window", "--preset", "book", "--set", "recent=68", *words))
+    yield from swapped("", ("ccm", "--checkpoint", f"{MEMORY}/adapter", *words), "ccm")
 
 
 def streamed_books() -> Iterator[Cell]:
@@ -86,10 +86,10 @@ def streamed_books() -> Iterator[Cell]:
 
     1,049 tokens are those after which every stride stands between two compressions.
     """
-    told = of_books("tokens=2073,5145", "window=1049")
+    words = of_books("tokens=2073,5145", "window=1049")
     stream = ("--set", "window=160")
-    yield Cell("none", "", ("--method", "none", *told))
-    short = ("ccm", "--set", "comp_tokens=2", *stream, "--set", "compress=false", *told)
+    yield Cell("none", "", ("--method", "none", *words))
+    short = ("ccm", "--set", "comp_tokens=2", *stream, "--set", "compress=false", *words)
     yield Cell("StreamingLLM, as many slots", "", ("--method", *short))
-    learned = ("ccm", "--checkpoint", f"{MEMORY}/adapter", *stream, *told)
+    learned = ("ccm", "--checkpoint", f"{MEMORY}/adapter", *stream, *words)
     yield from (cell for cell in swapped("", learned, "ccm") if cell.state != "none")

@@ -44,11 +44,11 @@ def kept(*, streamed: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
     if streamed:
         yield "window 128 tokens", ("window", "--set", "recent=128")
     for share in SHARES:
-        told = f"{100 * share:.0f} %"
+        percent = f"{100 * share:.0f} %"
         if not streamed:
-            yield f"window {told}", ("window", "--set", "mode=postprefill", "--set", f"recent={share}")
-        yield f"snapkv {told}", ("snapkv", "--set", f"budget={share}")
-        yield f"h2o {told}", ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}")
+            yield f"window {percent}", ("window", "--set", "mode=postprefill", "--set", f"recent={share}")
+        yield f"snapkv {percent}", ("snapkv", "--set", f"budget={share}")
+        yield f"h2o {percent}", ("h2o", "--set", f"heavy={share / 2}", "--set", f"recent={share / 2}")
 
 
 def pressed(presses: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -83,8 +83,8 @@ def squad_tuned() -> Iterator[Cell]:
         for line, words in [*ends(), *kept(), *pressed(PRESSES)]:
             if documents == 32 and line.endswith((" 10 %", " 50 %")):
                 continue
-            told = (*words, *told_squad(TUNED, ASKED, documents), *few)
-            yield Cell(line, f"{documents} documents", ("--method", *told))
+            asked = (*words, *told_squad(TUNED, ASKED, documents), *few)
+            yield Cell(line, f"{documents} documents", ("--method", *asked))
         if documents <= 8:  # a paragraph takes about as long as 40 paragraphs that are only read
             learned = ("templora", "--set", f"lr={DOCUMENT_RATE}", *told_squad(TUNED, ASKED, documents))
             yield from swapped(f"{documents} documents", learned)
@@ -153,10 +153,10 @@ def prompts() -> Iterator[Cell]:
         for prompt in PROMPTS:
             for chat in ("--chat-template", "--no-chat-template"):
                 line = f"{prompt}, {examples} examples{', chat template' if chat == '--chat-template' else ''}"
-                told = told_squad(MODEL, CHOSEN, 8)
+                words = told_squad(MODEL, CHOSEN, 8)
                 asked = ("--task-set", f"prompt={prompt}", "--task-set", f"examples={examples}", chat, "--limit", "32")
                 for method in ("none", "icl"):
-                    yield Cell(line, method, ("--method", method, *told, *asked))
+                    yield Cell(line, method, ("--method", method, *words, *asked))
 
 
 def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:

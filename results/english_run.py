@@ -31,8 +31,8 @@ def check(data: Path) -> None:
         SystemExit: another file of SQuAD lies there.
     """
     path = data / SQUAD
-    found = json.loads(path.read_text(encoding="utf-8"))["data"] if path.is_file() else []
-    asked = sum(len(text["qas"]) for article in found for text in article["paragraphs"])
+    articles = json.loads(path.read_text(encoding="utf-8"))["data"] if path.is_file() else []
+    asked = sum(len(text["qas"]) for article in articles for text in article["paragraphs"])
     if asked not in (0, QUESTIONS):
         raise SystemExit(f"{path} has {asked} questions, not {QUESTIONS}: its articles are others than tables name.")
 
@@ -49,7 +49,7 @@ def run(names: Sequence[str], data: Path, quick: bool) -> None:
             few = ["--limit", "40"] if quick else []
             seeds = "0" if quick else suite.seeds
             words = [*cell.words, "--source", str(data / suite.source), "--seeds", seeds, *few, "--out", str(out)]
-            ids = [each for each in stored(words) if load_record(out / each).state_of == cell.state]
+            ids = [run_id for run_id in stored(words) if load_record(out / run_id).state_of == cell.state]
             index.setdefault(cell.line, {})[cell.column] = ids
             (out / "index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         pack(out, scores=True)
@@ -64,10 +64,12 @@ def add_scores(names: Sequence[str], data: Path, folder: Path = HERE) -> None:
     for name in (name for name in names if (folder / name / "index.json").is_file()):
         suite, out = SUITES[name], folder / name
         index = kept_index(out / "index.json", {(cell.line, cell.column) for cell in suite.cells})
-        before = {each: load_record(out / each) for cells in index.values() for ids in cells.values() for each in ids}
+        before = {
+            run_id: load_record(out / run_id) for cells in index.values() for ids in cells.values() for run_id in ids
+        }
         for cell in suite.cells:
             ids = index.get(cell.line, {}).get(cell.column, [])
-            if not all(has_samples(out / each) for each in ids):
+            if not all(has_samples(out / run_id) for run_id in ids):
                 words = ("--source", str(data / suite.source), "--seeds", suite.seeds, "--out", str(out), "--force")
                 if fault := again(stored([*cell.words, *words]), ids, before, out):
                     raise SystemExit(f"{name}, {cell.line}, {cell.column}: {fault}. Run the suite anew.")
@@ -83,10 +85,10 @@ def again(made: Sequence[str], ids: Sequence[str], before: Mapping[str, RunRecor
         before: the records of the suite as they were stored, by id.
         out: the suite; what is wrong is removed from it.
     """
-    lost = [each for each in ids if each not in made]
-    others = [each for each in made if each in before and not alike(before[each], load_record(out / each))]
-    for each in made if lost else others:
-        shutil.rmtree(out / each, ignore_errors=True)
+    lost = [run_id for run_id in ids if run_id not in made]
+    others = [run_id for run_id in made if run_id in before and not alike(before[run_id], load_record(out / run_id))]
+    for run_id in made if lost else others:
+        shutil.rmtree(out / run_id, ignore_errors=True)
     if lost:
         return f"runs of other ids than are stored ({', '.join(lost)})"
     return f"other figures than are stored ({', '.join(others)})" if others else ""

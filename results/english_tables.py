@@ -37,8 +37,8 @@ TITLES = {"f1": "F1", "answer_nll": "Nats a token of the target answer", "ppl": 
 
 def write(folder: Path) -> None:
     """`README.md` of all suites of a folder that were run."""
-    found = [written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()]
-    text = "\n".join([f"# Real English data under SmolLM2-135M\n\n{ERRORS}\n", *found])
+    sections = [written(name, folder) for name in SUITES if (folder / name / "index.json").is_file()]
+    text = "\n".join([f"# Real English data under SmolLM2-135M\n\n{ERRORS}\n", *sections])
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -49,7 +49,7 @@ def written(name: str, folder: Path) -> str:
     whole = [row for each in runs.values() for _, run in each for row in run.rows]
     lengths = sorted({row.step for row in whole if row.step is not None})
     by_step = lengths if columns in ([""], ["1 to 16 shots"]) else []
-    told = [f"## {name}\n\n{suite.about}.\n"]
+    lines = [f"## {name}\n\n{suite.about}.\n"]
     for metric in suite.metrics:
         found = (
             (line, step or column, figure(each, metric, step))
@@ -57,29 +57,29 @@ def written(name: str, folder: Path) -> str:
             for step in by_step or [None]
         )
         grid = crossed(found, "".join)[by_step or columns]
-        shown = markdown(grid.rename(columns="{:,}".format) if by_step else grid, "")
+        table = markdown(grid.rename(columns="{:,}".format) if by_step else grid, "")
         shared = {metric or run.main_metric for each in runs.values() for _, run in each}
-        told.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{shown}")
-    told.append(by_book({line: found for (line, _), found in runs.items()}))
-    return "\n".join([*told, room(runs, columns)])
+        lines.append(f"{TITLES.get(min(shared), min(shared))}:\n\n{table}")
+    lines.append(by_book({line: found for (line, _), found in runs.items()}))
+    return "\n".join([*lines, room(runs, columns)])
 
 
 def runs_of(suite: Path) -> dict[tuple[str, str], list[Run]]:
     """Every cell of a suite."""
     index = json.loads((suite / "index.json").read_text(encoding="utf-8"))
-    return {(line, column): [(suite / each, load_record(suite / each)) for each in ids]
+    return {(line, column): [(suite / run_id, load_record(suite / run_id)) for run_id in ids]
             for line, cells in index.items() for column, ids in cells.items()}  # fmt: skip
 
 
 def side_by_side(names: Sequence[str], column: str, folder: Path) -> str:
     """The main metric of several suites in one column each, a line a method."""
-    found = (
+    cells = (
         (line, name, figure(runs))
         for name in names
         for (line, own), runs in runs_of(folder / name).items()
         if own == column
     )
-    return markdown(crossed(found, "".join)[list(names)], "")
+    return markdown(crossed(cells, "".join)[list(names)], "")
 
 
 def shown_in_readme(folder: Path = HERE) -> str:
@@ -93,11 +93,11 @@ def shown_in_readme(folder: Path = HERE) -> str:
 def shown_in_docs(folder: Path = HERE) -> str:
     """What the documentation shows of these suites: those that were run."""
     there = [name for name in SUITES if (folder / name / "index.json").is_file()]
-    told = [written(name, folder).replace("## ", "### ", 1) for name in ("squad-qa", "pg19") if name in there]
+    sections = [written(name, folder).replace("## ", "### ", 1) for name in ("squad-qa", "pg19") if name in there]
     if few := [name for name in FEW_SHOT if name in there]:
         head = "### Ten demonstrations\n\nPer cent right."
-        told.append(f"{head}\n\n{side_by_side(few, '10 shots', folder)}")
-    return "\n".join([f"{ERRORS}\n", *told])
+        sections.append(f"{head}\n\n{side_by_side(few, '10 shots', folder)}")
+    return "\n".join([f"{ERRORS}\n", *sections])
 
 
 def figure(runs: Sequence[Run], metric: str = "", step: int | None = None) -> str:
@@ -121,33 +121,33 @@ def by_book(lines: Mapping[str, Sequence[Run]], base: str = "window") -> str:
     }  # fmt: skip
     if not books.get(base):
         return ""
-    shown = []
-    for line, found in books.items():
+    rows = []
+    for line, values in books.items():
         changes = [
-            round(100 * (exp(found[book] - nats) - 1), 4) + 0.0 for book, nats in books[base].items() if book in found
+            round(100 * (exp(values[book] - nats) - 1), 4) + 0.0 for book, nats in books[base].items() if book in values
         ]
         if line != base and changes:
-            below = sum(round(each, SHOWN_DIGITS) < 0 for each in changes)
-            shown.append((line, spread(changes, SHOWN_DIGITS), f"{below} of {len(changes)}"))
+            below = sum(round(change, SHOWN_DIGITS) < 0 for change in changes)
+            rows.append((line, spread(changes, SHOWN_DIGITS), f"{below} of {len(changes)}"))
     head = ("", f"perplexity from that of {base}, per cent", "books below it")
-    return f"Paired by book, mean ± standard error over books:\n\n{table(head, shown, 1)}"
+    return f"Paired by book, mean ± standard error over books:\n\n{table(head, rows, 1)}"
 
 
 def room(runs: Runs, columns: Sequence[str]) -> str:
     """How far the ceiling lies above the floor, and where a method could show nothing between them."""
-    told, tested = [], True
+    sentences, tested = [], True
     for column in columns:
         floor, ceiling = (runs.get((line, column), []) for line in ("none", "icl"))
         if len(floor) != len(ceiling) or len(floor) < 2 or floor[0][1].main_metric == "ppl":
             continue
         gain, ends = gained(ceiling, floor)
         interval = f" [{number(100 * ends[0])}, {number(100 * ends[1])}]" if ends else ""
-        told.append(
+        sentences.append(
             f"{column}: {number(100 * gain)}{interval}" + (", so none to speak of" if ends and ends[0] <= 0 else "")
         )
         tested &= ends is not None
     how = "95 % intervals" if tested else "95 % intervals where the scores of queries are kept"
-    return f"Points from floor to ceiling, with {how}: {'; '.join(told)}.\n" if told else ""
+    return f"Points from floor to ceiling, with {how}: {'; '.join(sentences)}.\n" if sentences else ""
 
 
 def gained(left: Sequence[Run], right: Sequence[Run]) -> tuple[float, tuple[float, float] | None]:

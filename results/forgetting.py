@@ -96,11 +96,11 @@ def _nats(after: Values, before: Values) -> list[str]:
     shared = [query for query in before if query in after]
     assert len(shared) == len(before), "every state scores the same text"
     sides = [[values[query] for query in shared] for values in (after, before)]
-    told = estimated(NATS, sides[0])
-    assert told is not None, "log-likelihoods are finite"
+    estimate_of_nats = estimated(NATS, sides[0])
+    assert estimate_of_nats is not None, "log-likelihoods are finite"
     apart = paired_difference(NATS, sides)
     assert apart is not None, "log-likelihoods are finite"
     if not apart.value:
-        return [number(told.mean, 3), ""]
+        return [number(estimate_of_nats.mean, 3), ""]
     ends = ", ".join(number(end, 3) for end in (apart.ci_low, apart.ci_high))
-    return [number(told.mean, 3), f"{apart.value:+.3f} [{ends}]"]
+    return [number(estimate_of_nats.mean, 3), f"{apart.value:+.3f} [{ends}]"]

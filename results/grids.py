@@ -38,7 +38,7 @@ Cell = Callable[[Sequence[Run]], str]
 
 def runs_of(folder: Path) -> list[Run]:
     """Every run of a suite, with its folder."""
-    return [(found, load_record(found)) for found in runs_in(folder)]
+    return [(folder_of_run, load_record(folder_of_run)) for folder_of_run in runs_in(folder)]
 
 
 def records(folder: Path) -> list[RunRecord]:
@@ -75,8 +75,8 @@ def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
 
 def by_part(runs: Sequence[RunRecord]) -> str:
     """A line a method, a column a sub-task, or a task that has only one."""
-    found = list(_parts(runs))
-    return markdown(crossed(found, _percent).assign(mean=_means(found)))
+    parts = list(_parts(runs))
+    return markdown(crossed(parts, _percent).assign(mean=_means(parts)))
 
 
 def by_task(runs: Sequence[Run]) -> str:
@@ -85,13 +85,13 @@ def by_task(runs: Sequence[Run]) -> str:
     Figures of an adapter that was trained on another task have a mark behind them; an empty state answers as `none`
     does, or as the window alone, and has no line.
     """
-    found = [
+    cells = [
         (f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})", (folder, run))
         for folder, run in _in_order(runs)
         if run.state_of != "none"
     ]
-    grid = crossed(found, _marked)
-    return markdown(grid[list(dict.fromkeys(column for _, column, _ in found))])
+    grid = crossed(cells, _marked)
+    return markdown(grid[list(dict.fromkeys(column for _, column, _ in cells))])
 
 
 def _marked(runs: Sequence[Run]) -> str:
@@ -102,8 +102,8 @@ def _marked(runs: Sequence[Run]) -> str:
 
 def over_tasks(suites: Mapping[str, Sequence[RunRecord]]) -> str:
     """A line a method, a column a suite: the mean over its sub-tasks or tasks, each with the same weight."""
-    found = ((line, suite, mean) for suite, runs in suites.items() for line, mean in _means(list(_parts(runs))).items())
-    return markdown(crossed(found, "".join)[list(suites)])
+    cells = ((line, suite, mean) for suite, runs in suites.items() for line, mean in _means(list(_parts(runs))).items())
+    return markdown(crossed(cells, "".join)[list(suites)])
 
 
 def _parts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str, Row]]:
@@ -118,13 +118,13 @@ def _parts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str, Row]]:
 def by_length(runs: Sequence[RunRecord]) -> str:
     """A line a method, a column a length up to which texts were read: the main metric, mean over seeds."""
     names = _names(runs)
-    found = (
+    cells = (
         (names[run.id], row.step, row)
         for run in _ordered(runs)
         for row in run.rows
         if row.metric == run.main_metric and row.subtask is None and row.step is not None
     )
-    grid = crossed(found, lambda rows: spread(list(_by_seed(rows).values()), 3))
+    grid = crossed(cells, lambda rows: spread(list(_by_seed(rows).values()), 3))
     return markdown(grid.rename(columns="{:,}".format))
 
 
@@ -133,13 +133,13 @@ def by_documents(suites: Mapping[int, Sequence[Run]]) -> str:
 
     Where a method could not take in all of a stream, its own count of lost tokens says so.
     """
-    found = [
+    cells = [
         (_stream_line(run), documents, (folder, run))
         for documents, runs in suites.items()
         for folder, run in _in_order(runs)
         if run.state_of != "none"
     ]
-    return markdown(crossed(found, _cut).rename(columns="{:,} documents".format))
+    return markdown(crossed(cells, _cut).rename(columns="{:,} documents".format))
 
 
 def _stream_line(run: RunRecord) -> str:
@@ -229,16 +229,16 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
 
 def _names(runs: Sequence[RunRecord]) -> dict[str, str]:
     """What a grid calls each run: its method, with what tells apart several of the method."""
-    told: dict[str, dict[str, set[str]]] = {}
+    options: dict[str, dict[str, set[str]]] = {}
     for run in runs:
         for kind, word in _words(run).items():
-            told.setdefault(str(run.config["method"]), {}).setdefault(kind, set()).add(word)
-    found = {}
+            options.setdefault(str(run.config["method"]), {}).setdefault(kind, set()).add(word)
+    names = {}
     for run in runs:
         method = str(run.config["method"])
-        apart = [word for kind, word in _words(run).items() if len(told[method][kind]) > 1]
-        found[run.id] = " ".join(filter(None, [method, *apart]))
-    return found
+        apart = [word for kind, word in _words(run).items() if len(options[method][kind]) > 1]
+        names[run.id] = " ".join(filter(None, [method, *apart]))
+    return names
 
 
 def _words(run: RunRecord) -> dict[str, str]:
@@ -252,9 +252,9 @@ def _words(run: RunRecord) -> dict[str, str]:
     }
 
 
-def _means(found: Sequence[tuple[str, str, Row]]) -> dict[str, str]:
+def _means(parts: Sequence[tuple[str, str, Row]]) -> dict[str, str]:
     """The mean of each line over all columns, each with the same weight; empty where one is missing."""
-    frame = DataFrame(found, columns=["line", "column", "row"])
+    frame = DataFrame(parts, columns=["line", "column", "row"])
     whole = frame["column"].nunique()
     lines = {
         line: {column: list(rows) for column, rows in cells.groupby("column")["row"]}
@@ -265,11 +265,11 @@ def _means(found: Sequence[tuple[str, str, Row]]) -> dict[str, str]:
 
 def _mean(cells: Mapping[str, Sequence[Row]]) -> str:
     draws = {name: _by_seed(rows) for name, rows in cells.items()}
-    seeds = set.intersection(*(set(each) for each in draws.values()))
-    told = estimate([single(str(s), 100 * each[s], name) for name, each in draws.items() for s in seeds])
-    assert told is not None, "a mean of figures is a number"
-    several = len(seeds) > 1 and told.stderr is not None
-    return f"{told.mean:,.1f} ± {told.stderr:,.1f}" if several else f"{told.mean:,.1f}"
+    seeds = set.intersection(*(set(values) for values in draws.values()))
+    mean = estimate([single(str(s), 100 * values[s], name) for name, values in draws.items() for s in seeds])
+    assert mean is not None, "a mean of figures is a number"
+    several = len(seeds) > 1 and mean.stderr is not None
+    return f"{mean.mean:,.1f} ± {mean.stderr:,.1f}" if several else f"{mean.mean:,.1f}"
 
 
 def _by_seed(rows: Sequence[Row]) -> dict[int, float]:

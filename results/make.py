@@ -251,12 +251,12 @@ def main() -> None:
             run(suite, options)
     made = write_suites(options.out)
     if not trial:
-        shown = {
+        grids_shown = {
             suite: grid_of(suite, HERE)
             for suite in (*BY_TASK, *BY_LENGTH, *UNDER_STATES, TWO_CONTEXTS)
             if has_runs(suite)
         }
-        pages.write(made, shown)
+        pages.write(made, grids_shown)
         write_claims()
 
 

@@ -14,16 +14,16 @@ README, DOCS = HERE.parent / "README.md", HERE.parent / "docs" / "results.md"
 IN_DOCS = ("streamingqa-16", "squad_seq-16")
 
 
-def write(made: Mapping[str, str], shown: Mapping[str, str]) -> None:
+def write(made: Mapping[str, str], parts: Mapping[str, str]) -> None:
     """What the documentation shows of the miniature world.
 
     Args:
         made: what `ttabench compare` says of each suite.
-        shown: grids of suites, of every family and of books.
+        parts: grids of suites, of every family and of books.
     """
     details = [f"### {suite}\n\n{made[suite]}" for suite in IN_DOCS if suite in made]
     families, books, unread = (
-        [shown[suite] for suite in suites if suite in shown]
+        [parts[suite] for suite in suites if suite in parts]
         for suites in (BY_TASK, BY_LENGTH, (*UNDER_STATES, TWO_CONTEXTS))
     )
     put(DOCS, "results", "\n".join([*families, streams(), demonstrated(), *books, *unread, *details]))
@@ -55,10 +55,10 @@ other documents. (last 70 %): the share of the stream that stands in the window.
 
 def demonstrated() -> str:
     """Ten demonstrations: the rules that training has seen, new rules, and tasks it has not seen."""
-    found = {suite: runs for suite in TRANSFER if (runs := grids.records(HERE / suite))}
+    runs_of_suites = {suite: runs for suite in TRANSFER if (runs := grids.records(HERE / suite))}
     asked = {
         str(run.config["method"]): run.method["training"]["asks"]
-        for runs in found.values()
+        for runs in runs_of_suites.values()
         for run in runs
         if run.config["method"] in ("lora", "streamadapter")
     }
@@ -66,4 +66,4 @@ def demonstrated() -> str:
 superglue-fixed: the one rule of each sub-task that `streamadapter` and `lora` were trained on; superglue-fresh: the
 same sub-tasks under new rules; unseen: six other tasks. All demonstrations are adapted to; with `ratio=0` they stand in
 the window. `lora` learned from {lora:,} answers, `streamadapter` from {streamadapter:,}."""
-    return f"{grids.over_tasks(found)}\n{legend.format(**asked)}\n"
+    return f"{grids.over_tasks(runs_of_suites)}\n{legend.format(**asked)}\n"

@@ -37,8 +37,8 @@ ASIDE = ("step", "loss", "lr", "gradient", "tokens_per_second")
 
 def trained(folder: Path) -> dict[str, Any]:
     """What a training's folder says: its header, and the mean of each part of the loss over stretches of steps."""
-    found = header(folder)
-    training: dict[str, Any] = dict(found.training)
+    stored = header(folder)
+    training: dict[str, Any] = dict(stored.training)
     lines = [json.loads(line) for line in (folder / "curve.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if "loss" in line]
     names = [name for name in dict.fromkeys(key for line in steps for key in line) if name not in ASIDE]
@@ -48,7 +48,12 @@ def trained(folder: Path) -> dict[str, Any]:
         means = {name: round(fmean(values), 3) for name in names if (values := [x[name] for x in part if name in x])}
         curve.append({"to": part[-1]["step"], **means})
     kept = ("steps", "seconds", "tokens", "observes", "asks", "validation", "config")
-    return {"method": found.method, "settings": found.settings, **{key: training[key] for key in kept}, "curve": curve}
+    return {
+        "method": stored.method,
+        "settings": stored.settings,
+        **{key: training[key] for key in kept},
+        "curve": curve,
+    }
 
 
 def figures(runs: Path) -> dict[str, dict[str, str]]:
@@ -58,16 +63,16 @@ def figures(runs: Path) -> dict[str, dict[str, str]]:
         run = load_record(folder)
         line, column = f"{run.config['method']}{STATES[run.state_of]}", f"{run.config['task']} ({run.main_metric})"
         cells.setdefault(line, {}).setdefault(column, []).append((folder, run))
-    told: dict[str, dict[str, str]] = {}
+    by_line: dict[str, dict[str, str]] = {}
     for line, columns in cells.items():
-        entries = {column: compared(found).entries[0] for column, found in columns.items()}
-        told[line] = {column: shown(each.metric, each.value, each.stderr) for column, each in entries.items()}
-        told[line] |= {
+        entries = {column: compared(column_entries).entries[0] for column, column_entries in columns.items()}
+        by_line[line] = {column: shown(each.metric, each.value, each.stderr) for column, each in entries.items()}
+        by_line[line] |= {
             f"{column.partition(' ')[0]} at {step}": value
-            for column, found in columns.items()
-            for step, value in by_step(found).items()
+            for column, column_entries in columns.items()
+            for step, value in by_step(column_entries).items()
         }
-    return told
+    return by_line
 
 
 def by_step(runs: list[Run]) -> dict[int, str]:
@@ -80,29 +85,34 @@ def by_step(runs: list[Run]) -> dict[int, str]:
 def page(stored: dict[str, Any]) -> str:
     """The page of everything stored."""
     parts = ["# tried\n\nTrainings of adapters that do not ship: curves and figures, from `python results/tried.py`.\n"]
-    for name, told in stored.items():
-        parts += [f"## {name}\n", f"{_how(told)}\n", _table("to step", [(str(x["to"]), x) for x in told["curve"]])]
-        parts.append(_table("test split", list(told["figures"].items())))
+    for name, training in stored.items():
+        parts += [
+            f"## {name}\n",
+            f"{_how(training)}\n",
+            _table("to step", [(str(x["to"]), x) for x in training["curve"]]),
+        ]
+        parts.append(_table("test split", list(training["figures"].items())))
     return "\n".join(parts)
 
 
-def _how(told: dict[str, Any]) -> str:
-    config, data = told["config"], told["config"]["data"]
+def _how(training: dict[str, Any]) -> str:
+    config, data = training["config"], training["config"]["data"]
     tasks = " + ".join(str(task["task"]) for task in (data, *data.get("also", ())))
-    words = [f"`{told['method']}`", *settings_of(told), f"on {tasks}", *data["options"]]
-    begun = "" if config["fresh"] else f", begun from {told['after'] or 'the adapter that ships'}"
+    words = [f"`{training['method']}`", *settings_of(training), f"on {tasks}", *data["options"]]
+    begun = "" if config["fresh"] else f", begun from {training['after'] or 'the adapter that ships'}"
     return (
-        f"{' '.join(words)}{begun}: {told['steps']} of {config['steps']} steps, {count(told['tokens'])} tokens, "
-        f"{told['asks']:,} queries, rate {config['lr']:g} ({config['schedule']}, {config['optimizer']}), seed "
-        f"{config['seed']}, {told['seconds'] / 60:.0f} minutes beside other work."
+        f"{' '.join(words)}{begun}: {training['steps']} of {config['steps']} steps, "
+        f"{count(training['tokens'])} tokens, {training['asks']:,} queries, rate {config['lr']:g} "
+        f"({config['schedule']}, {config['optimizer']}), seed {config['seed']}, "
+        f"{training['seconds'] / 60:.0f} minutes beside other work."
     )
 
 
-def settings_of(told: dict[str, Any]) -> list[str]:
+def settings_of(training: dict[str, Any]) -> list[str]:
     """The preset that a training's settings are nearest to, and those that differ from it."""
     apart = {
-        name: {key: value for key, value in told["settings"].items() if value != json.loads(json.dumps(plain[key]))}
-        for name, preset in registry.find(told["method"]).presets.items()
+        name: {key: value for key, value in training["settings"].items() if value != json.loads(json.dumps(plain[key]))}
+        for name, preset in registry.find(training["method"]).presets.items()
         for plain in [asdict(preset)]
     }
     name = min(apart, key=lambda each: len(apart[each]))

@@ -90,9 +90,9 @@ def asked_of(
     of_method = [resolved.spec.name, resolved.spec.origin, dict(resolved.settings), resolved.checkpoint_digest]
     turns = resolve_prompting(request).chat
     before = None if request.state is None else digest(request.state)
-    what = {"model": of_model, "method": of_method, "turns": turns, "state": before, "version": __version__}
-    what |= {"added": [digest(state) for state in added]} if added else {}
-    return identity({**what, "pieces": [piece.text for piece in pieces], "said": dict(header)})
+    asked_for = {"model": of_model, "method": of_method, "turns": turns, "state": before, "version": __version__}
+    asked_for |= {"added": [digest(state) for state in added]} if added else {}
+    return identity({**asked_for, "pieces": [piece.text for piece in pieces], "said": dict(header)})
 
 
 def read(session: Session, pieces: Sequence[Observe], tick: Tick) -> State:

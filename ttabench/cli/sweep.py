@@ -135,13 +135,13 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _typed(said: Mapping[str, Any], seeds: str, swap_state: bool, **lists: str) -> dict[str, Any]:
+def _typed(fields: Mapping[str, Any], seeds: str, swap_state: bool, **lists: str) -> dict[str, Any]:
     """What was typed, under the keys of a suite."""
     from ttabench.core.typed import whole_numbers
     from ttabench.profiling.method_names import method_names
     from ttabench.sweep.options import SWAP, as_said
 
-    typed = {**as_said(said), **{name: method_names(text, ()) for name, text in lists.items() if text}}
+    typed = {**as_said(fields), **{name: method_names(text, ()) for name, text in lists.items() if text}}
     typed |= {"seeds": list(dict.fromkeys(whole_numbers("--seeds", seeds)))} if seeds else {}
     return typed | ({SWAP: True} if swap_state else {})
 

@@ -54,9 +54,9 @@ def header(folder: Path) -> Header:
     texts = (stored.method, stored.base_name, stored.base_fingerprint, stored.version)
     objects = (stored.settings, stored.training, stored.stands_on)
     step = stored.step is None or isinstance(stored.step, int)
-    typed = all(isinstance(text, str) for text in texts) and all(isinstance(each, dict) for each in objects)
+    typed = all(isinstance(text, str) for text in texts) and all(isinstance(value, dict) for value in objects)
     below = [stored.stands_on.get(key) for key in ("name", "digest")] if typed and stored.stands_on else []
-    if not (typed and step and all(isinstance(each, str) for each in below)):
+    if not (typed and step and all(isinstance(value, str) for value in below)):
         raise UserError(f"{path} is damaged.", "Train the method again.")
     return stored
 

@@ -71,11 +71,11 @@ def question_answering(kind: str, one_relation: float = 0.3) -> Callable[[random
 
     def sequence(source: random.Random, tokens: int) -> Segments:
         asking = 0.5 if tokens <= 256 else 0.35 if tokens <= 1024 else 0.25
-        told = source.choice((1, 2, 3, 4, 4, 4))
+        facts_told = source.choice((1, 2, 3, 4, 4, 4))
         relation = source.choice(RELATIONS[kind]).name if source.random() < one_relation else None
-        per_document = 12 + 11 * told if relation is None else 20
+        per_document = 12 + 11 * facts_told if relation is None else 20
         count = max(2, round((1 - asking) * tokens / per_document))
-        made = qa.documents(source, kind, "train", count, told, relation)
+        made = qa.documents(source, kind, "train", count, facts_told, relation)
         segments = [Segment(f"{document.text}\n\n", 0.0, keys=name_of(document.entity)) for document in made]
         for index in source.choices(range(len(made)), k=max(2, round(asking * tokens / 12))):
             fact = source.choice(made[index].facts)
@@ -167,15 +167,15 @@ def lamp(source: random.Random, tokens: int) -> Segments:
 
 def msc(source: random.Random, tokens: int) -> Segments:
     """Sessions between two speakers, then questions about what was told."""
-    told = dialogue.tell(source, "train", max(2, tokens // 120), 3)
-    source.shuffle(told)
+    conversation = dialogue.tell(source, "train", max(2, tokens // 120), 3)
+    source.shuffle(conversation)
     segments: Segments = []
-    for start in range(0, len(told), 4):
-        turns = dialogue.session(source, told[start : start + 4], told[:start])
+    for start in range(0, len(conversation), 4):
+        turns = dialogue.session(source, conversation[start : start + 4], conversation[:start])
         lines = [f"Speaker {1 + i % 2}: {turn}" for i, turn in enumerate(turns)]
         segments.append(Segment("\n".join(lines) + "\n\n", _RUNNING))
     for _ in range(max(2, tokens // 80)):
-        fact = source.choice(told)
+        fact = source.choice(conversation)
         segments += _answered(fact.question(source.randrange(2)), fact.value, name_of(fact.entity))
     return segments
 

@@ -105,15 +105,15 @@ def batches(tokenizer: Tokenizer, stage: FarStage, seed: int, first: int = 0) ->
 def dense_questions(source: random.Random, tokens: int) -> Segments:
     """Documents, then questions about every fact they tell: as many tokens as 15 to 50 % of the sequence ask."""
     (kind,) = source.choices(("person", "place", "company"), (2.0, 1.5, 1.5))
-    asking, told = source.choice((0.15, 0.3, 0.5, 0.5)), source.choice((1, 2, 4, 4, 4))
+    asking, facts_told = source.choice((0.15, 0.3, 0.5, 0.5)), source.choice((1, 2, 4, 4, 4))
     relation = source.choice(RELATIONS[kind]) if source.random() < 0.3 else None
-    count = max(2, round((1 - asking) * tokens / (20 if relation else 12 + 8 * told)))
+    count = max(2, round((1 - asking) * tokens / (20 if relation else 12 + 8 * facts_told)))
     documents = []
     for entity in cast(source, kind, count, alike=source.random() < 0.3):
         own = (
             [Fact(entity, relation, source.choice(relation.values))]
             if relation
-            else facts(source, kind, entity, min(told, len(RELATIONS[kind])))
+            else facts(source, kind, entity, min(facts_told, len(RELATIONS[kind])))
         )
         documents.append(qa.document(source, entity, own))
     segments = [Segment(f"{document.text}\n\n", 0.0, keys=corpus.name_of(document.entity)) for document in documents]

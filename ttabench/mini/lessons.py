@@ -101,9 +101,11 @@ def encoded(tokenizer: Tokenizer, segments: corpus.Segments) -> Sequence:
     for segment in segments:
         ids = [1] if segment.text == corpus.END else next(encoded).ids
         start = len(made.ids)
-        found = [at + i for at, held in (pieces[s] for s in segment.sources) for i, t in enumerate(held) if t == ids[0]]
-        if found:
-            made.pointers.append((start - 1, found))
+        places = [
+            at + i for at, held in (pieces[s] for s in segment.sources) for i, t in enumerate(held) if t == ids[0]
+        ]
+        if places:
+            made.pointers.append((start - 1, places))
         pieces.append((start, ids))
         known = [next(words) for _ in segment.keys]
         made.groups += [made.groups[-1] + bool(known)] * len(ids)
@@ -153,9 +155,9 @@ def batch_of(sequences: list[Sequence], positions: list[list[int]] | None = None
     groups_BT = pad_sequence([torch.tensor(s.groups) for s in sequences], batch_first=True, padding_value=-1)
     keys_BT = pad_sequence([torch.tensor(s.keys) for s in sequences], batch_first=True)
     width = ids_BT.shape[1]
-    told = positions or [list(range(width)) for _ in sequences]
+    own_positions = positions or [list(range(width)) for _ in sequences]
     # what pads a row goes on counting: nobody reads it
-    whole = [[*row, *range(row[-1] + 1, row[-1] + 1 + width - len(row))] for row in told]
+    whole = [[*row, *range(row[-1] + 1, row[-1] + 1 + width - len(row))] for row in own_positions]
     return Batch(ids_BT, weights_BT, rows, queries, held_NT, groups_BT, keys_BT, torch.tensor(whole))
 
 

@@ -41,13 +41,13 @@ class Document:
         return drawn + source.choices(self.facts, k=max(0, count - len(self.facts)))
 
 
-def document(source: random.Random, entity: str, told: list[Fact], distractors: float = 0.5) -> Document:
-    """One document that states every fact of `told` once, in one of several phrasings."""
-    sentences = [fact.statement(source.randrange(3)) for fact in told]
+def document(source: random.Random, entity: str, facts: list[Fact], distractors: float = 0.5) -> Document:
+    """One document that states every fact of `facts` once, in one of several phrasings."""
+    sentences = [fact.statement(source.randrange(3)) for fact in facts]
     if source.random() < distractors:
         sentences.insert(source.randint(1, len(sentences)), source.choice(_DISTRACTORS))
     lead = source.choice(_LEADS).format(d=source.choice(_DAYS))
-    return Document(entity, " ".join([lead, *sentences]), tuple(told))
+    return Document(entity, " ".join([lead, *sentences]), tuple(facts))
 
 
 def documents(

@@ -182,8 +182,8 @@ class _Run:
         if kind == "fault":
             raise UserError(value["what"], value["hint"])
         if kind == "tick":
-            what, done, total = value
-            self._tell(f", {what} ({done} of {total})")
+            activity, done, total = value
+            self._tell(f", {activity} ({done} of {total})")
         elif kind == "at":
             self.at = value
         elif kind == "row":

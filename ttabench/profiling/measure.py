@@ -226,5 +226,5 @@ class Measuring:
             figures[f"{phase}_tensor_bytes"] = exactly(counter.peak_tensor_bytes)
         return figures
 
-    def _tell(self, tokens: int, what: str, done: int) -> None:
-        self.tick(f"{self.method.name} {what} {short(tokens)}", done, self.load.repeat)
+    def _tell(self, tokens: int, activity: str, done: int) -> None:
+        self.tick(f"{self.method.name} {activity} {short(tokens)}", done, self.load.repeat)

@@ -53,9 +53,15 @@ def next_rows(task: Bound[Any], meta: MetaTask, fits: Fitted) -> tuple[Sequence[
     if task.mini:
         split, options = task.card.splits[task.split].twin, len(meta.shown[0].options)
         made = (
-            each for seed in other_seeds(task.seed) for each in twin_tasks(task.card, (split, seed), task.arguments)
+            task_of_next_world
+            for seed in other_seeds(task.seed)
+            for task_of_next_world in twin_tasks(task.card, (split, seed), task.arguments)
         )
-        alike = (each.shown for each in made if len(each.shown[0].options) == options)
+        alike = (
+            task_of_next_world.shown
+            for task_of_next_world in made
+            if len(task_of_next_world.shown[0].options) == options
+        )
         rows, apart = _of_other_categories(_inputs((*meta.shown, *meta.asked)), alike, _inputs)
         return rows[: len(fits.shown)], apart
     taken = {(row.input, row.output) for row in (*fits.shown, *meta.asked)}
@@ -82,10 +88,12 @@ def _of_other_categories(own: Iterable[str], draws: Iterable[T], texts: Callable
     return first, False
 
 
-def notes_of(found: Mapping[str, tuple[int, Sized, bool]], *, mini: bool) -> list[str]:
+def notes_of(rows_by_task: Mapping[str, tuple[int, Sized, bool]], *, mini: bool) -> list[str]:
     """What a record must say of them, by sub-task: (how many are wanted, those found, whether of another rule)."""
-    few = [f"{name} has {len(rows)}, not {shots}" for name, (shots, rows, _) in found.items() if len(rows) < shots]
-    alike = [name for name, (*_, apart) in found.items() if not apart]
+    few = [
+        f"{name} has {len(rows)}, not {shots}" for name, (shots, rows, _) in rows_by_task.items() if len(rows) < shots
+    ]
+    alike = [name for name, (*_, apart) in rows_by_task.items() if not apart]
     notes = [f"demonstrations of another context: {', '.join(few)}"] if few else []
     if not mini:
         return [*notes, OTHER_ROWS]

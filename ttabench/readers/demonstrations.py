@@ -104,15 +104,15 @@ class Demonstrations(Bound[Settings]):
 
     def describe_others(self) -> dict[str, Json]:
         """See `readers.Task`."""
-        found = {name: (self.settings.shots, *rows) for name, rows in self._next.items()}
-        return described(self.others(), notes_of(found, mini=self.mini))
+        rows_by_task = {name: (self.settings.shots, *rows) for name, rows in self._next.items()}
+        return described(self.others(), notes_of(rows_by_task, mini=self.mini))
 
     def _observe(self, part: str, item: Item) -> Observe:
         prompt = self.card.prompt
         turns = item.turns(prompt.delimiter)
         return Observe(text=item.shown, key=f"{part}/{item.id}", joiner=prompt.joiner, turns=turns)
 
-    def _ask(self, part: str, item: Item, key: str, shown: int, template: str = "") -> Ask:
+    def _ask(self, part: str, item: Item, key: str, demonstrations_read: int, template: str = "") -> Ask:
         prompt = self.card.prompt
         return Ask(
             prompt=item.prompts[template or self.settings.template],
@@ -121,7 +121,7 @@ class Demonstrations(Bound[Settings]):
             joiner=prompt.joiner,
             after_turns=True,
             subtask=part,
-            at=At(shown),
+            at=At(demonstrations_read),
         )
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterator[Step]]]:
@@ -132,8 +132,8 @@ class Demonstrations(Bound[Settings]):
         """
         for number in count():
             part = training.draws.choice([one.part for one in self.drawn])
-            shown, asked = self._drawn_rows(part, training)
-            pieces = [self._observe(part.name, item) for item in shown]
+            demonstrations, asked = self._drawn_rows(part, training)
+            pieces = [self._observe(part.name, item) for item in demonstrations]
             asks = [
                 self._ask(part.name, item, f"{item.id}@{number}.{i}", len(pieces), "lm_eval")
                 for i, item in enumerate(asked)

@@ -144,12 +144,12 @@ class Profiles(Bound[Settings]):
         """
         for number in count():
             user = self._fresh(training) if self.mini else training.draws.choice(self.users)
-            shown, held_out = training.split(short(user, self.settings, estimate))
-            asks = [self._ask(user, len(shown), f"{user.id}@{number}.0")]
+            entries, held_out = training.split(short(user, self.settings, estimate))
+            asks = [self._ask(user, len(entries), f"{user.id}@{number}.0")]
             others = [one for one in held_out if one.about and one.answer in (user.options or [one.answer])]
             for i, entry in enumerate(others[: training.questions - 1], start=1):
-                asks.append(self._ask(user, len(shown), f"{user.id}@{number}.{i}", entry))
-            yield self.split, blanks_in_front([*map(self._observe, shown), *asks])
+                asks.append(self._ask(user, len(entries), f"{user.id}@{number}.{i}", entry))
+            yield self.split, blanks_in_front([*map(self._observe, entries), *asks])
 
     def _fresh(self, training: Training) -> User:
         arguments = {**self.arguments, "users": 1, "entries": training.documents + training.questions}

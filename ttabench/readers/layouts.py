@@ -186,10 +186,14 @@ def sized(card: Card, name: str, source: str, size: str) -> tuple[SubTask, tuple
     if source != "hub" and Path(source).is_file():
         if size:
             raise UserError(f"size={size} chooses among the files of a folder, {source} is one.", "Give the folder.")
-        every = (*(file for each in part.sizes.values() for file in each.files), *part.train.files)
+        every = (*(file for size_of_part in part.sizes.values() for file in size_of_part.files), *part.train.files)
         return _with_training(part, every), ()
     at = places(narrow(card, part, "test"), Path(source))
-    there = [known for known, each in part.sizes.items() if source == "hub" or find(Split(files=each.files), at)]
+    there = [
+        known
+        for known, size_of_part in part.sizes.items()
+        if source == "hub" or find(Split(files=size_of_part.files), at)
+    ]
     taken = size or next(iter(there), "")
     if not taken:
         return part, ()

@@ -137,9 +137,9 @@ class MetaIcl(Bound[Settings]):
         """
         pools = [short(task.pool, self.settings, self.card.prompt.delimiter, estimate) for task in self.tasks]
         for number in count():
-            shown, asked = self._fresh(training) if self.mini else training.split(training.draws.choice(pools))
-            asks = [self._ask(row, len(shown), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
-            yield self.split, blanks_in_front([*map(self._observe, shown), *asks])
+            demonstrations, asked = self._fresh(training) if self.mini else training.split(training.draws.choice(pools))
+            asks = [self._ask(row, len(demonstrations), f"{row.id}@{number}.{i}") for i, row in enumerate(asked)]
+            yield self.split, blanks_in_front([*map(self._observe, demonstrations), *asks])
 
     def _fresh(self, training: Training) -> tuple[Sequence[MetaRow], Sequence[MetaRow]]:
         """(demonstrations, rows to ask) of a rule of their own."""

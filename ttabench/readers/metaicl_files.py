@@ -99,10 +99,10 @@ def twin_tasks(
     known = [name.removesuffix(f"_{SHOTS}_{seed}_train") for name in made if name.endswith("_train")]
     tasks = []
     for name in _chosen(known, wanted):
-        shown, asked = (parse(made[f"{name}_{SHOTS}_{seed}_{part}"])[0] for part in ("train", "test"))
+        demonstrations, asked = (parse(made[f"{name}_{SHOTS}_{seed}_{part}"])[0] for part in ("train", "test"))
         if not asked:
             raise UserError(f"The twin of {card.name} gives no rows with {dict(arguments)}.", "Change --task-set.")
-        tasks.append(MetaTask(name=name, shown=tuple(shown), asked=tuple(asked), dropped={}))
+        tasks.append(MetaTask(name=name, shown=tuple(demonstrations), asked=tuple(asked), dropped={}))
     if not tasks:
         raise UserError(f"The twin of {card.name} gives no rows with {dict(arguments)}.", "Change --task-set.")
     return tasks
@@ -186,9 +186,9 @@ def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> M
     draws = (DRAWS[seed], *(draw for draw in DRAWS if draw != DRAWS[seed]))
     files = [path for draw in draws if (path := _file(base, name, draw, "train")).is_file()]
     held = [list(rows(path)) for path in files]
-    shown, unused = parse(held[0], choosing)
-    rest = [parse(each, choosing)[0] for each in held[1:]]
-    others = [row for each in rest for row in each]
+    demonstrations, unused = parse(held[0], choosing)
+    rest = [parse(other_row, choosing)[0] for other_row in held[1:]]
+    others = [row for other_row in rest for row in other_row]
     path = _file(base, name, DRAWS[0], "test")
     if training:
         asked = others
@@ -196,12 +196,14 @@ def _task(base: Path, name: str, seed: int, training: bool, choosing: bool) -> M
         asked, unused = parse(list(rows(path)), choosing)
     else:
         raise UserError(f"There is no file {path}.", "The test rows of every draw are those of draw 100.")
-    used = {(row.input, row.output) for row in shown}
+    used = {(row.input, row.output) for row in demonstrations}
     kept = [row for row in asked if (row.input, row.output) not in used]
     counts = {**unused, "query equal to a demonstration": len(asked) - len(kept)}
-    unique = {(row.input, row.output): row for row in (*shown, *others)}
+    unique = {(row.input, row.output): row for row in (*demonstrations, *others)}
     pool = tuple(unique.values())
     numbered = tuple(replace(row, id=str(i)) for i, row in enumerate(kept))
     dropped = {reason: count for reason, count in counts.items() if count}
     spare = [] if training or not rest else [replace(row, id=f"other-{row.id}") for row in rest[0]]
-    return MetaTask(name=name, shown=tuple(shown), asked=numbered, spare=tuple(spare), pool=pool, dropped=dropped)
+    return MetaTask(
+        name=name, shown=tuple(demonstrations), asked=numbered, spare=tuple(spare), pool=pool, dropped=dropped
+    )

@@ -44,11 +44,11 @@ def fitted(task: MetaTask, settings: Settings, delimiter: str, count: Count) -> 
         asked = asked[:-1]
     taken = {(row.input, row.output) for row in (*own, *task.asked)}
     spare = [row for row in short(task.spare, settings, delimiter, count) if (row.input, row.output) not in taken]
-    shown = [*own, *spare[: wanted - len(own)]]
+    demonstrations = [*own, *spare[: wanted - len(own)]]
     joiner = LAYOUTS[settings.layout].joiner
-    sizes = list(accumulate(count(_text(row, settings, delimiter) + joiner) for row in shown))
+    sizes = list(accumulate(count(_text(row, settings, delimiter) + joiner) for row in demonstrations))
     fit = {row.id: _room(row, settings, delimiter, sizes, count) for row in asked}
-    wished = {(row.id, step): min(step, len(shown)) for row in asked for step in settings.steps}
+    wished = {(row.id, step): min(step, len(demonstrations)) for row in asked for step in settings.steps}
     past = {key for key, number in wished.items() if number > fit[key[0]]}
     cut = settings.too_long == "cut"
     places = {key: min(number, fit[key[0]]) for key, number in wished.items() if cut or key not in past}
@@ -57,12 +57,12 @@ def fitted(task: MetaTask, settings: Settings, delimiter: str, count: Count) -> 
         "demonstration too long": len(task.shown[:wanted]) - len(own),
         "query too long": len(task.asked) - len(asked) - settings.drop_last,
         "last row": int(settings.drop_last),
-        "no other demonstration instead": wanted - len(shown),
-        "demonstration past max_tokens": len(shown) - read,
+        "no other demonstration instead": wanted - len(demonstrations),
+        "demonstration past max_tokens": len(demonstrations) - read,
         "query asked after fewer demonstrations" if cut else "query past max_tokens": len(past),
     }
     dropped = {**task.dropped, **{reason: number for reason, number in counts.items() if number}}
-    return Fitted(shown=tuple(shown[:read]), asked=tuple(asked), places=places, dropped=dropped)
+    return Fitted(shown=tuple(demonstrations[:read]), asked=tuple(asked), places=places, dropped=dropped)
 
 
 def _room(row: MetaRow, settings: Settings, delimiter: str, sizes: Sequence[int], count: Count) -> int:

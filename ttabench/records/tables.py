@@ -24,9 +24,9 @@ def read_table(path: Path, columns: Iterable[str] | None = None) -> Any:
         raise damaged(path, " ".join(str(error).split())[:160]) from None
 
 
-def damaged(path: Path, what: str) -> UserError:
+def damaged(path: Path, fault: str) -> UserError:
     """The user error for a file of runs that cannot be read."""
-    return UserError(f"{path} cannot be read ({what}).", "Restore it: runs are packed in it.")
+    return UserError(f"{path} cannot be read ({fault}).", "Restore it: runs are packed in it.")
 
 
 def texts(path: Path, columns: Sequence[str]) -> list[list[str]]:

@@ -158,8 +158,8 @@ def _cards(runs: Sequence[Run]) -> dict[str, str]:
 def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
     """Blocks of one task, source and model, by the options that differ among them, ascending."""
     materials = [block[0].material for block in blocks]
-    keys = [key for key in dict.fromkeys(key for each in materials for key in each)
-            if len({repr(each.get(key)) for each in materials}) > 1]  # fmt: skip
+    keys = [key for key in dict.fromkeys(key for own_material in materials for key in own_material)
+            if len({repr(own_material.get(key)) for own_material in materials}) > 1]  # fmt: skip
     placed = []
     for block, material in zip(blocks, materials, strict=True):
         first = block[0].record

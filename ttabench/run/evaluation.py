@@ -74,9 +74,9 @@ class _Notes:
         while self._pending:
             self._watching.notify(f"Note: {self._pending.pop(0)}.")
 
-    def tick(self, what: str, done: int, total: int) -> None:
+    def tick(self, activity: str, done: int, total: int) -> None:
         self.give()
-        self._watching.tick(what, done, total)
+        self._watching.tick(activity, done, total)
 
 
 def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) -> RunRecord:

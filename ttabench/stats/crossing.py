@@ -93,7 +93,10 @@ def _moments(weights: Mapping[tuple[str, str], float]) -> tuple[list[list[float]
     each variance of an effect (of rows, columns, cells) they hold, where pulls are w_ij (mean_ij - figure)."""
     totals = [_by(weights, side) for side in (0, 1)]
     inside = [_by({key: weight**2 for key, weight in weights.items()}, side) for side in (0, 1)]
-    wanted = [math.fsum(weight**2 for weight in each) for each in [*(t.values() for t in totals), weights.values()]]
+    wanted = [
+        math.fsum(weight**2 for weight in weights_of)
+        for weights_of in [*(t.values() for t in totals), weights.values()]
+    ]
     cells = wanted[2]
     cross = math.fsum(w * (w - 2 * totals[0][row] * totals[1][column]) for (row, column), w in weights.items())
 
@@ -101,7 +104,7 @@ def _moments(weights: Mapping[tuple[str, str], float]) -> tuple[list[list[float]
         """The sum of a row's squares, less what the figure has of the row itself."""
         return math.fsum(value * (1 - 2 * total[name]) for name, value in values.items()) + whole
 
-    squared = [{name: weight**2 for name, weight in each.items()} for each in totals]
+    squared = [{name: weight**2 for name, weight in weights_of.items()} for weights_of in totals]
     both = cross + wanted[0] * wanted[1]
     moments = [[own(squared[side], totals[side], wanted[side] ** 2), both] for side in (0, 1)]
     of_cells = [own(inside[side], totals[side], cells * wanted[side]) for side in (0, 1)]

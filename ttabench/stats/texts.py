@@ -79,22 +79,22 @@ def _number(text: str) -> float | None:
 
 def _errors(values: Sequence[Written]) -> list[float]:
     """How far each number is from the right one."""
-    right = [_number(each.target) for each in values]
-    known = [each for each in right if each is not None]
+    right = [_number(written.target) for written in values]
+    known = [written for written in right if written is not None]
     if len(known) < len(right):
         text = values[right.index(None)].target
         raise UserError(f"The right answer {text[:40]!r} is no number.", "Give the task another metric.")
     low, high = min(known), max(known)
     errors = []
-    for each, target in zip(values, known, strict=True):
-        given = _number(each.prediction)
+    for written, target in zip(values, known, strict=True):
+        given = _number(written.prediction)
         errors.append(max(target - low, high - target) if given is None else abs(given - target))
     return errors
 
 
 CORPORA = {
     "macro_f1": Corpus(terms=_labelled, figure=MACRO_F1),
-    "mae": Corpus(terms=lambda values: [(each, 1.0) for each in _errors(values)], figure=DISTANCE),
-    "rmse": Corpus(terms=lambda values: [(each**2, 1.0) for each in _errors(values)], figure=ROOT_MEAN_SQUARE),
+    "mae": Corpus(terms=lambda values: [(error, 1.0) for error in _errors(values)], figure=DISTANCE),
+    "rmse": Corpus(terms=lambda values: [(error**2, 1.0) for error in _errors(values)], figure=ROOT_MEAN_SQUARE),
 }
 """By the name of the metric."""

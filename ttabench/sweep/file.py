@@ -74,9 +74,9 @@ class Read:
         return UserError(f"{where}: {error.what}", error.hint) if where else error
 
 
-def _names(what: str, word: str) -> bool:
+def _names(kind: str, word: str) -> bool:
     text = re.escape(word)
-    return re.search(rf"(?<![\w-])(?:--)?(?:{text}|{text.replace('_', '-')})(?![\w-])", what) is not None
+    return re.search(rf"(?<![\w-])(?:--)?(?:{text}|{text.replace('_', '-')})(?![\w-])", kind) is not None
 
 
 def read(path: Path) -> Read:

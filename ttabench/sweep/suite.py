@@ -122,10 +122,14 @@ def _objects(value: Json) -> Iterator[dict[str, Json]]:
 def _fault(error: ValidationError, read: Read) -> UserError:
     """The first fault; before all others a key that there is not, for it may be why something else is missing."""
     faults = error.errors()
-    fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
+    fault = next(
+        (validation_fault for validation_fault in faults if validation_fault["type"] == "extra_forbidden"), faults[0]
+    )
     place = _place(fault["loc"], read.data)
-    alike = [each for each in faults if _place(each["loc"], read.data) == place]
-    fault = next((each for each in alike if not each["type"].endswith("_type")), fault)  # of its type, but no good
+    alike = [validation_fault for validation_fault in faults if _place(validation_fault["loc"], read.data) == place]
+    fault = next(
+        (validation_fault for validation_fault in alike if not validation_fault["type"].endswith("_type")), fault
+    )  # of its type, but no good
     where = f"{read.where(place)}: " if read.where(place) else ""
     name = str(place[-1]) if place else "top level"
     if fault["type"] == "extra_forbidden":

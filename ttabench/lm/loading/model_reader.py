@@ -135,7 +135,7 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
     """Refuse weights that are not those of the model: the libraries would fill in random ones."""
     from ttabench.lm.loading.finite import first_not_finite
 
-    misshapen = {str(name): (tuple(found), tuple(wanted)) for name, found, wanted in report["mismatched_keys"]}
+    misshapen = {str(name): (tuple(stored), tuple(wanted)) for name, stored, wanted in report["mismatched_keys"]}
     wrong = {
         "lacks": set(report["missing_keys"]) - set(misshapen),
         "holds": {name for name in report["unexpected_keys"] if not TABLES.search(name)},
@@ -147,8 +147,8 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
             raise UserError(f"Model {source.name!r} {how} the tensor {min(names)}{more}{other}.", AGAIN)
     if misshapen:
         name = min(misshapen)
-        found, wanted = misshapen[name]
-        fault = f"Tensor {name} of model {source.name!r} is {list(found)}, its config.json wants {list(wanted)}."
+        stored, wanted = misshapen[name]
+        fault = f"Tensor {name} of model {source.name!r} is {list(stored)}, its config.json wants {list(wanted)}."
         raise UserError(fault, AGAIN)
     if broken := first_not_finite(model.named_parameters()):
         raise UserError(f"Tensor {broken} of model {source.name!r} holds values that are not finite.", AGAIN)

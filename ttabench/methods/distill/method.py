@@ -68,7 +68,7 @@ class Distill(BaseMethod[DistillSettings]):
                 raise Stopped(fault + "its loss or gradient is not finite.", hint, state, 0)
             read[row] += sum(map(len, texts))
         label = labelled(state, "passes_over_parts", any(state.meta["tokens_read"]))
-        weights_BN = torch.stack([each for each in rows if each is not None])
+        weights_BN = torch.stack([row_of_pieces for row_of_pieces in rows if row_of_pieces is not None])
         return State(state.rows, {"weights": weights_BN}, {"tokens_read": read, **label})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
@@ -135,9 +135,9 @@ class Distill(BaseMethod[DistillSettings]):
     def loss(self, student: Patch, lessons: Sequence[Lesson]) -> Tensor:
         """KL(teacher || student) of the next token, mean over all target tokens; differentiable."""
         hidden = target_hidden(self.lm, student, [lesson.item for lesson in lessons])
-        pairs = [(lesson.hidden_ND[len(lesson.hidden_ND) - len(each) :], each)
-                 for lesson, each in zip(lessons, hidden, strict=True)]  # fmt: skip
-        teacher_ND, student_ND = (torch.cat(list(each)) for each in zip(*pairs, strict=True))
+        pairs = [(lesson.hidden_ND[len(lesson.hidden_ND) - len(hidden_TD) :], hidden_TD)
+                 for lesson, hidden_TD in zip(lessons, hidden, strict=True)]  # fmt: skip
+        teacher_ND, student_ND = (torch.cat(list(hidden_TD)) for hidden_TD in zip(*pairs, strict=True))
         with torch.no_grad():
             wanted_NV = self.lm.logits(teacher_ND).float().log_softmax(-1)
         there_NV = self.lm.logits(student_ND).float().log_softmax(-1)

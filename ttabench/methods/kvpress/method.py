@@ -137,11 +137,11 @@ class KvPress(BaseMethod[Any]):
             fault = f"{self.wanted.name} leaves {slots[0]} to {slots[-1]} tokens in different layers."
             raise UserError(fault, "That is not supported: queries of several tokens need as many in all layers.")
         joined = {name: torch.cat([getattr(layer, name) for layer in cache.layers]) for name in ("keys", "values")}
-        if any(each is not None for each in hidden):
+        if any(hidden_HP is not None for hidden_HP in hidden):
             blind = torch.zeros(joined["keys"].shape[:3], dtype=torch.bool, device=self.lm.device)
-            for layer_HP, each in zip(blind, hidden, strict=True):
-                if each is not None:
-                    layer_HP[each[0], each[1]] = True
+            for layer_HP, hidden_HP in zip(blind, hidden, strict=True):
+                if hidden_HP is not None:
+                    layer_HP[hidden_HP[0], hidden_HP[1]] = True
             joined["hidden"] = blind
         return joined
 
@@ -217,15 +217,15 @@ def spec_of(text: str) -> MethodSpec:
     """
     wanted = presses.parse(text)
     known = presses.known_presses()
-    for each in wanted.all():
-        if presses.passes_of_its_own(presses.class_of(each, known)):
-            fault = f"{each.name} reads a text several times or evicts while decoding,"
+    for press in wanted.all():
+        if presses.passes_of_its_own(presses.class_of(press, known)):
+            fault = f"{press.name} reads a text several times or evicts while decoding,"
             hint = "Choose another, or use kvpress's own pipeline."
             raise UserError(f"{fault} and only presses of one pass are offered.", hint)
     spec = replace(KVPRESS, name=f"kvpress:{text}")
     if not presses.takes_a_budget(presses.build(wanted, known)):
         spec = replace(spec, Settings=NoSettings, presets={})
-    elif given := [each for each in wanted.all() if "compression_ratio" in each.arguments]:
+    elif given := [press for press in wanted.all() if "compression_ratio" in press.arguments]:
         ratio = given[0].arguments["compression_ratio"]
         fault = f"compression_ratio={ratio} of {given[0].name} is the share removed, which the budget sets."
         raise UserError(fault, "Give the share kept instead, e.g. --set budget=0.5.")

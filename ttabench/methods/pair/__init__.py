@@ -111,9 +111,11 @@ def _settings_class(labels: Sequence[str], parts: Sequence[MethodSpec]) -> type[
     described = []
     for label, part in zip(labels, parts, strict=True):
         hints, own = get_type_hints(part.Settings), part.Settings()
-        for each in fields(part.Settings):
-            value = getattr(own, each.name)
-            described.append((f"{label}_{each.name}", hints[each.name], field(default_factory=partial(_same, value))))
+        for setting in fields(part.Settings):
+            value = getattr(own, setting.name)
+            described.append(
+                (f"{label}_{setting.name}", hints[setting.name], field(default_factory=partial(_same, value)))
+            )
 
     def check(self: Any) -> None:
         parted(self, labels, parts)
@@ -145,10 +147,10 @@ def _cost(
     """
     bare, costs = closed_book(shape, work), []
     for part, own in zip(parts, parted(settings, labels, parts), strict=True):
-        each = part.cost(own, shape, work) if part.cost else None
-        if each is None:
+        cost_of_part = part.cost(own, shape, work) if part.cost else None
+        if cost_of_part is None:
             return None
-        costs.append(each)
+        costs.append(cost_of_part)
     return Cost(
         **{
             field.name: getattr(bare, field.name)

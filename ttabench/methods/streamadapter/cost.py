@@ -76,12 +76,12 @@ def cost(settings: StreamAdapterSettings, shape: Shape, work: Workload) -> Cost:
     """Without `window` everything is read by the base model and mapped; with it, what leaves the window is."""
     mapper = _Mapper(shape, settings, targeted(settings.targets, shape))
     if not work.pieces:
-        found = closed_book(shape, work)
+        own = closed_book(shape, work)
     elif settings.window is None:
-        found = _whole(mapper, work)
+        own = _whole(mapper, work)
     else:
-        found = _windows(mapper, work)
-    return replace(found, added_parameters=mapper.parameters)
+        own = _windows(mapper, work)
+    return replace(own, added_parameters=mapper.parameters)
 
 
 def _patched(mapper: _Mapper) -> tuple[int, int]:

@@ -32,8 +32,8 @@ def compared(losses: Mapping[str, Tensor], segment: int) -> dict[str, float]:
 
     The first segment of a text has no state and is left out; "late" is the second half of every segment.
     """
-    by_name = {name: each.view(len(each), -1, segment)[:, 1:] for name, each in losses.items()}
-    means = {name: float(each.mean()) for name, each in by_name.items()}
+    by_name = {name: values.view(len(values), -1, segment)[:, 1:] for name, values in losses.items()}
+    means = {name: float(values.mean()) for name, values in by_name.items()}
     for name in ("other", "none"):
         worse_BST = by_name[name] - by_name["own"]
         for part, values_BST in (("", worse_BST), ("_late", worse_BST[..., segment // 2 :])):

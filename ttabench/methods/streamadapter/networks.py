@@ -116,7 +116,10 @@ class StreamAdapterNetworks(nn.Module):
         tail_BS = order_BS.gather(1, rest_BS.clamp(max=order_BS.shape[1] - 1))
         tail_BS = tail_BS.masked_fill(torch.arange(chunk - 1, device=count_B.device) >= left_B[:, None], -1)
         h = self.advanced(
-            tensors["h"], [_taken(each, whole_BS) for each in keys], [_taken(each, whole_BS) for each in values], full_B
+            tensors["h"],
+            [_taken(tensor, whole_BS) for tensor in keys],
+            [_taken(tensor, whole_BS) for tensor in values],
+            full_B,
         )
         kept = {"tail_keys": keys, "tail_values": values}
         return {

@@ -87,7 +87,7 @@ def centre(networks: StreamAdapterNetworks, episodes: Sequence[Episode]) -> None
     for mapper, (_, values) in zip(networks.mappers, by_layer(read), strict=True):
         assert isinstance(mapper, ChunkMapper)
         # the first token takes the attention that no other deserves
-        mapper.centre(torch.cat([each[:, :, 1:].transpose(0, 2) for each in values]).transpose(0, 2))
+        mapper.centre(torch.cat([value[:, :, 1:].transpose(0, 2) for value in values]).transpose(0, 2))
 
 
 def learned_step(
@@ -198,8 +198,8 @@ def _differentiated(
     """
     hidden_BTD, seen = forward_segment(networks, leaf_LBMRE, part_BT)
     top_BTD, parts = hidden_BTD.detach().requires_grad_(), []
-    for each in _slices(hidden_BTD):
-        loss_BT = _losses(networks, top_BTD[:, each], part_BT[:, 1:][:, each])
+    for slice_BTD in _slices(hidden_BTD):
+        loss_BT = _losses(networks, top_BTD[:, slice_BTD], part_BT[:, 1:][:, slice_BTD])
         (loss_BT.sum() * share).backward()  # type: ignore[no-untyped-call]
         parts.append(loss_BT.detach())
     hidden_BTD.backward(top_BTD.grad)  # type: ignore[no-untyped-call]

@@ -55,8 +55,8 @@ def _scattered(
     """A point an entry, hollow where it is not the method as it is; those on the front have a ring."""
     members, metric = front(block.entries), block.place.metric
     rows = [
-        each for entry, cost in costs
-        if (each := row(
+        cells for entry, cost in costs
+        if (cells := row(
             entry, entry.value, entry.stderr, cost=cost, state=size(entry.costs.get("state_bytes")),
             ms=number(entry.costs.get("ask_ms"), 1), front=any(entry is member for member in members),
         )) is not None
@@ -65,8 +65,8 @@ def _scattered(
     drawn, shape, y = base(rows, methods, look).encode(x=x), marks(methods, look), alt.Y("value:Q")
     tooltip = [told("label"), told("told", metric), told("state"), told("ms", "ask ms")]
     layers = [drawn.mark_rule().encode(y=quality(metric), y2="high:Q")]
-    own, caption = [each for each in rows if each["own"]], [f"{better(metric)} and further to the left is better."]
-    if len({each["method"] for each in own}) < len(own):
+    own, caption = [cells for cells in rows if cells["own"]], [f"{better(metric)} and further to the left is better."]
+    if len({cells["method"] for cells in own}) < len(own):
         layers.append(drawn.transform_filter("datum.own").mark_line(strokeWidth=1).encode(y=y))
     if own:
         points = drawn.transform_filter("datum.own").mark_point(filled=True, size=80, opacity=1)
@@ -74,7 +74,7 @@ def _scattered(
     if len(own) < len(rows):
         points = drawn.transform_filter("!datum.own").mark_point(filled=False, size=60)
         layers.append(points.encode(y=y, shape=shape, tooltip=tooltip))
-    if any(each["front"] for each in rows):
+    if any(cells["front"] for cells in rows):
         rings = drawn.transform_filter("datum.front").mark_point(shape="circle", size=260, filled=False)
         layers.append(rings.encode(y=y, tooltip=tooltip))
         axes = "value, state and ask ms" if timed(block.entries) else "value and state"
@@ -91,19 +91,19 @@ def _labels(drawn: alt.Chart, rows: Sequence[Mapping[str, Any]], y: alt.Y) -> It
     """Labels beside points, towards the middle of the chart; none of two that would stand on each other."""
     logs = {id(row): math.log1p(row["cost"]) for row in rows}
     across = max(logs.values()) - min(logs.values()) or 1.0
-    high = max(row["high"] for row in rows) - min(each["low"] for each in rows) or 1.0
+    high = max(row["high"] for row in rows) - min(entry["low"] for entry in rows) or 1.0
     kept: list[Mapping[str, Any]] = []
-    for each in sorted(rows, key=lambda each: not each["own"]):
+    for entry in sorted(rows, key=lambda each: not each["own"]):
         near = (
             other for other in kept
-            if abs(other["value"] - each["value"]) < high / ROOM_UP
-            and abs(logs[id(other)] - logs[id(each)]) < across / ROOM_ACROSS
+            if abs(other["value"] - entry["value"]) < high / ROOM_UP
+            and abs(logs[id(other)] - logs[id(entry)]) < across / ROOM_ACROSS
         )  # fmt: skip
         if next(near, None) is None:
-            kept.append(each)
+            kept.append(entry)
     middle = (max(logs.values()) + min(logs.values())) / 2
     for left in (True, False):
-        named = [each["label"] for each in kept if (logs[id(each)] <= middle) == left]
+        named = [entry["label"] for entry in kept if (logs[id(entry)] <= middle) == left]
         if named:
             beside = drawn.transform_filter(alt.FieldOneOfPredicate(field="label", oneOf=named))
             marked = beside.mark_text(dy=-7, align="left" if left else "right", dx=9 if left else -9)
