@@ -70,7 +70,7 @@ class _Source:
     pieces: list[Observe]
     """Read now."""
     before: list[Observe]
-    """What the state has read."""
+    """Pieces that the state has read."""
     lost: str = ""
     """Why that is not to be had."""
 

@@ -31,7 +31,7 @@ ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".parquet": PARQUE
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What was typed."""
+    """The options as typed."""
 
     names: Sequence[str] = ()
     submissions: Sequence[Path] = ()

@@ -21,7 +21,7 @@ from ttabench.core.declared import Field, declared
 _COMPLETES = {"method": complete_method, "task": complete_task, "model": complete_model}
 Command = Callable[..., None]
 FIRST = ("method", "task")
-"""What help lists before all others."""
+"""Options that help lists before all others."""
 
 
 def takes(

@@ -39,11 +39,11 @@ FITS = {
     " the same command goes on from the last save.",
     "adapt": "Read less at once (--pieces paragraphs), or take a smaller --model or --dtype bfloat16.",
 }
-"""What helps where memory did not suffice, by command."""
+"""Remedy where memory did not suffice, by command."""
 LONGEST = 1000
 """Characters of a line that is told."""
 NAMED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
-"""What the system refuses of a path that somebody gave; of a path of ours it cannot come."""
+"""Errors of the system about a path that somebody gave; of a path of ours they cannot come."""
 OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EDQUOT)
 
 

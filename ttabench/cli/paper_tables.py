@@ -25,7 +25,7 @@ LIST, CLAIMS = "list", "claims"
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What was typed."""
+    """The options as typed."""
 
     what: str
     scale: str = ""

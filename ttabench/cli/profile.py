@@ -128,7 +128,7 @@ def _on_paper(paper: Mapping[str, Any], load: Mapping[str, Any], more: Mapping[s
 
 
 def _job(fields: Mapping[str, Any], load: Mapping[str, Any], typed: Mapping[str, Any], sizes: Sizes) -> Job:
-    """What was typed as a job; everything that can be refused without measuring is refused here."""
+    """The typed options as a job; everything that can be refused without measuring is refused here."""
     from ttabench.core.sizes import lengths, memory
     from ttabench.lm.loading.hub import find_source
     from ttabench.profiling.job import Job, Typed, choose

@@ -136,7 +136,7 @@ def sweep(
 
 
 def _typed(fields: Mapping[str, Any], seeds: str, swap_state: bool, **lists: str) -> dict[str, Any]:
-    """What was typed, under the keys of a suite."""
+    """The typed options, under the keys of a suite."""
     from ttabench.core.typed import whole_numbers
     from ttabench.profiling.method_names import method_names
     from ttabench.sweep.options import SWAP, as_said

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ttabench.records.schema import RunRecord
 
 LAST: tuple[State, ...] = ("new", "continued", "stored", "failed")
-"""What becomes of runs, in the order in which it is counted."""
+"""Outcomes of runs, in the order in which they are counted."""
 MOST_ROWS = 40
 """Of a table; of more runs only those that failed are rows."""
 

@@ -24,7 +24,7 @@ class Verdict:
     promise: str
     kept: bool
     told: str = ""
-    """What was seen where it is not."""
+    """The observation that breaks it."""
 
 
 def cases(spec: MethodSpec, settings: Any) -> tuple[dict[str, Case], list[str]]:

@@ -36,7 +36,7 @@ class Architecture:
     model_type: str
     """Name of the architecture in transformers."""
     config: Mapping[str, Value]
-    """What differs from the defaults of that architecture's configuration class."""
+    """Fields that differ from the defaults of that architecture's configuration class."""
     package: Package | None = None
     """Where the weights come from if it is installed, before the hub."""
     begins: bool = True

@@ -17,7 +17,7 @@ from ttabench.core.errors import UserError
 SIGNS = ("out of memory", "not enough memory", "t allocate memory", "cannot allocate memory", "unable to allocate",
          "bad_alloc", "memory allocation of", "failed to map segment", "memoryerror",
          "storage size calculation overflowed")  # fmt: skip
-"""What torch, CUDA, numpy, the C++ library and the loader of libraries say."""
+"""Messages of torch, CUDA, numpy, the C++ library and the loader of libraries."""
 _KINDS = (RuntimeError, OSError, ImportError)
 _BYTES = {"": 1, "bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 _WANTED = re.compile(

@@ -29,7 +29,7 @@ from ttabench.core.code import code_of_file, code_of_package
 from ttabench.core.errors import UserError
 
 OTHER = "ttabench_file_"
-"""What the name of a module begins with that was executed from a file."""
+"""Beginning of the name of a module that was executed from a file."""
 _codes: dict[str, str] = {}
 """Of the modules that were executed, by name: what they were then."""
 

@@ -18,7 +18,7 @@ Mode: TypeAlias = Literal["choose", "generate", "score"]
 Json: TypeAlias = Any
 
 JOINER = "\n\n"
-"""What stands between two texts in one window unless a task says otherwise."""
+"""Text between two texts in one window unless a task says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Observe:
     key: str = ""
     """Stable identity of the piece in its source, kept in memory banks and records."""
     joiner: str = JOINER
-    """What stands in front of this piece where other text stands before it in one window."""
+    """Text in front of this piece where other text stands before it in one window."""
     ids: tuple[int, ...] = ()
     """Token ids of the base model, where the reader cut one text by tokens; `text` is what they stand for."""
     turns: tuple[str, str] | None = None
@@ -61,9 +61,9 @@ class Choose:
     gold: int | None = None
     """Index of the right one."""
     delimiter: str = " "
-    """What the options begin with; under a chat template it is taken off."""
+    """Beginning of the options; under a chat template it is taken off."""
     option_prefixes: tuple[str, ...] = ()
-    """What is read, unscored, between prompt and option, one an option, where options differ in it (WinoGrande)."""
+    """Text read unscored between prompt and option, one an option, where options differ in it (WinoGrande)."""
     unconditional_prompt: str = ""
     """The prompt without its question: with one, options are also scored after it alone (`acc_pmi`)."""
     mode: Literal["choose"] = "choose"
@@ -123,11 +123,11 @@ class Ask:
     key: str
     """Stable identity of the query; samples of two runs are paired by it."""
     want: Want = Generate()
-    """What the model is to do with the prompt."""
+    """The task of the model with the prompt: generate, choose or score."""
     question: str = ""
     """The question alone, where `prompt` has a template around it: what retrieval and MAC look at."""
     joiner: str = JOINER
-    """What stands in front of the prompt where other text stands before it in one window."""
+    """Text in front of the prompt where other text stands before it in one window."""
     after_turns: bool = False
     """Whether what stands before the prompt in the window is demonstrations, which are turns in a chat template."""
     window: tuple[Observe, ...] = ()

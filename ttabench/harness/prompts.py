@@ -34,7 +34,7 @@ class Split:
     query: int = 0
     """Where the query begins for methods that keep no context in the window: behind what opens its turn."""
     opening: int = 0
-    """What opens a dialogue; it begins every window, as BOS does, whatever was read."""
+    """Text that opens a dialogue; it begins every window, as BOS does, whatever was read."""
     shown: tuple[tuple[str, str], ...] = ()
     """Demonstrations that are turns: what the user says, and its answer."""
     ends: tuple[int, ...] = ()

@@ -62,7 +62,7 @@ class Reading:
     templated: bool = False
     """Whether a chat template wrote the prompts, so that special tokens in them are meant."""
     chat: Chat | None = None
-    """What begins a window while the method reads and answers."""
+    """Ids that begin a window while the method reads and answers."""
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
@@ -142,7 +142,7 @@ class Reader:
                 yield self._read(splits[members[0]], reading, texts) if prefix else reading
 
     def nothing(self) -> list[int]:
-        """What an empty prompt is conditioned on: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
+        """Token in front of an empty prompt: the BOS that scoring adds, else the tokenizer's BOS, else its EOS."""
         bos = self.lm.tokenizer.bos_token_id
         return [] if self.lm.bos_ids else [self.lm.eos_id if bos is None else int(bos)]
 

@@ -37,7 +37,7 @@ class Body:
     """The words that a prompt ends with, and what stands in front of them."""
 
     text: str
-    """What the user says last; all of a prompt without a template."""
+    """The user's last words; all of a prompt without a template."""
     begin: int = 0
     """Where it begins in the prompt."""
     opening: int = 0
@@ -88,7 +88,7 @@ class Dialogues:
         return prompt
 
     def bodies(self, prompts: Sequence[str]) -> list[Body | None]:
-        """What each prompt ends with; None where its template changes words, so that they cannot be told from it."""
+        """The end of each prompt; None where its template changes words, so that they cannot be told from it."""
         known = {prompt: self._body(prompt) for prompt in dict.fromkeys(prompts)}
         return [known[prompt] for prompt in prompts]
 

@@ -53,7 +53,7 @@ class BaseMethod(Generic[SettingsT]):
     """
 
     spec: ClassVar[MethodSpec]
-    """What is known of it before torch is there, see `spec`."""
+    """Its description that needs no torch, see `spec`."""
     growth: Growth
     """How the state grows, with these settings."""
     looks_at_question: bool
@@ -146,7 +146,7 @@ class BaseMethod(Generic[SettingsT]):
         return False
 
     def modules(self) -> nn.ModuleDict:
-        """What is trained and saved."""
+        """Modules that are trained and saved."""
         return nn.ModuleDict()
 
 

@@ -21,7 +21,7 @@ HEADER = "adapter.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What `adapter.json` says."""
+    """The content of `adapter.json`."""
 
     method: str
     settings: dict[str, Json]

@@ -22,7 +22,7 @@ class PieceShares:
     shares_QK: Tensor
     """float32 on the CPU, at least 0; every row sums to 1."""
     meaning: str
-    """What a share is, in words."""
+    """Meaning of a share, in words."""
     scores_QK: Tensor | None = None
     """float32, what pieces were chosen by, where they were: how well each matches a question."""
 

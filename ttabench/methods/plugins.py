@@ -89,7 +89,7 @@ def _specs(path: Path, own: Collection[str]) -> dict[str, MethodSpec]:
 
 
 def _fault(spec: MethodSpec, own: Collection[str]) -> str:
-    """What is wrong with the spec of somebody else, as the end of a sentence; "" for nothing."""
+    """The fault of the spec of somebody else, as the end of a sentence; "" for none."""
     if spec.name in own:
         return f"has a name of ttabench's own, {spec.name}"
     if not NAME.fullmatch(spec.name):

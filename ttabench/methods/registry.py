@@ -76,13 +76,13 @@ def families() -> Mapping[str, MethodFamily]:
 
 @cache
 def formulas() -> Mapping[str, Formula]:
-    """What is known of a method's cost, by name: those that run, then those of the papers that do not."""
+    """Cost formulas by name: of methods that run, then of those of the papers that do not."""
     own = {name: spec for name, spec in methods().items() if spec.cost is not None}
     return {**own, **{name: on_paper for name, on_paper in ON_PAPER.items() if name not in own}}
 
 
 def formula(name: str) -> Formula:
-    """What is known of a method's cost: of any that runs, and of those on paper that no room has.
+    """The cost formula of a method: of any that runs, and of those on paper that no room has.
 
     Raises:
         UnknownName: no such method; the message names the closest one.
@@ -175,7 +175,7 @@ def known_settings(name: str, origin: str = "") -> dict[str, Json]:
 
 
 def cost_of(method: Formula | str, settings: Mapping[str, Json], shape: Shape, work: Workload) -> Cost | None:
-    """What a method costs on paper, None where that is not known.
+    """The cost of a method on paper, None where that is not known.
 
     Args:
         method: it, or its name.

@@ -54,7 +54,7 @@ class Session:
 
     @property
     def state(self) -> State:
-        """What is left of all that was read."""
+        """The state of all that was read."""
         self.flush()
         return self._state
 

@@ -97,7 +97,7 @@ def restored(spec: Formula, stored: Mapping[str, Json]) -> Any:
 
 
 def _types(settings: type[Any]) -> dict[str, TypeAdapter[Any]]:
-    """What checks the values of every setting of a class; made once."""
+    """Checks of the values of every setting of a class; made once."""
     from pydantic import TypeAdapter
 
     if settings not in _TYPES:

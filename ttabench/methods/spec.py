@@ -85,7 +85,7 @@ class MethodFamily:
 
     name: str
     stands_for: MethodSpec
-    """What is shown of them all."""
+    """The spec that lists show for them all."""
     where: str
     """A function `(text) -> MethodSpec`, `package.module:function`; it may import the package."""
 

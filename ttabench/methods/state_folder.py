@@ -150,7 +150,7 @@ class StateFolder:
         return header if same and is_whole(header) else None
 
     def _header(self) -> dict[str, Any] | None:
-        """What the state.json there says, None where it is none of ours."""
+        """Content of the state.json there, None where it is none of ours."""
         path = self.path / HEADER_FILE
         try:
             header = None if path.is_symlink() else json_of(path)

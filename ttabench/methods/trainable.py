@@ -59,7 +59,7 @@ class Trainable(BaseMethod[SettingsT]):
         return sum(len(training_item(self.lm, ask)[1]) for episode in episodes for ask in episode.asks())
 
     def training_state(self) -> dict[str, Tensor]:
-        """What training carries from step to step beside the parameters; by default nothing."""
+        """State of training from step to step beside the parameters; by default nothing."""
         return {}
 
     def load_training_state(self, tensors: Mapping[str, Tensor]) -> None:

@@ -205,7 +205,7 @@ class Trainer:
         write_atomically(self.out / "training.json", json.dumps(self.record(), indent=1))
 
     def record(self) -> dict[str, object]:
-        """What was done, as JSON."""
+        """The record of the training, as JSON."""
         return {
             "seed": self.seed,
             "peak_lr": self.peak,

@@ -31,14 +31,14 @@ NOUNS: dict[Cost, str] = {
 
 
 class Weighed(NamedTuple):
-    """What two lines cost, and what that says of a claim that left costs less."""
+    """Costs of two lines, and the verdict on a claim that left costs less."""
 
     gain: float
     """Above zero reproduces it, below contradicts, zero leaves it undecided."""
     costs: tuple[float, float] | None = None
     """Means of left and right."""
     where: str = ""
-    """What measured times were measured on."""
+    """Machines of measured times."""
     reason: str = ""
     """Why it is undecided."""
 
@@ -73,14 +73,14 @@ def weighed(cost: Cost, share: float, left: Held, right: Held) -> Weighed:
 
 
 def _ratios(cost: Cost, share: float, left: Held, right: Held) -> list[float]:
-    """What is claimed at most over what it took, by draw."""
+    """The claimed most over the measured cost, by draw."""
     own, other = ({int(record.config.get("seed", 0)): float(record.cost[cost] or 0.0) for _, record in held.group.runs
                    if record.cost.get(cost) is not None} for held in (left, right))  # fmt: skip
     return [share * other[seed] / own[seed] for seed in sorted(own.keys() & other.keys()) if own[seed] > 0]
 
 
 def claimed_cost(claim: Claim) -> str:
-    """What is claimed: "mac reads in at most 10 % of the time of camels"."""
+    """The claim in words: "mac reads in at most 10 % of the time of camels"."""
     left, right, cost = claim.left, claim.right, claim.cost
     if claim.growth and left == right:
         return f"{NOUNS[cost]} of {left} does not grow with the context"

@@ -79,7 +79,7 @@ class Place(_Part):
 
     @property
     def pattern(self) -> dict[str, Json]:
-        """What its runs are; of a state that was read before only where it says so."""
+        """Pattern of its runs; of a state that was read before only where it says so."""
         assert self.runs is not None, "a place of profiles has no runs"
         return {"ask_only": False, **pattern(self.runs)}
 
@@ -104,11 +104,11 @@ class Claim(_Part):
     places: list[str] = []
     """Names; all for none."""
     says: str = ""
-    """What the paper's text says, where figures alone do not."""
+    """Words of the paper, where figures alone do not suffice."""
 
 
 class Needs(_Part):
-    """What a table takes that cannot be run here as it is."""
+    """Needs of a table that cannot be run here as it is."""
 
     gpu: str = ""
     never: str = ""
@@ -127,7 +127,7 @@ class Table(_Part):
     """How its runs are made, where no suite makes them."""
     lines: dict[str, Line] = {}  # type: ignore[valid-type]
     reported: dict[str, dict[str, str]] = {}
-    """What the paper's figures call a line, where that is no method of its name."""
+    """Name of a line in the paper's figures, where that is no method of its name."""
     places: list[Place] = []
     claims: list[Claim] = []
 
@@ -171,14 +171,14 @@ class Paper(_Part):
 
 
 def pattern(model: BaseModel) -> dict[str, Json]:
-    """What a line or place says, and nothing that it does not say."""
+    """Fields that a line or place sets, without defaults."""
     typed: dict[str, Any] = model.model_dump(mode="json", exclude_unset=True)
     return typed
 
 
 @cache
 def paper(name: str) -> Paper:
-    """What is declared of a paper.
+    """The declaration of a paper.
 
     Raises:
         UnknownName: there is none of that name.

@@ -64,7 +64,7 @@ class Judged:
     costs: tuple[float, float] | None = None
     """Of left and right, of a claim about a cost."""
     machine: str = ""
-    """What they were measured on, where they are times."""
+    """Their machines, where they are times."""
     reason: str = ""
     """Why it is undecided, where no interval tells."""
 
@@ -192,7 +192,7 @@ def mixed(floor: Values | None, goal: Values, share: float) -> Values:
 
 
 def verdict_of(measured: Difference | None) -> Verdict:
-    """What a difference says of the claim that left is better; see above."""
+    """Verdict of a difference on the claim that left is better; see above."""
     if measured is None:
         return "undecided"
     if measured.ci_low is not None and measured.ci_high is not None:

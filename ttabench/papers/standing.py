@@ -22,7 +22,7 @@ from ttabench.report.pairing import Query, Values, steps_of
 from ttabench.report.setting_aside import limit_of, within_limit
 
 UNSCORED = "no scores of queries are kept of"
-"""What a fault begins with that is none where costs are compared."""
+"""Beginning of a fault that is none where costs are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ GLOSSARY = {
     "the paper's": "The paper's: the same difference of its figures, over its base models.",
     "#n": "n: queries that both sides answered, and of how many documents, draws or books.",
 }
-"""What headings mean."""
+"""Meanings of headings."""
 
 
 def reported_table(name: str) -> Table:

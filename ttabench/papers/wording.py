@@ -25,7 +25,7 @@ UNITS = {"adapt_minutes": " minutes", "samples_per_second": " questions a second
 
 
 def claimed(claim: Claim) -> str:
-    """What is claimed."""
+    """The claim in words."""
     percent = f"{100 * claim.share:g} %"
     if claim.cost:
         return claimed_cost(claim)

@@ -28,7 +28,7 @@ Row: TypeAlias = dict[str, Json]
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyticLoad:
-    """What is read and asked.
+    """The tokens that are read and asked.
 
     Raises:
         UserError: a size below 1.

@@ -99,7 +99,7 @@ def next_batch(largest: int, failed: int) -> int:
 
 @dataclass(frozen=True)
 class Samples:
-    """What the rows of a batch read, piece by piece, and are asked."""
+    """Texts that the rows of a batch read, piece by piece, and their query."""
 
     read: list[tuple[Observe, ...]]
     asks: list[Ask]

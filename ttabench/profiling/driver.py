@@ -54,7 +54,7 @@ class End:
 
 
 Lines: TypeAlias = Generator[tuple[str, Json] | End, None, None]
-"""What a process finds, line by line (kind, value), and at last how it ended."""
+"""Findings of a process, line by line (kind, value), and at last how it ended."""
 
 
 def launch(request: Mapping[str, Json]) -> Lines:

@@ -45,7 +45,7 @@ class Chosen:
     method: str
     """Its name."""
     typed: str = ""
-    """What stands for it on the command line where that is another word: a file."""
+    """Its word on the command line where that is another: a file."""
     preset: str = ""
     settings: tuple[str, ...] = ()
     checkpoint: str = ""
@@ -176,7 +176,7 @@ class Typed:
 
 
 def choose(typed: Typed) -> tuple[Chosen, ...]:
-    """What was typed, shared out among the methods.
+    """The typed options, shared out among the methods.
 
     Raises:
         UnknownName: a method or a setting that none of them has.

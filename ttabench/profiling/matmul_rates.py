@@ -39,7 +39,7 @@ SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What rates depend on beside the machine, as typed."""
+    """Options that rates depend on beside the machine, as typed."""
 
     device: str = "auto"
     dtype: str = "auto"

@@ -69,7 +69,7 @@ SPARE = 512
 def measurer(
     job: Job, lm: LM, method: BaseMethod[Any], limits: Limits | None, known: dict[int, Row], emit: Emit
 ) -> Callable[[int], Row]:
-    """What makes the row of a length, by the mode of the job; `known` are rows measured before, by length."""
+    """The function that makes the row of a length, by the mode of the job; `known`: rows measured before, by length."""
     load = job.load
 
     def tick(what: str, done: int, total: int) -> None:

@@ -23,7 +23,7 @@ from ttabench.terminal import render
 
 @dataclass(frozen=True, kw_only=True)
 class Paper:
-    """What was typed."""
+    """The options as typed."""
 
     methods: str = ""
     """Names, separated by commas; empty for every method with a formula."""

@@ -73,7 +73,7 @@ class ProfileRecord(BaseModel):
         return str(self.methods.get(method, {}).get("growth", ""))
 
     def notes(self) -> list[str]:
-        """What must be known to read the figures, each once."""
+        """Notes without which the figures would mislead, each once."""
         of_methods = [note for method in self.methods.values() for note in method["notes"]]
         untrained = [
             name for name, method in self.methods.items()

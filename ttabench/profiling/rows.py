@@ -59,7 +59,7 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 def exactly(value: float) -> Figure:
-    """What was counted rather than timed."""
+    """A figure that was counted rather than timed."""
     return Figure(value=value, low=value, high=value)
 
 

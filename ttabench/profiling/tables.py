@@ -45,7 +45,7 @@ SAID = {
     "throughput": (("{} samples/s", "samples_per_second"), ("largest batch {}", "largest_batch")),
     "training": (("{} ms a sample", "train_ms_per_sample"), ("{} ms a document", "document_ms")),
 }  # fmt: skip
-"""What is said of a row as it comes."""
+"""Clauses of the line that a row is shown as when it comes."""
 FULL_CONTEXT = "icl"
 """The method whose seconds others are set against."""
 STATUS = {"oom": "OOM", "refused": "refused", "skipped": "skipped", "failed": "failed"}

@@ -29,7 +29,7 @@ SettingsT = TypeVar("SettingsT", bound=ProtocolSettings)
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What episodes are wanted for training."""
+    """Size of the episodes that training asks for."""
 
     draws: random.Random
     documents: int
@@ -59,11 +59,11 @@ class Bound(Generic[SettingsT]):
     settings: SettingsT
     """The protocol in use."""
     arguments: Mapping[str, Scalar]
-    """What the generator of a mini source was given; empty for real data."""
+    """Arguments of the generator of a mini source; empty for real data."""
     source: str
     """See `readers.Task`."""
     data_notes: tuple[str, ...] = ()
-    """What reading the data left to say."""
+    """Notes that reading the data gave."""
     unused: Mapping[str, int] = field(default_factory=dict)
     """Rows of the source that were not used, by reason."""
 
@@ -140,7 +140,7 @@ class Bound(Generic[SettingsT]):
 
     @property
     def drawn_by(self) -> str:
-        """What the draws of training depend on beside their seed."""
+        """Text that the draws of training depend on beside their seed."""
         return f"{self.card.name} {self.split}"
 
     def training_steps(self, training: Training) -> Iterator[tuple[str, Iterable[Step]]]:

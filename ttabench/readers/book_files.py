@@ -41,7 +41,7 @@ class Book:
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         return f"{self.id} {self.title}".strip()
 
 
@@ -56,7 +56,7 @@ class Shelf:
     whole: bool
     """Every book of the source is here."""
     notes: tuple[str, ...] = ()
-    """What a record must say of the split."""
+    """Notes on the split for a record."""
 
 
 Candidate = tuple[str, str, Callable[[], str]]

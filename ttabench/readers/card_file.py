@@ -39,7 +39,7 @@ def parsed(path: Path) -> object:
 
 @contextmanager
 def faults_told(path: Path, kind: str) -> Iterator[None]:
-    """What is wrong with a file in YAML as one line.
+    """The fault of a file in YAML as one line.
 
     Raises:
         UserError: it cannot be read, is not UTF-8, is no YAML.

@@ -74,7 +74,7 @@ class Prompt(_Part):
             raise UserError(fault, f"Give --task-set examples={known} or fewer.")
 
     def generated(self, answers: tuple[str, ...] = (), max_new_tokens: int = 16) -> Generate:
-        """What a query wants that is answered by writing."""
+        """The want of a query that is answered by writing."""
         return Generate(
             answers=answers,
             delimiter=self.delimiter,

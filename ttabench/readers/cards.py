@@ -42,7 +42,7 @@ class Hub(_Part):
 
     @property
     def commit(self) -> str:
-        """What the data set is pinned to; empty where it is not."""
+        """Revision that the data set is pinned to; empty where it is not."""
         return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else ""
 
 
@@ -197,7 +197,7 @@ class Card(_Part):
     chance: float | None = None
     """Main metric (0 to 1) of an answer drawn without reading; null where nothing is drawn (perplexity)."""
     unit: Varying = "query"
-    """What varies from one reader to the next: errors of figures are over it."""
+    """The unit that varies from one reader to the next: errors of figures are over it."""
     twin: Twin | None = None
 
     @model_validator(mode="after")

@@ -53,11 +53,11 @@ class Item:
 
     @property
     def _asked(self) -> str:
-        """What stands before the right option."""
+        """Text before the right option."""
         return self.prompts["lm_eval"] + (self.option_prefixes[self.gold] if self.option_prefixes else "")
 
     def choose(self, delimiter: str) -> Choose:
-        """What a query about the row wants."""
+        """The want of a query about the row."""
         return Choose(options=self.options, gold=self.gold, option_prefixes=self.option_prefixes, delimiter=delimiter)
 
 

@@ -46,7 +46,7 @@ def content_digest(card: Card) -> str:
 
 
 def content(card: Card) -> dict[str, Json]:
-    """What counts of a card, as JSON; what is empty stands for nothing."""
+    """Parts of a card that decide answers, as JSON; empty ones are left out."""
     card_fields = card.model_dump(mode="json", exclude_defaults=True)
     for fields in (PROSE, PLACES, *([RESOLVED] if card.reader in READERS else [])):
         card_fields = without(card_fields, fields)

@@ -43,7 +43,7 @@ def titles_of(documents: Iterable[Document]) -> set[str]:
 
 
 def unread(task: Bound[Any], rows: Sequence[QARow], documents: Sequence[Document]) -> list[Document]:
-    """What is not read, in the same order; of a mini source another draw, about other entities."""
+    """Documents that are not read, in the same order; of a mini source another draw, about other entities."""
     everything = task.settings.model_copy(update={"documents": None})
     if not task.mini:
         own = {document.text for document in documents}

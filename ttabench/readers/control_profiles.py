@@ -54,6 +54,6 @@ def next_reads(
 
 
 def _told(read: Read, *, mini: bool) -> set[str]:
-    """What two users must not share: topics of a twin, entries of files."""
+    """Items that two users must not share: topics of a twin, entries of files."""
     texts = {entry.text for entry in read.shown}
     return categories_in([read.user.input, *texts]) if mini else texts

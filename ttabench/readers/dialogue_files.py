@@ -36,7 +36,7 @@ class Dialogues:
     """Stands in records and tables as the source."""
     dropped: Mapping[str, int]
     notes: tuple[str, ...] = ()
-    """What a record must say of the split."""
+    """Notes on the split for a record."""
 
 
 def dialogues(card: Card, request: Request, wording: Wording = "plain") -> Dialogues:

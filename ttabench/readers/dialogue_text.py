@@ -54,7 +54,7 @@ def detokenised(turn: str, wording: Wording = "plain") -> str:
 
 
 def speaker(number: int, speakers: Speakers) -> str:
-    """What stands in front of the words of a turn, which are numbered from 0."""
+    """Text in front of the words of a turn, which are numbered from 0."""
     return "\nB:" if speakers == "alternate" and number % 2 else "\nA:"
 
 

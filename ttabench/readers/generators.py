@@ -39,7 +39,7 @@ def generator_of(card: Card) -> Callable[..., Any]:
 
 
 def arguments_of(card: Card) -> dict[str, Any]:
-    """What the card's generator takes beyond split, seed and documents, with its types."""
+    """Arguments of the card's generator beyond split, seed and documents, with their types."""
     function = generator_of(card)
     hints = get_type_hints(function)
     names = [name for name in inspect.signature(function).parameters if name not in ("split", "seed", "documents")]

@@ -40,7 +40,7 @@ class Entry:
     text: str
     """In the words of its sub-task."""
     about: str = ""
-    """What a query about it would ask; empty where it could not be asked."""
+    """The query about it; empty where it could not be asked."""
     answer: str = ""
     """The answer to that."""
 

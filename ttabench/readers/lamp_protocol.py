@@ -40,7 +40,7 @@ class Settings(ProtocolSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Words:
-    """What is counted of a query beside its text."""
+    """Tokens that are counted of a query beside its text."""
 
     joiner: str
     delimiter: str

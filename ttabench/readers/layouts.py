@@ -103,7 +103,7 @@ def unlike(files: Files, count: int) -> tuple[str, ...]:
 
 
 def published_name(path: Path) -> str:
-    """What a file is called on cards: its name without format and shard number."""
+    """Name of a file on cards: without format and shard number."""
     match = _SHARD.match(stem(path))
     return match["name"] if match else stem(path)
 

@@ -50,7 +50,7 @@ PROTOCOLS: Mapping[str, Mapping[str, object]] = {
         "max_tokens": 4096, "too_long": "skip",
     },
 }  # fmt: skip
-"""What a protocol changes of the card's settings; options of the user win."""
+"""Settings of the card that a protocol changes; options of the user win."""
 
 
 class Settings(ProtocolSettings):

@@ -25,7 +25,7 @@ from ttabench.readers.raw import RawRow, malformed, proper
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a user asked of a task; see `readers.load`."""
+    """A user's request for a task; see `readers.load`."""
 
     source: str = "mini"
     split: str = "test"

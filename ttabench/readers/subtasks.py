@@ -34,7 +34,7 @@ class Part:
 
     name: str
     pool: tuple[Item, ...]
-    """What demonstrations are drawn from."""
+    """Rows that demonstrations are drawn from."""
     asked: tuple[Item, ...]
     same: bool
     """Both are the same rows: what is shown must not be asked."""
@@ -42,7 +42,7 @@ class Part:
     """The source, for records."""
     dropped: Mapping[str, int]
     notes: tuple[str, ...] = ()
-    """What a record must say of the rows."""
+    """Notes on the rows for a record."""
 
     def draw(self, count: int, seed: int) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
         """(`count` demonstrations, the rows to ask); fewer demonstrations are the first of more."""

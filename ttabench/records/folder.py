@@ -38,7 +38,7 @@ class ResultFolder(ABC, Generic[RecordT]):
     record_file: ClassVar[str]
     partial_file: ClassVar[str]
     continuing: ClassVar[str]
-    """What is said where it goes on, of its {name} and the {count} of what is found already."""
+    """Message where it goes on, with its {name} and the {count} of finished parts."""
 
     def __init__(self, out: Path, name: str) -> None:
         self.path = out / name

@@ -17,7 +17,7 @@ from ttabench.core.types import Json
 FIELDS = ("source", "checkpoint", "base_checkpoint", "state", "model")
 """Of a configuration, what may be a path."""
 KINDS = re.compile(r"(?:file|folder):")
-"""What a source begins with that is read from files."""
+"""Beginning of the name of a source that is read from files."""
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _ABSOLUTE = re.compile(r"(?<![\w/\\.<>-])(?:~\w*|[A-Za-z]:|\\)?(?:[/\\](?![/\\])[^\s/\\:;,\"'()<>|]+){2,}")
 _LONGEST = 4096
@@ -39,7 +39,7 @@ def source_name(source: str) -> str:
 
 
 def _named(record: Mapping[str, Json]) -> Iterator[str]:
-    """What the configuration may name a path with, and every text that leads somewhere here."""
+    """Paths that the configuration may name, and every text that leads somewhere here."""
     config = record.get("config", {})
     yield from (KINDS.sub("", str(config.get(name) or ""), count=1) for name in FIELDS)
     yield from (text for text in _texts(record) if len(text) < _LONGEST and _leads_somewhere(text))

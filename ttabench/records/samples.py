@@ -68,7 +68,7 @@ class Sample:
     ask_cpu_ms: float | None = None
     """The same of the processor; None where it was not measured."""
     asked: AskCost | None = None
-    """What its group of queries had cost when it was answered: a run that goes on counts it, too."""
+    """Cost of its group of queries when it was answered: a run that goes on counts it, too."""
 
     @property
     def key(self) -> str:
@@ -114,7 +114,7 @@ class EpisodeCost:
     adapt_peak_bytes: int
     ask_peak_bytes: int
     truncated: dict[str, int] = field(default_factory=dict)
-    """What of the context the method could not take in, by its own counts ("truncated_tokens" ...)."""
+    """Context that the method could not read, by its own counts ("truncated_tokens" ...)."""
     adapt_cpu_seconds: float | None = None
     """Of the processor, reading and encoding; None where it was not measured."""
     labels: dict[str, Json] = field(default_factory=dict)

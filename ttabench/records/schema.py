@@ -56,7 +56,7 @@ class Row(BaseModel):
     ci_low: float | None = None
     ci_high: float | None = None
     weight: float | None = None
-    """What the value is a mean over (tokens, words, texts); None where that is the n queries."""
+    """Units that the value is a mean over (tokens, words, texts); None where these are the n queries."""
 
 
 class RunRecord(BaseModel):

@@ -63,7 +63,7 @@ def _changed(record: RunRecord) -> list[str]:
 
 
 def _differing(record: RunRecord) -> str:
-    """What is no default, presets included."""
+    """Options that are no defaults, presets included."""
     preset = record.config.get("preset")
     assignments = [f"{key}={as_typed(value)}" for key, value in changes(record.config).items()]
     return ", ".join([*([f"preset {preset}"] if preset else []), *assignments])

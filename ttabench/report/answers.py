@@ -15,10 +15,10 @@ from ttabench.report.pairing import Place, Run, Values, answered, steps_of
 
 
 class Answers(NamedTuple):
-    """What runs answered."""
+    """Answers of runs."""
 
     values: Values
-    """What every query adds to the metric, see `pairing.answered`."""
+    """Terms of the metric by query, see `pairing.answered`."""
     steps: Mapping[Place, int]
     """Where in the stream each was asked; nothing of runs that have no figures by step."""
 

@@ -44,11 +44,11 @@ class Group:
     runs: tuple[Run, ...]
     metric: str
     varying: Mapping[str, Json]
-    """What sets it apart from others of its method, task and model."""
+    """Options that set it apart from others of its method, task and model."""
     material: Mapping[str, Json]
-    """What decides what it read and was asked."""
+    """Options that decide its context and its queries."""
     theirs: str = ""
-    """What the submission is called that its runs are from; empty for runs of ours."""
+    """Name of the submission that its runs are from; empty for runs of ours."""
 
     @property
     def record(self) -> RunRecord:
@@ -75,7 +75,7 @@ class Place:
     model: str
     metric: str
     options: Mapping[str, Json]
-    """What tells it from the other blocks of its task, source and model."""
+    """Options that tell it from the other blocks of its task, source and model."""
 
     @property
     def name(self) -> str:
@@ -176,7 +176,7 @@ def _ascending(value: Json) -> tuple[bool, float, str]:
 
 
 def _material(record: RunRecord) -> dict[str, Json]:
-    """What decides what is read and asked, seeds and limits aside."""
+    """Options that decide context and queries, seeds and limits aside."""
     reader = record.task.get("reader")
     options = with_defaults(record.config)["task_options"]
     kept = {key: value for key, value in options.items() if key not in READ_ALIKE or READ_ALIKE[key] != reader}
@@ -184,7 +184,7 @@ def _material(record: RunRecord) -> dict[str, Json]:
 
 
 def varying(record: RunRecord) -> dict[str, Json]:
-    """What sets a run apart from others of its method, task and model, seeds aside, in one level."""
+    """Options that set a run apart from others of its method, task and model, seeds aside, in one level."""
     flat: dict[str, Json] = {STATE_OF: record.state_of}
     for key, value in with_defaults(record.config).items():
         if key in NOT_COMPARED:

@@ -60,7 +60,7 @@ def _base(config: RunConfig) -> list[str]:
 
 
 def _request(config: RunConfig) -> RunRequest:
-    """What was asked for, without what follows from it."""
+    """Options that were typed, without those that follow from them."""
     return RunRequest(
         method=config.method, task=config.task, model=config.model, source=config.source,
         base_checkpoint=config.base_checkpoint, random_weights=config.random_weights,

@@ -33,16 +33,16 @@ __all__ = ["Block", "Comparison", "Difference", "Entry", "Unpaired", "compare", 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """What is compared with each other: runs that read and ask the same under one base model."""
+    """Runs that read and ask the same under one base model, compared with each other."""
 
     place: Place
     groups: tuple[Group, ...]
     entries: tuple[Entry, ...]
     """One for each group, floor and ceiling first, those of one method together."""
     values: tuple[Values, ...]
-    """What the queries of each group add to the metric."""
+    """Terms that the queries of each group add to the metric."""
     limited: tuple[Aside, ...] = ()
-    """What was asked less than these."""
+    """Groups that were asked fewer queries than these."""
     differences: tuple[Difference, ...] = ()
     """Of the pairs that are shown."""
     further: tuple[Difference, ...] = ()

@@ -25,7 +25,7 @@ GLOSSARY = {
     "#of gap": "Of gap: the way from none (0 %) to icl (100 %).",
     "#trained": "Trained: parameters of the method that were trained before it read anything.",
 }
-"""What headings mean."""
+"""Meanings of headings."""
 OURS = "here"
 """Stands in the column `from` where other lines are from a submission."""
 MOST_COLUMNS = 9
@@ -113,7 +113,7 @@ def _headings(blocks: Sequence[Block]) -> tuple[str, list[str]]:
 
 
 def origin(entry: Entry) -> str:
-    """What the column `from` says: the file of a submission, or that the runs lie here."""
+    """Cell of the column `from`: the file of a submission, or that the runs lie here."""
     return file_called(entry.theirs) if entry.theirs else OURS
 
 
@@ -173,7 +173,7 @@ def _time(entry: Entry, cost: str, digits: int) -> str:
 
 
 def _remarks(block: Block) -> str:
-    """What is to be known of these entries."""
+    """Remarks on these entries."""
     machines = {entry.machine for entry in block.entries}
     sentences = [not_paired(block)]
     if len(machines) > 1:

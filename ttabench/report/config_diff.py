@@ -15,7 +15,7 @@ from ttabench.report.configuration import with_defaults
 from ttabench.terminal.table import Table
 
 PLAIN = ("verb", "seed", "method", "task")
-"""What labels and blocks say already."""
+"""Fields that labels and blocks show already."""
 BY_SEED = ("rows", "others")
 """Inputs that every seed has its own of."""
 MOST_LABELS = 4

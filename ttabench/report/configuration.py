@@ -21,7 +21,7 @@ from ttabench.records.schema import RunRecord
 from ttabench.run.config import RunConfig
 
 NAMED = ("verb", "method", "task", "model", "source", "seed", "inputs", "state_of", "random_weights")
-"""What a line of a list says in columns of its own."""
+"""Fields that a line of a list shows in columns of their own."""
 UNTRAINED = "untrained"
 
 
@@ -75,7 +75,7 @@ def flat(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def changes(config: Mapping[str, Json]) -> dict[str, Json]:
-    """What is no default, in one level, digests of files and what names a run aside."""
+    """Options that are no defaults, in one level, digests of files and names of the run aside."""
     return {key: value for key, value in flat(whole(config).differing()).items() if key not in NAMED}
 
 

@@ -58,7 +58,7 @@ class Curves:
     tokens: bool
     """Whether the numbers are tokens."""
     units: tuple[str, ...]
-    """What standard errors are over."""
+    """Units that standard errors are over."""
     lines: tuple[Line, ...]
 
     @property
@@ -176,7 +176,7 @@ def _curves(blocks: Sequence[Block], lines: Sequence[Line], axis: str, *, tokens
 
 
 def units_of(blocks: Sequence[Block]) -> Iterator[str]:
-    """What standard errors of these blocks are over, each once."""
+    """Units that standard errors of these blocks are over, each once."""
     yield from dict.fromkeys(PLURALS[block.groups[0].record.unit] for block in blocks)
 
 

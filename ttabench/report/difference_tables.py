@@ -17,7 +17,7 @@ GLOSSARY = {
     "#detectable": "Detectable: a true difference of this size is found 4 times in 5 (80 % power).",
     "#better / worse": "Better / worse: queries on which left is better, and worse.",
 }
-"""What headings mean."""
+"""Meanings of headings."""
 MOST_NAMED = 6
 """Pairs of a block that are named where they have no difference; more are counted."""
 

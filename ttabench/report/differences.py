@@ -46,9 +46,9 @@ class Difference:
     n: int
     """Queries."""
     units: int
-    """What varies among them: documents, draws of a sub-task, books; see `stats.estimate`."""
+    """Units that vary among them: documents, draws of a sub-task, books; see `stats.estimate`."""
     test: str = ""
-    """What p is of, see `stats.estimate.TESTS`; empty where there is none."""
+    """The test that p is of, see `stats.estimate.TESTS`; empty where there is none."""
     stderr: float | None = None
     freedom: float | None = None
     """Degrees of freedom of the test; None where it has none."""
@@ -185,7 +185,7 @@ def flipped(left: Sequence[Any], right: Sequence[Any], metric: str) -> tuple[int
 
 
 def worth(value: object, metric: str) -> float | None:
-    """What one query adds, so that more is better; None of figures that no query has by itself."""
+    """A query's term, so that more is better; None of figures that no query has by itself."""
     if isinstance(value, Observed):
         return value.terms[0] if higher_is_better(metric) else -value.terms[0]
     return -value.nll if isinstance(value, Unit) else None

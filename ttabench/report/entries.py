@@ -19,7 +19,7 @@ BUSY = 0.5
 
 
 class Step(NamedTuple):
-    """What the steps of a task are, in the words of a table and of an axis."""
+    """Names of the steps of a task, in a table and on an axis."""
 
     by: str
     axis: str
@@ -57,15 +57,15 @@ class Entry:
     state_of: str = "own"
     """Whose state answered, see `state_control`."""
     theirs: str = ""
-    """What the submission is called that it is from; empty where it is ours."""
+    """Name of the submission that it is from; empty where it is ours."""
     configured: str = ""
-    """What its method was told, whoever's state answered."""
+    """Options of its method, whoever's state answered."""
     step: Step = PIECES
-    """What its steps are."""
+    """Names of its steps."""
     trained: int = 0
     """Parameters of its method that were trained before it read anything."""
     machine: str = ""
-    """What its latencies were measured on; several are parted by "; "."""
+    """Machine of its latencies; several are parted by "; "."""
     load: float | None = None
     """Processors that other programs took while it ran, by its machine's load average; None where it is not known."""
     aside: Kind = ""
@@ -112,7 +112,7 @@ def _only(entries: Sequence[Entry], method: str) -> Entry | None:
 
 
 def candidates(entries: Sequence[Entry]) -> list[Entry]:
-    """What a benchmark is to tell apart: all but the floor, the ceiling, and what is set aside."""
+    """Entries that a benchmark is to tell apart: all but the floor, the ceiling, and those set aside."""
     ends = (floor_of(entries), ceiling_of(entries))
     return [entry for entry in entries if not entry.aside and all(entry is not end for end in ends)]
 

@@ -55,7 +55,7 @@ def entry_of(place: Place, label: str, group: Group, answers: Answers) -> Entry:
 
 
 def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
-    """What a run computed on: `cpu, AMD EPYC, 1 thread`.
+    """Machine that a run computed on: `cpu, AMD EPYC, 1 thread`.
 
     Args:
         hardware: of a record.
@@ -75,7 +75,7 @@ def _others(record: RunRecord) -> float | None:
 
 
 def _step(record: RunRecord) -> Step:
-    """What the steps of its task are."""
+    """Names of the steps of its task."""
     return LENGTHS if record.task.get("lengths") else DISTANCES if record.task.get("distances") else PIECES
 
 

@@ -47,7 +47,7 @@ class HeatMap:
     title: str
     questions: Sequence[str]
     pieces: Sequence[str]
-    """What each column is called."""
+    """Names of the columns."""
     shares_QK: NDArray[np.float32]
 
 

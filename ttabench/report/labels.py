@@ -17,9 +17,9 @@ from ttabench.report.blocks import NOT_COMPARED, READ_ALIKE, STATE_OF, Group, to
 from ttabench.report.configuration import with_defaults
 
 STATES = {"own": "", "other": ", another text's state", "none": ", empty state"}
-"""What follows the method, by whose state answered."""
+"""Words that follow the method, by whose state answered."""
 OF_BLOCKS = ("split", "chat_template", "limit")
-"""What a configuration has from its block, and not from its method."""
+"""Fields that a configuration has from its block, and not from its method."""
 Natural: TypeAlias = list[tuple[bool, float, str]]
 OF_METHODS = ("method", "checkpoint", "base_checkpoint")
 """Inputs that are the method's own."""
@@ -50,7 +50,7 @@ def _apart(group: Group, block: Sequence[Group]) -> list[str]:
 
 
 def configured(group: Group) -> str:
-    """What tells configurations of methods apart, whatever the block and whose state answered."""
+    """Options that tell configurations of methods apart, whatever the block and whose state answered."""
     config = with_defaults(group.record.config)
     kept = {key: value for key, value in config.items() if key not in (*NOT_COMPARED, *OF_BLOCKS)}
     options = {key: value for key, value in config["task_options"].items() if key in READ_ALIKE}

@@ -27,7 +27,7 @@ WHAT = ("methods", "tasks", "models", "adapters", "runs")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What narrows a list: folder, method and task of runs; model and preset of a method's settings."""
+    """Filters of a list: folder, method and task of runs; model and preset of a method's settings."""
 
     out: Path
     method: str = ""
@@ -63,7 +63,7 @@ def show(what: str, name: str, wanted: Wanted, json: bool) -> None:
 
 
 def _overview(out: Path) -> Table:
-    """What can be listed, and how much of it there is."""
+    """Kinds of lists, and how many items each has."""
     from ttabench.readers.cards import names
     from ttabench.report.adapters import shipped
     from ttabench.report.finding import ids_in

@@ -22,7 +22,7 @@ class Loaded:
 
     runs: tuple[Run, ...]
     damaged: tuple[str, ...] = ()
-    """What is wrong with which file, and what to do."""
+    """The file, its fault and the remedy."""
 
 
 def load_run(folder: Path) -> RunRecord:

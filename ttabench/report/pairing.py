@@ -40,7 +40,7 @@ Values: TypeAlias = Mapping[Query, Observed | Written] | Mapping[Query, Unit]
 
 
 def kind_of(metric: str) -> Kind | None:
-    """What a metric is where it is no plain mean."""
+    """The ratio or corpus of a metric that is no plain mean."""
     return METRICS[metric].kind if metric in METRICS else None
 
 

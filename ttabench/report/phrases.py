@@ -30,14 +30,14 @@ ACROSS: dict[Varying, str] = {
     "query": "draws", "document": "draws", "draw": "questions", "book": "draws", "conversation": "draws",
     "dialogue": "draws", "user": "draws",
 }  # fmt: skip
-"""What else varies, where published rows are asked under several seeds."""
+"""The second unit that varies, where published rows are asked under several seeds."""
 
 
 class Varied(NamedTuple):
-    """What a difference is over."""
+    """Units that a difference is over."""
 
     unit: Varying
-    """What varies."""
+    """The unit that varies."""
     seeds: int
     lone: bool
     """Whether it is there once."""

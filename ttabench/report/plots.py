@@ -99,7 +99,7 @@ def drawn(panels: Sequence[Panel], comparison: Comparison) -> Figure:
 
 
 def heading(blocks: Sequence[Block]) -> str:
-    """What all panels have in common: the base, and the task where there is one."""
+    """Heading of all panels: the base, and the task where there is one."""
     bases = list(dict.fromkeys(block.place.model for block in blocks))
     tasks = list(dict.fromkeys(f"{block.place.task} ({short_source(block.place.source)})" for block in blocks))
     parts = [*(tasks if len(tasks) == 1 else []), *([f"base {bases[0]}"] if len(bases) == 1 else [])]
@@ -113,7 +113,7 @@ def panel_title(block: Block, blocks: Sequence[Block]) -> str:
 
 
 def explanation(comparison: Comparison) -> str:
-    """What the bars are, what lines join, and what is hollow."""
+    """Explanation of bars, lines and hollow marks."""
     sentences = [f"Bars: one standard error over {enumerated(list(units_of(comparison.blocks)))}."]
     methods = [(entry.block, entry.method) for entry in comparison.entries]
     if len(set(methods)) < len(methods):
@@ -191,6 +191,6 @@ def _draw_curves(axes: Axes, curves: Curves, look: Mapping[str, Mapping[str, Any
 
 
 def _title_of(curves: Curves, blocks: Sequence[Block]) -> str:
-    """What curves are about, as far as the heading does not say it, and how many queries stand behind a point."""
+    """Title of curves, as far as the heading does not say it, and how many queries stand behind a point."""
     several = len({(block.place.source, block.place.model) for block in blocks}) > 1
     return f"{curves.about if several else curves.brief}, n = {numbered(curves.counts)}"

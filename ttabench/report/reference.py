@@ -23,7 +23,7 @@ from ttabench.terminal.render import as_markdown
 from ttabench.terminal.table import Table
 
 MODEL, LENGTHS, PIECE = "llama-3-8b", {"1k": 1024, "64k": 65536}, 256
-"""What costs on paper are shown for: bfloat16, pieces of so many tokens, 32 asked and 128 written."""
+"""Load that costs on paper are shown for: bfloat16, pieces of so many tokens, 32 asked and 128 written."""
 PACKAGE = Path(__file__).resolve().parents[1]
 STREAM = "stream"
 """The preset that `profile` takes where a method has it."""
@@ -67,7 +67,7 @@ def _settings(spec: MethodSpec) -> Table | None:
 
 
 def _presets(spec: MethodSpec) -> Table | None:
-    """What each preset changes."""
+    """Settings that each preset changes."""
     plain = asdict(spec.Settings())
     rows = []
     for name, preset in spec.presets.items():
@@ -86,7 +86,7 @@ def _recipes(spec: MethodSpec) -> Table | None:
 
 
 def _recipe(recipe: Recipe) -> str:
-    """What differs from the usual one, and in front of it what is trained before."""
+    """Fields that differ from the usual recipe, and in front of them the stage that is trained before."""
     own = _changes(asdict(replace(recipe, first=None)), asdict(Recipe()))
     if (before := recipe.first) is None:
         return own

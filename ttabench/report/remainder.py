@@ -15,7 +15,7 @@ from ttabench.report.submissions import file_called
 
 
 def aside_sentences(comparison: Comparison) -> Iterator[str]:
-    """What is set aside, a sentence a reason."""
+    """Lines that are set aside, a sentence a reason."""
     alike: dict[tuple[str, str], list[Aside]] = {}
     for set_aside in comparison.aside:
         alike.setdefault((set_aside.kind, set_aside.reason), []).append(set_aside)

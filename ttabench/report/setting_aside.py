@@ -18,7 +18,7 @@ from ttabench.run.caveats import kept_whole
 
 Kind = Literal["", "limit", "cut", "whole"]
 MARKS: dict[Kind, str] = {"": "", "limit": "", "cut": " (cut)", "whole": " (evicted nothing)"}
-"""What tables put behind the label."""
+"""Words that tables put behind the label."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,11 @@ class Aside:
     """A line of a block that is set aside."""
 
     block: str
-    """What the block is called in a sentence."""
+    """Name of the block in a sentence."""
     label: str
     kind: Kind
     reason: str
-    """What follows its label: "read 36 % of the context"; of a limit the option as it was typed."""
+    """Words that follow its label: "read 36 % of the context"; of a limit the option as it was typed."""
     runs: tuple[str, ...]
     """Ids."""
 
@@ -59,7 +59,7 @@ def limit_of(group: Group) -> str:
 
 
 def fault_of(records: Sequence[RunRecord]) -> tuple[Kind, str]:
-    """What sets the runs of a group aside by their own counts, and the reason; empty where nothing does."""
+    """The kind that sets the runs of a group aside by their own counts, and the reason; empty where nothing does."""
     lost, read = (sum(float(record.cost.get(key) or 0) for record in records) for key in ("truncated_tokens",
                                                                                          "tokens_read"))  # fmt: skip
     if lost:

@@ -91,7 +91,7 @@ def _none_kept(folder: Path) -> str:
 
 
 def _missing(folder: Path) -> str:
-    """What is not kept of the samples of a run; empty where all is."""
+    """Columns of a run's samples that are not kept; empty where all are."""
     hidden = holds_digests(read_samples(folder, TEXTS))
     return f"{folder.parent} holds the scores of run {folder.name} and not its texts." if hidden else ""
 

@@ -38,7 +38,7 @@ class Swapped:
 
 
 class Outcome(Enum):
-    """What the tests say of a method's own state: in a sentence of its own, and in one that counts blocks."""
+    """Outcome of the tests of a method's own state: in a sentence of its own, and in one that counts blocks."""
 
     HOLDS = "Its state helps, and it holds this text", "helps, and holds the text"
     HELPS = ("Its state helps; whether it holds this text, another text's state would say",
@@ -104,7 +104,7 @@ def _counted(field: Field, labels: Swapped) -> str:
 
 
 def _conclusion(field: Field, labels: Swapped) -> str:
-    """What the tests say of the own state, the larger claim first."""
+    """Outcomes of the tests of the own state, the larger claim first."""
     outcome = _outcome(field, labels)
     if outcome is Outcome.UNTESTED:
         return outcome.alone
@@ -114,7 +114,7 @@ def _conclusion(field: Field, labels: Swapped) -> str:
 
 
 def _outcome(field: Field, labels: Swapped) -> Outcome:
-    """What the tests of the own state against the two others come to."""
+    """Outcome of the tests of the own state against the two others."""
     empty, another = _beside(field, labels.own, labels.none), _beside(field, labels.own, labels.other)
     if empty is None and another is None:
         return Outcome.UNTESTED

@@ -10,7 +10,7 @@ from ttabench.records.submission import SUFFIX, file_of
 
 
 def names_of(files: Sequence[Path]) -> dict[Path, str]:
-    """What each file is called: its name without the ending, or its path where two have one name; each file once."""
+    """Names of files: each without the ending, or its path where two have one name; each file once."""
     once = list({file.resolve(): file for file in reversed(files)}.values())[::-1]
     counts = Counter(file.stem for file in once)
     return {file: file.stem if counts[file.stem] == 1 else str(file) for file in once}
@@ -22,6 +22,6 @@ def file_called(name: str) -> str:
 
 
 def name_in(names: Mapping[Path, str], folder: Path) -> str:
-    """What the submission of a run is called; "" for a run of ours."""
+    """Name of the submission of a run; "" for a run of ours."""
     file = file_of(folder)
     return "" if file is None else names.get(file, file.stem)

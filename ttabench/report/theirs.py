@@ -42,7 +42,7 @@ NEAR = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Theirs:
-    """What is taken from submissions."""
+    """Runs taken from submissions."""
 
     runs: tuple[Run, ...] = ()
     damaged: tuple[str, ...] = ()

@@ -138,7 +138,7 @@ def _against(field: Field, leader: str, others: Sequence[str]) -> str:
 
 
 def _others(field: Field, standing: Standing, floor: str) -> str:
-    """What the other lines are against the floor."""
+    """Outcomes of the other lines against the floor."""
     by_word = _sorted(field, [(label, floor) for label in standing.order[1:] if floor and field.both(label, floor)])
     if not any(by_word[word] for word in by_word if word != "not tested"):
         return ""

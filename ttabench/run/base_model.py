@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
 Base: TypeAlias = "tuple[str, str, str, bool, str, bool]"
-"""What tells loaded base models apart."""
+"""Options that tell loaded base models apart."""
 
 
 def base_of(request: RunRequest, *, chat_template: bool) -> Base:

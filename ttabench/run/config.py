@@ -32,7 +32,7 @@ STATES_OF = {
 }
 """Whose state answers (see `state_control`), and what a record says of it."""
 SEEDS = 2**32
-"""What numpy takes for a seed."""
+"""Seeds that numpy takes: below this number."""
 UNHASHED = (
     "checkpoint",
     "state",

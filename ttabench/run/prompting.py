@@ -28,7 +28,7 @@ from ttabench.run.resolve import named
 ASKING = ("qa_stream", "sessions")
 """Readers whose tasks ask questions in words of their own."""
 _SCORED = {"book": "a book", "dialogue": "a dialogue"}
-"""What readers read that ask for no answer: they score given texts."""
+"""Texts of readers that ask for no answer: they score given texts."""
 TRAINED_WITH = "asked"
 """Where a checkpoint's record of its training says how it was asked."""
 

@@ -50,7 +50,7 @@ class ResolvedMethod:
     checkpoint: Path | None
     checkpoint_digest: str
     training: Mapping[str, Json] = field(default_factory=dict)
-    """What the checkpoint says about its training."""
+    """The training record of the checkpoint."""
 
     def build(self, lm: LM) -> BaseMethod[Any]:
         """The method on a base model.
@@ -80,7 +80,7 @@ class ResolvedMethod:
         return [f"{name} has no checkpoint here: its modules are untrained, so the result says nothing about {name}"]
 
     def belongs(self, lm: LM) -> dict[str, Json]:
-        """What a state made by this method on this base model belongs to, see `methods/states`."""
+        """Identity of a state made by this method on this base model, see `methods/states`."""
         return {
             "method": self.spec.name,
             "settings": dict(self.settings),

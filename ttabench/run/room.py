@@ -75,7 +75,7 @@ def _refuse(plan: Plan, shape: Shape, tokens: Tokens, at_least: str) -> None:
 
 
 def _most_at_once(episode: Episode, tokens: Tokens) -> Workload:
-    """What is read and asked up to the query that most stands in front of, itself included; joiners are left out."""
+    """Tokens read and asked up to the query with most in front of it, itself included; joiners are left out."""
     pieces: list[int] = []
     stops: set[int] = set()
     most, place = 0, (0, 1, 1)

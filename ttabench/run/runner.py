@@ -135,7 +135,7 @@ class _EpisodeRun:
         self.pieces = 0
         self.done = {sample.key for sample in before}
         self.asked = {sample.asked.group: sample.asked for sample in before if sample.asked is not None}
-        """What asking has cost, by the group that shared a patch; of a run that goes on, what was counted before."""
+        """Costs of asking, by the group that shared a patch; of a run that goes on, with those counted before."""
 
     def run(self) -> None:
         """Read and ask, in the order of the steps, and store what it cost.

@@ -56,7 +56,7 @@ class Ratio:
     """A figure that is no mean over queries: (exp of) a ratio of sums over units of text."""
 
     terms: Callable[[Unit], Pair]
-    """What a unit adds to numerator and denominator."""
+    """Terms that a unit adds to numerator and denominator."""
     exponential: bool = True
     """The figure is the exponential of the ratio."""
     mean_over_texts: bool = False
@@ -73,7 +73,7 @@ class Ratio:
         return PERPLEXITY if self.outer else MEAN
 
     def observed(self, units: Sequence[Unit]) -> list[Observed] | None:
-        """What units add to the figure, a cluster a text; None where it is no number."""
+        """Terms that units add to the figure, a cluster a text; None where it is no number."""
         pairs = [self.terms(unit) for unit in units]
         if not all(math.isfinite(part) for pair in pairs for part in pair):
             return None
@@ -120,7 +120,7 @@ RATIOS: dict[str, Ratio] = {
 
 
 class Kind(Protocol):
-    """What a metric is where it is no plain mean of values of queries: `Ratio`, or `texts.Corpus`."""
+    """A metric that is no plain mean of values of queries: `Ratio`, or `texts.Corpus`."""
 
     @property
     def figure(self) -> Figure:

@@ -49,7 +49,7 @@ class Estimate:
     ci_low: float | None
     ci_high: float | None
     weight: float
-    """What the figure is a mean over: queries, tokens, words or texts."""
+    """Weight of the figure's mean: queries, tokens, words or texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class Apart:
     freedom: float | None = None
     """Degrees of freedom of the test; None where it has none."""
     test: str = ""
-    """What p is of: one of `TESTS`; empty where there is none."""
+    """The test that p is of: one of `TESTS`; empty where there is none."""
     across: int = 0
     """How many of what else varies, where two things are crossed; see `clusters.Spread`."""
     shares: tuple[float, float] = (1.0, 0.0)

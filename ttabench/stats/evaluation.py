@@ -21,7 +21,7 @@ from ttabench.stats.metrics import METRICS, Metric, metric
 from ttabench.stats.texts import Written
 
 NAMES = tuple(name for name, known_metric in METRICS.items() if known_metric.function or known_metric.corpus)
-"""What `load` takes: metrics of a predicted text and its gold answers."""
+"""Metrics that `load` takes: those of a predicted text and its gold answers."""
 
 
 def load(name: str, cache_dir: str | None = None) -> Any:

@@ -160,7 +160,7 @@ class Metric:
 
     @property
     def kind(self) -> Kind | None:
-        """What it is where it is no plain mean of values of queries."""
+        """Its ratio or corpus, where it is no plain mean of values of queries."""
         return self.ratio or self.corpus
 
     def __call__(self, prediction: str, ask: Ask, scored: Scored | None = None) -> float:

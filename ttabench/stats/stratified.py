@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ttabench.stats.estimate import STUDENT, Apart, student
 
 STRATIFIED = f"{STUDENT} over tasks"
-"""What p is of."""
+"""The test that p is of."""
 
 
 class Part(NamedTuple):
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     freedom: float | None
     """Degrees of freedom of its error; None for a normal one."""
     units: int = 0
-    """What varies in it."""
+    """The unit that varies in it."""
     across: int = 0
     """How many of what else varies; see `clusters.Spread`."""
     shares: tuple[float, float] = (1.0, 0.0)

@@ -29,7 +29,7 @@ class Written(NamedTuple):
     """An answer and the right one."""
 
     cluster: str
-    """What varies, see `Observed`."""
+    """The unit that varies, see `Observed`."""
     prediction: str
     target: str
     stratum: str = ""

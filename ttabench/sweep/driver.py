@@ -19,7 +19,7 @@ from ttabench.sweep.engines import Engine, Job, Report, Resources
 from ttabench.sweep.planning import Run
 
 FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
-"""What the system says where nothing can be written any more: no other run would come to an end."""
+"""Errors of the system after which nothing can be written: no other run would come to an end."""
 
 
 @dataclass(frozen=True, kw_only=True)

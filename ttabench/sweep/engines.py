@@ -32,7 +32,7 @@ ENGINES = {
     "slurm": "ttabench.sweep.on_slurm:OnSlurm",
 }
 PACKAGES = {"ray": "ray", "slurm": "submitit"}
-"""What has to be installed for an engine."""
+"""Package that has to be installed for an engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Job:
     id: str
     label: str
     base: str
-    """What has to be loaded; jobs of one base stand together."""
+    """The base model; jobs of one base stand together."""
     request: RunRequest
     seed: int
     out: str

@@ -32,7 +32,7 @@ from ttabench.sweep.suite import checked
 SETTING = {"set": "method", "task_set": "task"}
 """Options of several keys, and whose keys they are."""
 WORDS = {"set": "setting", "task_set": "setting", "preset": "preset", "checkpoint": "checkpoint"}
-"""What is said where none of those that a suite names knows it."""
+"""Fault where none of those that a suite names knows it."""
 
 
 @dataclass(frozen=True, kw_only=True)

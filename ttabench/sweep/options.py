@@ -41,7 +41,7 @@ class Option:
     field: str
     """Of a request."""
     kind: Any
-    """What a value is, as an annotation."""
+    """Type of a value, as an annotation."""
     help: str
 
 

@@ -28,7 +28,7 @@ class Run:
     request: RunRequest
     seed: int
     base: str
-    """What a process has to load for it, as text."""
+    """Base model that a process has to load for it, as text."""
     method: str
     """With what was said of it alone."""
     task: str

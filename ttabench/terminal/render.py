@@ -29,7 +29,7 @@ from ttabench.terminal.table import Table as Table
 Format = Literal["table", "markdown", "csv", "json"]
 FORMATS: tuple[Format, ...] = ("table", "markdown", "csv", "json")
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What `printable` shows as escapes and JSON leaves as it is."""
+"""Control characters that `printable` shows as escapes and JSON leaves as they are."""
 
 
 def known_format(name: str) -> Format:

@@ -27,7 +27,7 @@ COMMAND = re.compile(r"(?:^|: )ttabench [a-z]")
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands around the cells: `edge` + `between` for every column."""
+    """Width around the cells: `edge` + `between` for every column."""
 
     edge: int
     between: int

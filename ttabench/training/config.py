@@ -49,7 +49,7 @@ class TrainConfig:
     fresh: bool = True
     """Begin with the method's own starting weights; False trains the parameters as they are (fine-tuning)."""
     data: Mapping[str, Json] = field(default_factory=dict)
-    """What the batches are drawn from, for the record of the checkpoint."""
+    """Source of the batches, for the record of the checkpoint."""
     stands_on: Mapping[str, Json] = field(default_factory=dict)
     """Checkpoint that the base model carries while this method is trained: its `name` and `digest`."""
     dtype: checkpoints.Stored = "float32"

@@ -36,7 +36,7 @@ from ttabench.methods.checkpoints import WEIGHTS
 SAVES, CURVE = "training", "curve.jsonl"
 TENSORS, STATE = "state.safetensors", "training.json"
 NAMES = (HEADER, WEIGHTS, CURVE, SAVES)
-"""What a training writes in its folder."""
+"""Files that a training writes in its folder."""
 STEP = re.compile(r"step-\d{8,}")
 """Folder of a save."""
 AGAIN = "Give the same as before, another --out, or --force to start anew."

@@ -28,7 +28,7 @@ class Layout:
     """bool [B or 1, T, T]: which of these tokens each of them sees, beside all that is held; or [B or 1, T, S] of all
     slots, those held first. Padded slots are never seen. A model's sliding window does not count."""
     embeddings_BTC: Tensor | None = None
-    """What enters the first layer, in place of the ids' embeddings, see `LM.embedded`."""
+    """Inputs of the first layer, in place of the ids' embeddings, see `LM.embedded`."""
     marked_BT: Tensor | None = None
     """bool [B or 1, T]: at which tokens the patch's low-rank deltas act; None: at all."""
 

@@ -35,7 +35,7 @@ class Text:
     places_X: Tensor | None = None
     """Which of the B T tokens, row after row, are no padding; None: all of them."""
     embeddings_BTC: Tensor | None = None
-    """What stands for the ids' embeddings; None: these."""
+    """Inputs of the first layer in place of the ids' embeddings; None: these."""
 
     def packed(self, rows_BT: Tensor) -> Tensor:
         """[B, T, ...] without padding: [X, ...]."""
@@ -64,7 +64,7 @@ class Attending:
     text: Text
     scaling: float
     shared: Sequence[Shared] | None = None
-    """What a window lends, one entry a layer."""
+    """Tensors that a window lends, one entry a layer."""
     mask: Tensor | None = None
     """bool [B or 1, 1, T, P + S] of shared and own slots; None: every token sees all slots up to its own."""
     head_bias: Sequence[Tensor] | None = None

@@ -37,7 +37,7 @@ class Pretrained:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
     weights: str = ""
-    """What a record says of its weights, e.g. "Q4_1, dequantised"; empty where there is nothing to say."""
+    """Its weights as a record names them, e.g. "Q4_1, dequantised"; empty where there is nothing to say."""
 
 
 def pretrained(name: str, dtype: torch.dtype | None, device: torch.device) -> Pretrained:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads")
-"""What a configuration must say for a model to be used here."""
+"""Fields that a configuration must have for a model to be used here."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Source:
     gguf: Path | None = None
     """The GGUF file that is read, if it is one; what lies in the folder then plays no part."""
     hint: str = "Give a folder written by save_pretrained."
-    """What helps if nothing can be loaded."""
+    """Remedy if nothing can be loaded."""
     revision: str = ""
     """The commit on the hub; empty for its newest."""
 

@@ -56,7 +56,7 @@ class Texts:
 
     @property
     def start_ids(self) -> tuple[int, ...]:
-        """What stands in front of every text: what opens the user's turn of a chat template, else `bos_ids`."""
+        """Ids in front of every text: those that open the user's turn of a chat template, else `bos_ids`."""
         return self.bos_ids if self.chat is None else self.chat.start_ids
 
     def use_chat_template(self) -> None:

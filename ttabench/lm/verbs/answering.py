@@ -41,7 +41,7 @@ def answer(lm: LM, patch: Patch, asks: Sequence[Ask], num_beams: int = 1) -> lis
 
 
 def naming_query(lm: LM, patch: Patch, keys: Sequence[str], work: Callable[[Patch, Sequence[int]], T]) -> T:
-    """What `work` makes of all queries under a patch.
+    """Results of `work` for all queries under a patch.
 
     Args:
         lm: the base model.
@@ -151,7 +151,7 @@ def _choose(lm: LM, patch: Patch, pairs: Sequence[Sequence[Pair]]) -> list[list[
 
 
 def _unconditional(lm: LM, patch: Patch, asks: Sequence[Ask]) -> list[tuple[float, ...]]:
-    """What the options are worth without the question: adapted weights, but nothing else in the window."""
+    """Log-probabilities of the options without the question: adapted weights, but nothing else in the window."""
     wants = wanted(asks, Choose)
     rows = [row for row, want in enumerate(wants) if want.unconditional_prompt]
     if not rows:

@@ -20,7 +20,7 @@ from ttabench.methods.ccm.settings import AttentionLora, CcmSettings, Compressiv
 
 @dataclass(frozen=True)
 class _Read:
-    """What compressing took and left."""
+    """Operations and slots of compressing."""
 
     flops: int
     peak: int

@@ -71,7 +71,7 @@ class Ccm(CompTokens[CcmSettings]):
         return super().patch(state, asks)
 
     def comp_use(self) -> CompUse:
-        """What a stream reads with."""
+        """The method that a stream reads with."""
         return CompUse(self.embeddings.weight, self.deltas, self.outside)
 
     def _streamed(self, stream: Stream, state: State, rows: Sequence[Sequence[list[int]]]) -> State:

@@ -134,7 +134,7 @@ class Stream:
         }
 
     def patch(self, tensors: Mapping[str, Tensor], deltas: Mapping[str, LowRank]) -> Patch:
-        """What is held as a prefix, with no more padding than the longest row leaves."""
+        """The held slots as a prefix, with no more padding than the longest row leaves."""
         if not tensors:
             return Patch(deltas=deltas)
         whole = EvictedCache(**tensors)
@@ -147,7 +147,7 @@ class CompUse:
     """COMP tokens in use."""
 
     embeddings_nC: Tensor
-    """What enters the first layer."""
+    """Inputs of the first layer."""
     deltas: Mapping[str, LowRank]
     """Under which they are read."""
     outside: Mapping[str, LowRank]

@@ -30,7 +30,7 @@ AT_ONCE = 32
 
 @dataclass(frozen=True)
 class Lesson:
-    """What the student reads, and what the teacher's next token is at every place of the target."""
+    """Tokens that the student reads, and the teacher's next token at every place of the target."""
 
     item: Item
     """Prompt and target ids."""
@@ -104,7 +104,7 @@ def self_asked(
 def _lines(
     lm: LM, settings: DistillSettings, patch: Patch, prompts: list[list[int]], drawn: torch.Generator
 ) -> list[str]:
-    """What goes on behind the prompts to the end of the line, drawn at the temperature."""
+    """Lines that go on behind the prompts, drawn at the temperature."""
 
     def pick(logits_BV: Tensor) -> Tensor:
         odds_BV = (logits_BV.float() / settings.temperature).softmax(-1)
@@ -121,7 +121,7 @@ def _line_ends(lm: LM) -> Callable[[int, list[int]], bool]:
 
 @torch.no_grad()
 def taught(lm: LM, teacher: Patch, pairs: Sequence[tuple[Item, Item]], *, follows: bool) -> list[Lesson]:
-    """What the teacher thinks of these items.
+    """The teacher's distributions over these items.
 
     Args:
         lm: the base model.

@@ -80,7 +80,7 @@ class Distill(BaseMethod[DistillSettings]):
         return self._student.patch({name: torch.stack([row[name] for row in rows]) for name in self._student.layout})
 
     def _lessons(self, before: Patch, texts: Sequence[list[int]], read: int) -> list[Lesson]:
-        """What the teacher says about these texts."""
+        """The teacher's lessons about these texts."""
         s, lm = self.settings, self.lm
         drawn = torch.Generator(lm.device).manual_seed(s.seed * 1_000_003 + read)
         lessons = []

@@ -69,7 +69,7 @@ class Slots:
 
 
 def student_of(lm: LM, settings: DistillSettings) -> Slots | Deltas:
-    """What these settings train.
+    """The student of these settings.
 
     Raises:
         UserError: a linear map is named that the base does not have.

@@ -1,4 +1,4 @@
-"""What methods cost that keep some keys and values of the context.
+"""Cost of methods that keep some keys and values of the context.
 
 An eviction is followed part by part (see `evicting`), so states agree to the byte with those measured.
 """

@@ -29,7 +29,7 @@ from ttabench.methods.eviction.rotary import Rotary, rotates
 
 @dataclass(frozen=True)
 class EvictedCache:
-    """What is left of a text that was read. Padding stands in front of a row's slots."""
+    """Keys and values that are left of a text that was read. Padding stands in front of a row's slots."""
 
     keys: Tensor
     """[L, B, H, P, D]"""
@@ -44,7 +44,7 @@ class EvictedCache:
 
     @staticmethod
     def of(state: State) -> EvictedCache | None:
-        """What a state holds; None before anything was read."""
+        """The cache of a state; None before anything was read."""
         return EvictedCache(**state.tensors) if state.tensors else None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -161,7 +161,7 @@ def extended(
 
 
 def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> EvictedCache:
-    """What was kept, and behind it the text at the end of a prefix, read on top of it."""
+    """The kept cache, and behind it the text at the end of a prefix, read on top of it."""
     tokens = mask_BT.shape[1]
     keys = torch.stack([layer[:, :, -tokens:] for layer in whole.keys_LBHPD])
     values = torch.stack([layer[:, :, -tokens:] for layer in whole.values_LBHPD])

@@ -85,7 +85,7 @@ class EvictingMethod(BaseMethod[SettingsT]):
 
     @abstractmethod
     def _read(self, kept: EvictedCache | None, ids_BT: Tensor, mask_BT: Tensor) -> EvictedCache:
-        """What stays after reading these tokens (padded in front) on top of what had stayed before."""
+        """The cache that stays after reading these tokens (padded in front) on top of the one before."""
 
 
 def observed(

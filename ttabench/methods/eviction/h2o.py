@@ -92,7 +92,7 @@ class HeavyHitters:
     """The rule while prompt and answer are read: an `Eviction`."""
 
     kept: EvictedCache
-    """What the prefix holds, with scores."""
+    """Tensors of the prefix, with scores."""
     rotary: Rotary | None
     amounts: tuple[Amount, Amount]
     """Heavy and recent."""

@@ -82,7 +82,7 @@ class SnapKV(EvictingMethod[SnapKVSettings]):
 
     @torch.no_grad()
     def _looked_at(self, kept: EvictedCache, asks: Sequence[Ask]) -> EvictedCache:
-        """What stays of the context for each question, which is read behind it and forgotten again."""
+        """The context's cache that stays for each question, which is read behind it and forgotten again."""
         ids_BT, mask_BT = (padded.to(self.lm.device) for padded in pad(self._questions(asks), self.lm.pad_id, "left"))
         check_room(self.lm, kept, mask_BT, self.rotary)
         budget_B, window_B = self._amounts(kept.next)

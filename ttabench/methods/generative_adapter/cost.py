@@ -31,7 +31,7 @@ def singular_values_flops(rows: int, columns: int) -> int:
 
 @dataclass(frozen=True)
 class _Generators:
-    """What makes deltas of hidden states, in all layers."""
+    """The networks that make deltas of hidden states, in all layers."""
 
     shape: Shape
     settings: GenerativeAdapterSettings

@@ -27,7 +27,7 @@ EPSILON = 1e-6
 
 
 class Generator(nn.Module):
-    """What makes the deltas of one linear map; before training they are zero.
+    """The network that makes the deltas of one linear map; before training they are zero.
 
     Args:
         width: C, of the model.

@@ -48,7 +48,7 @@ class GenerativeAdapter(Trainable[GenerativeAdapterSettings]):
 
     @property
     def parts_of_loss(self) -> tuple[str, ...]:
-        """What training learns of texts; nothing where it learns answers."""
+        """The objective of training on texts; nothing where it learns answers."""
         objective = self.settings.objective
         return {"answer": (), "both": ("completion", "reconstruction")}.get(objective, (objective,))
 

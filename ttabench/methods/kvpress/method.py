@@ -107,7 +107,7 @@ class KvPress(BaseMethod[Any]):
         return Patch(prefix=Prefix(keys, values, held["next"], held.get("mask"), holds_bos=True, hidden_LBHP=hidden))
 
     def _compressed(self, ids: list[int]) -> dict[str, Tensor]:
-        """What a press leaves of a text: keys and values [L, H, P, D], hidden bool [L, H, P] if slots are hidden."""
+        """The cache that a press leaves: keys and values [L, H, P, D], hidden bool [L, H, P] if slots are hidden."""
         total = len(ids)
         if total > self.lm.max_positions:
             fault = f"A context of {total} tokens exceeds the {self.lm.max_positions} positions of {self.lm.name}."

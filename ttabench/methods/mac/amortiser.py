@@ -39,7 +39,7 @@ class Amortiser(nn.Module):
 
     @property
     def transformer(self) -> PreTrainedModel:
-        """What reads the text."""
+        """The network that reads the text."""
         raise NotImplementedError
 
     @property

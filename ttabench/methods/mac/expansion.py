@@ -56,7 +56,7 @@ class TokenExpansion(nn.Module):
 
 @dataclass(frozen=True)
 class PrefixShape:
-    """What the base model's cache looks like: layers, key/value heads, head size, and how many positions to fill."""
+    """Shape of the base model's cache: layers, key/value heads, head size, and how many positions to fill."""
 
     layers: int
     kv_heads: int

@@ -56,7 +56,7 @@ class Camels(Online[CamelsSettings], Trainable[CamelsSettings]):
 
     @torch.no_grad()
     def token_weights(self, piece: Observe, ids: Sequence[int]) -> Tensor:  # noqa: ARG002  # the methods' arguments
-        """What the small LM says."""
+        """Token weights of the small LM."""
         return self._weighed([list(ids)])[0]
 
     def loss_parts(self, episodes: Sequence[Episode]) -> dict[str, Tensor]:

@@ -95,7 +95,7 @@ class Descending(BaseMethod[DescentT]):
         return State(state.rows, tensors, {**state.meta, "tokens_read": read, "truncated_documents": cut})
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:  # noqa: ARG002  # the contract's arguments
-        """What the numbers change."""
+        """Weight changes that the numbers stand for."""
         if "weights" not in state.tensors:
             return Patch()
         return Patch(deltas=self._trained.deltas(state.tensors["weights"]))
@@ -135,7 +135,7 @@ class Descending(BaseMethod[DescentT]):
                 self.lm.model.eval()
 
     def _stopped(self, state: State, chunks: Sequence[Sequence[Observe]], number: int, piece: Observe) -> Stopped:
-        """What is told of a document that has no finite gradient, with all that was read before it."""
+        """Error about a document that has no finite gradient, with the state of all that was read before it."""
         if self.reads == "run":
             number = 0  # passes go over all of them: none was read to its end
         before = self.adapt(state, chunks[:number]) if number else state

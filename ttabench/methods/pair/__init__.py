@@ -34,7 +34,7 @@ class PairSpec(MethodSpec):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """What the settings and tensors of each part begin with."""
+        """Beginnings of the names of settings and tensors of each part."""
         return tuple(label_of(part.name) for part in self.parts)
 
     @cached_property

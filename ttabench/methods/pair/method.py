@@ -25,7 +25,7 @@ from ttabench.methods.pair import BY_SIZE, SIGN, PairSpec
 from ttabench.methods.piece_shares import PieceShares
 
 AT_ONCE: tuple[Reads, ...] = ("pieces", "run", "once")
-"""What a part wants in one call of `adapt`, from least to most."""
+"""Grouping of pieces that a part wants in one call of `adapt`, from least to most."""
 PARTS = "parts"
 """Where `meta` keeps that of each part, by label."""
 PROBE = "A text that is read to see what a method puts in front of others."
@@ -75,7 +75,7 @@ class Pair(BaseMethod[Any]):
         return self._each(state, lambda part, own: part.adapt_window(own, pieces))
 
     def patch(self, state: State, asks: Sequence[Ask]) -> Patch:
-        """What all parts do to the model.
+        """The merged patch of all parts.
 
         Raises:
             UserError: two of them put keys and values in front of the text.

@@ -27,7 +27,7 @@ def cached(prefix: Prefix) -> dict[str, Tensor]:
 
 
 def prefix_of(tensors: Mapping[str, Tensor]) -> Prefix | None:
-    """What `cached` put there."""
+    """The value that `cached` put there."""
     if "keys" not in tensors:
         return None
     keys, values = tuple(tensors["keys"].unbind(0)), tuple(tensors["values"].unbind(0))

@@ -36,7 +36,7 @@ class Descent:
     ) -> None:
         self._clip = settings.clip
         self.leaves = {name: part.requires_grad_() for name, part in shaped(vectors["weights"], layout).items()}
-        """What is trained, by name: gradients reach them."""
+        """Trained tensors by name: gradients reach them."""
         parts = list(self.leaves.values())
         if settings.optimizer == "sgd":
             self._optimiser: torch.optim.Optimizer = torch.optim.SGD(parts, lr=settings.lr)

@@ -25,5 +25,5 @@ class LoraShape:
 
     @property
     def scale(self) -> float:
-        """What B A is multiplied by."""
+        """Factor that B A is multiplied by."""
         return self.alpha / self.rank

@@ -26,7 +26,7 @@ Layout = Mapping[str, tuple[torch.Size, torch.Size]]
 
 @dataclass(frozen=True, kw_only=True)
 class Adam:
-    """What AdamW needs to know."""
+    """Options of AdamW."""
 
     beta2: float
     eps: float

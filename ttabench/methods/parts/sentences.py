@@ -66,7 +66,7 @@ class Manner:
     prompts: Mapping[str, str] | None = None
 
     def prompt(self, role: Role) -> str:
-        """What stands in front of a text."""
+        """Text in front of a text."""
         return next((self.prompts[name] for name in PROMPTS[role] if self.prompts and name in self.prompts), "")
 
 
@@ -204,7 +204,7 @@ def manner_of(place: str, *, dpr: bool = False) -> Manner:
 
 
 def _json(place: str, name: str) -> Json:
-    """What a small file of the model holds, None where there is none."""
+    """Content of a small file of the model, None where there is none."""
     file = small_file(place, name) if name else None
     if file is None:
         return None

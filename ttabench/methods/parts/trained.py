@@ -26,7 +26,7 @@ from ttabench.methods.parts.lora_shape import LoraShape
 
 
 class Trained(Protocol):
-    """What is trained, and how it acts on the base model."""
+    """Trained numbers, and how they act on the base model."""
 
     layout: Mapping[str, torch.Size]
     """Shapes of its parts by name, in the order in which they stand in the vector."""
@@ -40,7 +40,7 @@ class Trained(Protocol):
         ...
 
     def deltas(self, vectors_BN: Tensor) -> dict[str, Delta]:
-        """What these numbers change."""
+        """Weight changes that these numbers stand for."""
         ...
 
 
@@ -108,7 +108,7 @@ class Factors:
 
 
 def trained_by(lm: LM, settings: DescentSettings) -> Weights | Factors:
-    """What these settings train.
+    """The trained numbers of these settings.
 
     Raises:
         UserError: a linear map is named that the base does not have.

@@ -51,20 +51,20 @@ class WordRetriever:
     identity = ""
 
     def documents(self, texts: Sequence[str]) -> list[Tensor]:
-        """What the state keeps of each text for its index."""
+        """Ids that the state keeps of each text for its index."""
         return words_of(texts)
 
     def questions(self, texts: Sequence[str]) -> list[Tensor]:
-        """What each question is compared by."""
+        """Words that each question is compared by."""
         return words_of(texts)
 
     def index(self, documents: Sequence[Tensor]) -> Bm25:
-        """What is asked, made once for all documents."""
+        """The question, prepared once for all documents."""
         return Bm25(documents, k1=self.k1, b=self.b)
 
 
 class Bm25:
-    """What every word of a collection says about every document of it.
+    """Weights of every word of a collection in every document of it.
 
     Args:
         words: the hashed words of each document.

@@ -49,7 +49,7 @@ class Index(Protocol):
 
 
 class Retriever(Protocol):
-    """What makes an index of texts."""
+    """A retriever: it makes an index of texts."""
 
     @property
     def tensor(self) -> str:
@@ -62,15 +62,15 @@ class Retriever(Protocol):
         ...
 
     def documents(self, texts: Sequence[str]) -> list[Tensor]:
-        """What the state keeps of each text."""
+        """The part of each text that the state keeps."""
         ...
 
     def questions(self, texts: Sequence[str]) -> list[Tensor]:
-        """What each question is compared by."""
+        """The form in which each question is compared."""
         ...
 
     def index(self, documents: Sequence[Tensor]) -> Index:
-        """What is asked, made once for all documents."""
+        """The question, prepared once for all documents."""
         ...
 
 

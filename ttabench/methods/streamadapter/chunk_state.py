@@ -25,7 +25,7 @@ from ttabench.lm.patch import LowRank
 
 
 class ChunkMapper(nn.Module):
-    """What maps the cache of one decoder layer to deltas of its linear maps.
+    """The network that maps the cache of one decoder layer to deltas of its linear maps.
 
     Args:
         sizes: (features in, features out) of each linear map.

@@ -22,7 +22,7 @@ from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 
 @dataclass(frozen=True)
 class _Mapper:
-    """What maps a cache to deltas, in all layers."""
+    """The networks that map a cache to deltas, in all layers."""
 
     shape: Shape
     settings: StreamAdapterSettings

@@ -166,7 +166,7 @@ Seen = Sequence[tuple[Tensor, Tensor]]
 
 
 def by_layer(rows: Sequence[Seen]) -> list[tuple[list[Tensor], list[Tensor]]]:
-    """What several rows saw, layer by layer."""
+    """Hidden states that several rows saw, layer by layer."""
     return [([pair[0] for pair in layer], [pair[1] for pair in layer]) for layer in zip(*rows, strict=True)]
 
 

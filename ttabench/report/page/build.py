@@ -122,5 +122,5 @@ def embedded(value: Any) -> str:
 
 
 def _finalized(value: Any) -> Any:
-    """What a template puts into the page: control characters of texts are shown, and not obeyed."""
+    """A value as a template puts it into the page: control characters of texts are shown, and not obeyed."""
     return printable(value) if type(value) is str else value

@@ -1,4 +1,4 @@
-"""What the page says of every run: its command, configuration, costs and machine."""
+"""Parts of the page on every run: its command, configuration, costs and machine."""
 
 from __future__ import annotations
 

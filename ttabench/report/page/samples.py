@@ -28,12 +28,12 @@ Cells = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """What one line answered."""
+    """The answer of one line."""
 
     label: str
     prediction: str
     gain: str
-    """What the query adds to the metric: its figure, or nats where the metric is none of queries."""
+    """The query's term of the metric: its figure, or nats where the metric is none of queries."""
     nats: str
     """Log-likelihood; empty where none is kept."""
 
@@ -58,7 +58,7 @@ class Disagreements:
     count: int
     """How many there are, shown or not."""
     note: str
-    """What is not kept; empty where all is."""
+    """Columns that are not kept; empty where all are."""
 
 
 def disagreeing(block: Block, most: int) -> Disagreements:
@@ -96,7 +96,7 @@ def _counted(block: Block) -> set[int]:
 
 
 def _gains(block: Block) -> dict[Query, dict[int, float]]:
-    """What each line, by its place in the block, adds to the metric, by query; more is better."""
+    """Terms of the metric by query, and by the place of the line in the block; more is better."""
     gains: dict[Query, dict[int, float]] = {}
     for place, values in enumerate(block.values):
         for query, value in values.items():
@@ -145,7 +145,7 @@ def _disagreement(
 
 
 def _figure(block: Block, gain: float) -> str:
-    """What one query adds: its figure, or nats where the metric is no mean over queries (`ppl`)."""
+    """A query's term: its figure, or nats where the metric is no mean over queries (`ppl`)."""
     metric = block.place.metric
     ratio = metric in METRICS and METRICS[metric].ratio is not None
     return f"{abs(gain):,.2f} nats" if ratio else plain(metric, abs(gain))

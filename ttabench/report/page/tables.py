@@ -167,7 +167,7 @@ def _order(value: float | None) -> float:
 
 
 def _number(text: str) -> float | str:
-    """What a figure is sorted by; a text that is none by itself."""
+    """The number that a figure is sorted by; a text that is none by itself."""
     try:
         return float(text.replace(",", "")) if text else MISSING
     except ValueError:
