@@ -76,15 +76,15 @@ class Bench:
 
     def pair(self, name: str, ours: Work, theirs: Work, beside: str, aim: str, units: int = 1) -> Row:
         """Take turns."""
-        found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+        measured: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
         for turn in range(2 * self.repeat + 2):
             mine = turn % 2 == 0
             begin, cpu = time.perf_counter(), time.process_time()
             (ours if mine else theirs)()
             if turn > 1:  # the first of each warms up
                 seconds = (time.perf_counter() - begin) / units, (time.process_time() - cpu) / units
-                found[mine].append(seconds)
-        best = {mine: [min(column) for column in zip(*pairs, strict=True)] for mine, pairs in found.items()}
+                measured[mine].append(seconds)
+        best = {mine: [min(column) for column in zip(*pairs, strict=True)] for mine, pairs in measured.items()}
         row = Row(
             what=name, model=Path(self.name).name, threads=self.threads, ours=best[True][0], ours_cpu=best[True][1],
             beside=beside, theirs=best[False][0], theirs_cpu=best[False][1], times=best[False][0] / best[True][0],

@@ -54,12 +54,12 @@ def published(task: str, folder: Path) -> dict[str, Rows]:
             split: [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
             for split, name in names.items()
         }
-    found = {}
+    published_rows = {}
     for split, name in {"train": "train.tsv", "validation": "dev.tsv"}.items():
         with (folder / name).open(encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-        found[split] = [{"sentence": row["sentence"], "label": int(row["label"])} for row in rows]
-    return found
+        published_rows[split] = [{"sentence": row["sentence"], "label": int(row["label"])} for row in rows]
+    return published_rows
 
 
 def twin(task: str, count: int) -> dict[str, Rows]:

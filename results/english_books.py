@@ -13,36 +13,47 @@ BOOK_RATE = "3e-4"
 
 def book_rates() -> Iterator[Cell]:
     """TempLoRA on three training books of 4,096 tokens."""
-    told = ("--task", "pg19", "--model", MODEL, "--split", "train", "--task-set", "tokens=4k", "--task-set", "books=3")
-    yield Cell("window", "", ("--method", "window", "--preset", "book", *told))
+    options = (
+        "--task",
+        "pg19",
+        "--model",
+        MODEL,
+        "--split",
+        "train",
+        "--task-set",
+        "tokens=4k",
+        "--task-set",
+        "books=3",
+    )
+    yield Cell("window", "", ("--method", "window", "--preset", "book", *options))
     for rate in RATES[:-1]:
         words = ("--method", "templora", "--preset", "streamadapter-book", "--set", f"lr={rate}")
-        yield Cell(f"templora, lr {rate}", "", (*words, *told))
+        yield Cell(f"templora, lr {rate}", "", (*words, *options))
 
 
 def books() -> Iterator[Cell]:
     """Four test books."""
-    told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,8k,16k")
+    options = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,8k,16k")
     for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
-        yield Cell(line, "", ("--method", *words, *told))
+        yield Cell(line, "", ("--method", *words, *options))
     learned = ("templora", "--preset", "streamadapter-book", "--set", "recompute=no", "--set", f"lr={BOOK_RATE}")
-    yield from swapped("", (*learned, *told))
+    yield from swapped("", (*learned, *options))
 
 
 def short_windows() -> Iterator[Cell]:
     """The same books through a window of 256 tokens, which a StreamAdapter was trained with."""
     sizes = ("tokens=2k", "window=256", "stride=128")
-    told = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
+    options = ("--task", "pg19", "--model", MODEL, *(word for size in sizes for word in ("--task-set", size)))
     for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book", "--set", "recent=256"))):
-        yield Cell(line, "", ("--method", *words, *told))
-    yield from swapped("", ("streamadapter", "--checkpoint", ADAPTER, *told), "streamadapter")
+        yield Cell(line, "", ("--method", *words, *options))
+    yield from swapped("", ("streamadapter", "--checkpoint", ADAPTER, *options), "streamadapter")
 
 
 def long_books() -> Iterator[Cell]:
     """The same books, 64k tokens of each."""
-    told = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,16k,64k")
+    options = ("--task", "pg19", "--model", MODEL, "--task-set", "tokens=4k,16k,64k")
     for line, words in (("none", ("none",)), ("window", ("window", "--preset", "book"))):
-        yield Cell(line, "", ("--method", *words, *told))
+        yield Cell(line, "", ("--method", *words, *options))
 
 
 CHUNKS = "results/english/generated-books"

@@ -98,12 +98,12 @@ def swapped(column: str, words: tuple[str, ...], name: str = "templora") -> Iter
 
 def online_rates() -> Iterator[Cell]:
     """Learning rates of finetuning on each paragraph once, ten validation paragraphs."""
-    told = told_squad(TUNED, HELD, 10)
+    options = told_squad(TUNED, HELD, 10)
     for line, words in ends():
-        yield Cell(line, "10 documents", ("--method", *words, *told))
+        yield Cell(line, "10 documents", ("--method", *words, *options))
     for rate in ONLINE_RATES:
         for method, more in ONLINE.items():
-            words = ("--method", method, *more, "--set", f"lr={rate}", *told)
+            words = ("--method", method, *more, "--set", f"lr={rate}", *options)
             yield Cell(f"{method}, lr {rate}", "10 documents", words)
 
 
@@ -114,7 +114,7 @@ def remembered() -> Iterator[Cell]:
     more than eight would take longer than all else together, and has no cells.
     """
     for documents in (8, 32, 60):
-        told, column = (*told_squad(TUNED, ASKED, documents), "--limit", "40"), f"{documents} documents"
+        options, column = (*told_squad(TUNED, ASKED, documents), "--limit", "40"), f"{documents} documents"
         whole = ("icl", "--set", "truncate=left") if documents == 60 else ("icl",)
         plain = {
             "none": ("none",),
@@ -124,12 +124,12 @@ def remembered() -> Iterator[Cell]:
             "rag, MiniLM": ("rag", "--set", "top=3", "--set", "retriever=dense"),
         }
         for line, words in plain.items():
-            yield Cell(line, column, ("--method", *words, *told))
+            yield Cell(line, column, ("--method", *words, *options))
         for method, more in ONLINE.items() if documents == 8 else ():
-            yield from swapped(column, (method, *more, "--set", f"lr={ONLINE_RATE}", *told), method)
+            yield from swapped(column, (method, *more, "--set", f"lr={ONLINE_RATE}", *options), method)
     few = (*told_squad(TUNED, ASKED, 8), "--limit", "40")
-    told = ("--set", "rag.top=3", "--set", f"templora.lr={DOCUMENT_RATE}", *few)
-    yield from swapped("8 documents", ("rag+templora", *told), "rag+templora")
+    options = ("--set", "rag.top=3", "--set", f"templora.lr={DOCUMENT_RATE}", *few)
+    yield from swapped("8 documents", ("rag+templora", *options), "rag+templora")
 
 
 def presses() -> Iterator[Cell]:
@@ -140,11 +140,11 @@ def presses() -> Iterator[Cell]:
 
 def document_rates() -> Iterator[Cell]:
     """TempLoRA on five documents."""
-    told = told_squad(TUNED, HELD, 5)
+    options = told_squad(TUNED, HELD, 5)
     for line, words in ends():
-        yield Cell(line, "5 documents", ("--method", *words, *told))
+        yield Cell(line, "5 documents", ("--method", *words, *options))
     for rate in RATES:
-        yield Cell(f"templora, lr {rate}", "5 documents", ("--method", "templora", "--set", f"lr={rate}", *told))
+        yield Cell(f"templora, lr {rate}", "5 documents", ("--method", "templora", "--set", f"lr={rate}", *options))
 
 
 def prompts() -> Iterator[Cell]:
@@ -161,9 +161,9 @@ def prompts() -> Iterator[Cell]:
 
 def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
     """Demonstrations of one task."""
-    told = ("--task", task, "--model", MODEL, "--limit", QUESTIONS.get(task, "100"))
+    options = ("--task", task, "--model", MODEL, "--limit", QUESTIONS.get(task, "100"))
     for count in counts:
-        column = (*told, "--task-set", f"shots={count}")
+        column = (*options, "--task-set", f"shots={count}")
         for line, words in ends() if count else list(ends())[:1]:
             yield Cell(line, f"{count} shots", ("--method", *words, *column))
         if count == max(counts):
@@ -175,19 +175,30 @@ def shots(task: str, counts: Sequence[int]) -> Iterator[Cell]:
 
 def metaicl() -> Iterator[Cell]:
     """All test tasks that are there, asked after 1 to 16 demonstrations of one pass."""
-    told = ("--task", "metaicl", "--model", MODEL, "--limit", "400")
+    options = ("--task", "metaicl", "--model", MODEL, "--limit", "400")
     for line, words in [*ends(), *kept(streamed=True)]:
-        yield Cell(line, "1 to 16 shots", ("--method", *words, *told))
+        yield Cell(line, "1 to 16 shots", ("--method", *words, *options))
 
 
 def shot_rates() -> Iterator[Cell]:
     """TempLoRA on ten demonstrations, validation rows."""
-    told = ("--task", "arc_easy", "--model", MODEL, "--split", "validation", "--task-set", "shots=10", "--limit", "100")
+    options = (
+        "--task",
+        "arc_easy",
+        "--model",
+        MODEL,
+        "--split",
+        "validation",
+        "--task-set",
+        "shots=10",
+        "--limit",
+        "100",
+    )
     for line, words in ends():
-        yield Cell(line, "10 shots", ("--method", *words, *told))
+        yield Cell(line, "10 shots", ("--method", *words, *options))
     for rate in ("1e-5", *RATES):
         words = ("--method", "templora", "--preset", "streamadapter", "--set", f"lr={rate}")
-        yield Cell(f"templora, lr {rate}", "10 shots", (*words, *told))
+        yield Cell(f"templora, lr {rate}", "10 shots", (*words, *options))
 
 
 DIALOGUE_RATE = "3e-4"
@@ -196,15 +207,15 @@ DIALOGUE_RATE = "3e-4"
 
 def dialogues() -> Iterator[Cell]:
     """The next turn of a dialogue by t, the turns that were read before the one that is answered."""
-    told = ("--task", "dailydialog", "--model", MODEL, "--limit", "400")
-    yield Cell("none", "", ("--method", "none", *told))
-    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
+    options = ("--task", "dailydialog", "--model", MODEL, "--limit", "400")
+    yield Cell("none", "", ("--method", "none", *options))
+    yield from (cell for cell in swapped("", ("icl", *options), "icl") if cell.state != "none")
     for line, words in [*kept(streamed=True)]:
         if line.endswith((" 20 %", " 50 %")):
-            yield Cell(line, "", ("--method", *words, *told))
+            yield Cell(line, "", ("--method", *words, *options))
     for recent in (16, 32):
-        yield Cell(f"window {recent} tokens", "", ("--method", "window", "--set", f"recent={recent}", *told))
-    learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DIALOGUE_RATE}", *told[:-1], "50")
+        yield Cell(f"window {recent} tokens", "", ("--method", "window", "--set", f"recent={recent}", *options))
+    learned = ("templora", "--preset", "streamadapter", "--set", f"lr={DIALOGUE_RATE}", *options[:-1], "50")
     yield from (cell for cell in swapped("", learned) if cell.state != "none")
 
 
@@ -218,14 +229,14 @@ def compressed() -> Iterator[Cell]:
     Every line stands on the LoRA of the paper's first stage, so `icl` is its upper bound; a window of 24 slots holds as
     many bytes as `ccm concat` after twelve turns, and more before.
     """
-    told = ("--task", "dailydialog", "--model", MODEL, "--base-checkpoint", f"{TALK}/first", "--limit", "400")
-    yield Cell("none", "", ("--method", "none", *told))
-    yield from (cell for cell in swapped("", ("icl", *told), "icl") if cell.state != "none")
+    options = ("--task", "dailydialog", "--model", MODEL, "--base-checkpoint", f"{TALK}/first", "--limit", "400")
+    yield Cell("none", "", ("--method", "none", *options))
+    yield from (cell for cell in swapped("", ("icl", *options), "icl") if cell.state != "none")
     for update in ("concat", "merge"):
-        yield from swapped("", ("ccm", "--checkpoint", f"{TALK}/{update}", *told), f"ccm {update}")
-    yield Cell("window 24 tokens", "", ("--method", "window", "--set", "recent=24", *told))
+        yield from swapped("", ("ccm", "--checkpoint", f"{TALK}/{update}", *options), f"ccm {update}")
+    yield Cell("window 24 tokens", "", ("--method", "window", "--set", "recent=24", *options))
     yield from (
-        Cell(line, "", ("--method", *words, *told)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
+        Cell(line, "", ("--method", *words, *options)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
     )
 
 
@@ -234,10 +245,12 @@ EVERY = "every turn"
 
 def sessions() -> Iterator[Cell]:
     """The next turn of a session, each of which is read once it was scored: no earlier session is there."""
-    told = ("--task", "msc", "--model", MODEL, "--task-set", "ask=turns")
-    yield Cell("none", EVERY, ("--method", "none", *told))
-    yield from (cell for cell in swapped(EVERY, ("icl", *told), "icl") if cell.state != "none")
-    yield Cell("window 32 tokens", EVERY, ("--method", "window", "--set", "recent=32", *told))
+    options = ("--task", "msc", "--model", MODEL, "--task-set", "ask=turns")
+    yield Cell("none", EVERY, ("--method", "none", *options))
+    yield from (cell for cell in swapped(EVERY, ("icl", *options), "icl") if cell.state != "none")
+    yield Cell("window 32 tokens", EVERY, ("--method", "window", "--set", "recent=32", *options))
     yield from (
-        Cell(line, EVERY, ("--method", *words, *told)) for line, words in kept(streamed=True) if line.endswith(" 50 %")
+        Cell(line, EVERY, ("--method", *words, *options))
+        for line, words in kept(streamed=True)
+        if line.endswith(" 50 %")
     )

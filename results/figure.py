@@ -65,8 +65,8 @@ def draw(columns: Sequence[str] = COLUMNS) -> Figure:
         for number, (label, lines) in enumerate(FAMILIES.items()):
             points = [point(line, column) for line in lines]
             face = "white" if label == HOLLOW else None
-            axes.errorbar([each.mib for each in points], [each.f1 for each in points],
-                          yerr=[each.stderr for each in points], marker="o", capsize=3, label=label,
+            axes.errorbar([dot.mib for dot in points], [dot.f1 for dot in points],
+                          yerr=[dot.stderr for dot in points], marker="o", capsize=3, label=label,
                           color=f"C{number - (label == HOLLOW)}", markerfacecolor=face)  # fmt: skip
         axes.set_xscale("log")
         axes.set_xlabel("MiB kept between queries")

@@ -59,7 +59,7 @@ def state(runs: Sequence[Run]) -> str:
 
 def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
     """A line a task, method and whose state answered, a column a value of the option; an empty state has no line."""
-    found = (
+    triples = (
         (
             (str(run.config["task"]), f"{run.config['method']}{STATES[run.state_of]}"),
             float(run.config["task_options"][option]),
@@ -68,7 +68,7 @@ def by_option(runs: Sequence[Run], option: str, cell: Cell) -> str:
         for folder, run in _in_order(runs)
         if run.state_of != "none"
     )
-    grid = crossed(found, cell)
+    grid = crossed(triples, cell)
     lines = [(*line, *cells) for line, cells in zip(grid.index, grid.to_numpy(), strict=True)]
     return table(("task", "method", *(f"{option}={value:g}" for value in grid.columns)), lines, 2)
 
@@ -191,8 +191,8 @@ def by_training(runs: Sequence[RunRecord]) -> str:
 
 def by_state(runs: Sequence[RunRecord]) -> str:
     """A line a state that answered: the main metric, and how far it is from that under the other states, by seed."""
-    found = [(run.state_of, row.seed, row.value) for run in runs if (row := run.value(run.main_metric)) is not None]
-    values = DataFrame(found, columns=["state", "seed", "value"]).pivot(index="seed", columns="state", values="value")
+    triples = [(run.state_of, row.seed, row.value) for run in runs if (row := run.value(run.main_metric)) is not None]
+    values = DataFrame(triples, columns=["state", "seed", "value"]).pivot(index="seed", columns="state", values="value")
     lines = []
     for state in (state for state in STATES if state in values):
         apart = [

@@ -176,14 +176,14 @@ def _as_json(questions: Sequence[OwnQuestion], reply: Told) -> dict[str, Json]:
 def _answer_table(questions: Sequence[OwnQuestion], replies: Sequence[Told]) -> render.Table:
     several, scored = len(replies) > 1, any(question.answers for question in questions)
     rows = []
-    for number, each in enumerate(questions):
+    for number, asked in enumerate(questions):
         for method in replies:
             scores = method.scores[number]
             first = method is replies[0]
             prediction = method.answers[number].prediction or "(nothing)"
-            row = [each.question if first else "", *([method.method] if several else []), prediction]
+            row = [asked.question if first else "", *([method.method] if several else []), prediction]
             if scored:
-                row += [" / ".join(each.answers) if first else "", *(_percent(scores.get(name)) for name in SCORES)]
+                row += [" / ".join(asked.answers) if first else "", *(_percent(scores.get(name)) for name in SCORES)]
             rows.append(tuple(row))
     heads = ("question", *(["method"] if several else []), "answer")
     more = ("right answer", *(f"#{name}" for name in SCORES)) if scored else ()

@@ -39,25 +39,27 @@ def takes(
             it.
         defaults: of options, where they are others than the field's.
     """
-    chosen = [each for each in declared(kind).values() if each.name not in without and (not only or each.name in only)]
-    chosen.sort(key=lambda each: (*FIRST, each.name).index(each.name))
+    chosen = [
+        option for option in declared(kind).values() if option.name not in without and (not only or option.name in only)
+    ]
+    chosen.sort(key=lambda option: (*FIRST, option.name).index(option.name))
 
     def decorate(command: Command) -> Command:
         own = [
-            each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in inspect.signature(command, eval_str=True).parameters.values()
-            if each.name != name
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(command, eval_str=True).parameters.values()
+            if parameter.name != name
         ]
-        options = [_parameter(each, typed_only, defaults) for each in chosen]
+        options = [_parameter(parameter, typed_only, defaults) for parameter in chosen]
 
         @wraps(command)
         def wrapper(**typed: Any) -> None:
-            values = {each.name: _held(each, typed.pop(each.name)) for each in chosen}
+            values = {option.name: _held(option, typed.pop(option.name)) for option in chosen}
             given = {key: value for key, value in values.items() if value not in (None, "", ())}
             command(**{name: given if typed_only else kind(**values)}, **typed)
 
         wrapper.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {each.name: each.annotation for each in (*options, *own)}
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in (*options, *own)}
         return wrapper
 
     return decorate

@@ -95,8 +95,8 @@ def _of_words(error: typer.TyperException) -> str:
     if hasattr(error, "possibilities") and isinstance(typed, str) and context is not None:
         options = {
             name.lstrip("-"): name
-            for each in context.command.get_params(context)
-            for name in (*each.opts, *each.secondary_opts)
+            for parameter in context.command.get_params(context)
+            for name in (*parameter.opts, *parameter.secondary_opts)
         }
         close = closest(typed.lstrip("-"), options)
         hint = f"Did you mean {options[close]}?" if close else f"{context.command_path} --help lists them."

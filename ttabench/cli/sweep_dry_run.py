@@ -57,8 +57,8 @@ def _row(
     alike = (run.base, run.method, run.task)
     if alike not in known:
         known[alike] = expected([plan], threads)[1]
-    found = known[alike]
-    return {**row, "time": asdict(found) if found else None}
+    estimate_of_run = known[alike]
+    return {**row, "time": asdict(estimate_of_run) if estimate_of_run else None}
 
 
 def _to_do(row: dict[str, Json]) -> str:

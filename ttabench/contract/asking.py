@@ -49,7 +49,7 @@ def patch_rows(case: Case) -> None:
     state = read(method, *TEXTS)
     patch = method.patch(state, questions)
     if not method.looks_at_question:
-        if odd := [tuple(each.shape) for each in tensors_of(patch) if each.shape[0] != 1]:
+        if odd := [tuple(tensor.shape) for tensor in tensors_of(patch) if tensor.shape[0] != 1]:
             raise Broken(f"looks_at_question is false, and the patch has tensors of shape {odd[0]}")
         return
     chosen, wanted = select_rows(patch, [2, 0]), method.patch(state, [questions[2], questions[0]])

@@ -17,10 +17,10 @@ _OF_A_FRIEND = 4
 """Facts told of one friend, at most."""
 
 
-def tell(source: random.Random, split: str, friends: int, facts_a_session: int) -> list[Fact]:
-    """`facts_a_session` facts about each of `friends` people."""
+def tell(source: random.Random, split: str, friends: int, facts_a_friend: int) -> list[Fact]:
+    """`facts_a_friend` facts about each of `friends` people."""
     people = draw_entities(source, "person", split, friends)
-    return [fact for person in people for fact in facts(source, "person", person, facts_a_session)]
+    return [fact for person in people for fact in facts(source, "person", person, facts_a_friend)]
 
 
 def _exchange(source: random.Random, fact: Fact, known: list[Fact]) -> list[str]:
@@ -43,11 +43,11 @@ def _asking(source: random.Random, fact: Fact) -> list[str]:
     ]
 
 
-def session(source: random.Random, old_facts: list[Fact], known: list[Fact]) -> list[str]:
-    """The turns in which the facts of `old_facts` are told, coming back to them and to those of `known`."""
+def session(source: random.Random, facts: list[Fact], known: list[Fact]) -> list[str]:
+    """The turns in which `facts` are told, coming back to them and to `known` ones."""
     turns: list[str] = []
     known = list(known)
-    for fact in old_facts:
+    for fact in facts:
         turns += _exchange(source, fact, known)
         known.append(fact)
     return turns
@@ -106,15 +106,15 @@ def msc(
     made: list[Row] = []
     for number in range(conversations):
         source = rng("msc", split, seed, number)
-        new_facts = min(_OF_A_FRIEND, total)
-        known = tell(source, split, -(-total // new_facts) + 1, new_facts)
-        fresh, old_facts = known[-new_facts:], known[:-new_facts]
-        source.shuffle(old_facts)
-        old_facts = old_facts[:total]
+        facts_a_friend = min(_OF_A_FRIEND, total)
+        known = tell(source, split, -(-total // facts_a_friend) + 1, facts_a_friend)
+        fresh, told_facts = known[-facts_a_friend:], known[:-facts_a_friend]
+        source.shuffle(told_facts)
+        told_facts = told_facts[:total]
         turns = [
-            session(source, old_facts[start : start + facts], old_facts[:start]) for start in range(0, total, facts)
+            session(source, told_facts[start : start + facts], told_facts[:start]) for start in range(0, total, facts)
         ]
-        goes_on = session(source, fresh[:facts], old_facts)
+        goes_on = session(source, fresh[:facts], told_facts)
         row: Row = {
             "personas": [[], []],
             "init_personas": [[], []],
@@ -131,7 +131,7 @@ def msc(
             ],
             "metadata": {"initial_data_id": f"mini-{split}-{seed}-{number}", "session_id": sessions},
         }
-        for fact in source.sample(old_facts, min(questions, len(old_facts))):
+        for fact in source.sample(told_facts, min(questions, len(told_facts))):
             made.append({**row, "self_instruct": {"B": fact.question(source.randrange(2)), "A": fact.value}})
     return made
 

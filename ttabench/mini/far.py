@@ -99,7 +99,7 @@ def batches(tokenizer: Tokenizer, stage: FarStage, seed: int, first: int = 0) ->
             for row in rows
         ]
         jumps = source.random() < stage.jumping
-        yield batch_of(made, [jumped(each, stage.span, source) for each in made] if jumps else None), teaching
+        yield batch_of(made, [jumped(batch, stage.span, source) for batch in made] if jumps else None), teaching
 
 
 def dense_questions(source: random.Random, tokens: int) -> Segments:

@@ -51,12 +51,13 @@ def document(source: random.Random, entity: str, facts: list[Fact], distractors:
 
 
 def documents(
-    source: random.Random, kind: str, split: str, count: int, told: int | range, relation: str | None = None
+    source: random.Random, kind: str, split: str, count: int, facts_told: int | range, relation: str | None = None
 ) -> list[Document]:
     """`count` documents about different entities of one kind.
 
     Args:
-        told: facts a document tells, or from which their number is drawn; more than the kind has relations means all.
+        facts_told: facts a document tells, or from which their number is drawn; more than the kind has relations means
+            all.
         relation: name of the one relation all documents tell (a curriculum: only the entity tells them apart).
     """
     kinds = RELATIONS[kind]
@@ -66,7 +67,7 @@ def documents(
             one = next(r for r in kinds if r.name == relation)
             made.append(document(source, entity, [Fact(entity, one, source.choice(one.values))]))
         else:
-            number = told if isinstance(told, int) else source.choice(told)
+            number = facts_told if isinstance(facts_told, int) else source.choice(facts_told)
             made.append(document(source, entity, facts(source, kind, entity, min(number, len(kinds)))))
     return made
 

@@ -19,8 +19,8 @@ class Relation:
     values: tuple[str, ...]
 
 
-def _relation(name: str, statements: Sequence[str], questions: Sequence[str], told: str, values: str) -> Relation:
-    return Relation(name, tuple(statements), tuple(questions), told, tuple(values.split()))
+def _relation(name: str, statements: Sequence[str], questions: Sequence[str], sentence: str, values: str) -> Relation:
+    return Relation(name, tuple(statements), tuple(questions), sentence, tuple(values.split()))
 
 
 _PERSON = (

@@ -199,7 +199,9 @@ def table(name: str) -> tuple[str, str, Table]:
         raise UnknownName("paper", name, [*PAPERS, "list", "claims"])
     known = paper(of).tables
     if not slash:
-        raise UserError(f"Which table of {name}?", f"Name one: {', '.join(f'{name}/{each}' for each in known)}.")
+        raise UserError(
+            f"Which table of {name}?", f"Name one: {', '.join(f'{name}/{known_table}' for known_table in known)}."
+        )
     if which not in known:
         raise UnknownName(f"table of {of}", which, list(known))
     return of, which, known[which]

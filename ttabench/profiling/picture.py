@@ -93,11 +93,11 @@ def _draw(axes: Axes, record: ProfileRecord, name: str) -> None:
 
 def _ticks(axes: Axes, name: str) -> None:
     """Round figures that read as they are, however little the values differ."""
-    shown = size if name.endswith("_bytes") else "{:,.6g}".format
+    text_of = size if name.endswith("_bytes") else "{:,.6g}".format
     low, high = axes.get_ylim()
     axes.set_yticks(ticks(low, high, 2 if name.endswith("_bytes") else 10))
     axes.set_yticks([], minor=True)
-    axes.yaxis.set_major_formatter(lambda value, _: shown(value))
+    axes.yaxis.set_major_formatter(lambda value, _: text_of(value))
 
 
 def ticks(low: float, high: float, base: int) -> list[float]:

@@ -124,7 +124,7 @@ def _folders(card: Card, split: str, base: Path) -> list[Path]:
     """Where books of a split may lie: in the split's folder, else in a folder that has no folders of splits at all."""
     above = tops(base, card.source.folders)
     folders = [top / name for top in above for name in card.splits[split].files if (top / name).is_dir()]
-    every = [top / name for top in above for each in card.splits.values() for name in each.files]
+    every = [top / name for top in above for one_split in card.splits.values() for name in one_split.files]
     return folders or ([base] if base.is_dir() and not any(place.is_dir() for place in every) else [])
 
 

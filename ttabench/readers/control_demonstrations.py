@@ -33,7 +33,7 @@ def next_items(task: Bound[Any], one: Drawn) -> tuple[tuple[Item, ...], bool]:
         split, arguments = task.card.splits[task.split].twin, {**task.arguments, "queries": 1}
         taken = {item.shown for item in (*one.shown, *one.asked)}
         made = (twin_part(task.card, part.name, (split, seed), arguments, words) for seed in other_seeds(task.seed))
-        pools = (each.draw(len(each.pool), 0)[0] for each in made)
+        pools = (made_task.draw(len(made_task.pool), 0)[0] for made_task in made)
         draws = (tuple(item for item in pool if item.shown not in taken)[:shots] for pool in pools)
         return _of_other_categories(_told((*one.shown, *one.asked)), draws, _told)
     items = part.others(shots, task.seed, one.asked)

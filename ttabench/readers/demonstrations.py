@@ -188,8 +188,8 @@ def read(card: Card, request: Request) -> Demonstrations:
         which = Wanted(names=names, explicit=settings.task != "all", size=settings.size)
         twins, of_source = parts(card, request, which, words)
         notes += of_source
-    drawn = [Drawn(part=part, shown=shown, asked=asked) for part in twins
-             for shown, asked in [part.draw(settings.shots, request.seed)]]  # fmt: skip
+    drawn = [Drawn(part=part, shown=demonstrations, asked=asked) for part in twins
+             for demonstrations, asked in [part.draw(settings.shots, request.seed)]]  # fmt: skip
     return Demonstrations(
         card=card,
         request=request,

@@ -69,8 +69,8 @@ def twin_users(card: Card, part: Profile, place: tuple[str, int], arguments: Map
     if not questions:
         raise UserError(f"The twin of {card.name} gives no users with {dict(arguments)}.", "Change --task-set.")
     asked, golds = (
-        [RawRow(f"mini {name} row {i}", row) for i, row in enumerate(found)]
-        for name, found in ((_QUESTIONS, questions), (_OUTPUTS, outputs["golds"]))
+        [RawRow(f"mini {name} row {i}", row) for i, row in enumerate(content)]
+        for name, content in ((_QUESTIONS, questions), (_OUTPUTS, outputs["golds"]))
     )
     return _users(part, asked, _answers(golds), f"the twin of {card.name}")[0]
 

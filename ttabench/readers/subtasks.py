@@ -179,10 +179,10 @@ def _part(part: SubTask, name: str, tables: tuple[Table | None, Table], words: W
     if pool_table is None:
         rows = tuple(asked)
         return Part(name=name, pool=rows, asked=rows, same=True, label=asked_table.label, dropped=dropped)
-    found, unshown = parse(part, pool_table, words.delimiter, words.single_blank)
+    rows_read, unshown = parse(part, pool_table, words.delimiter, words.single_blank)
     taken = {(item.shown, item.options) for item in asked}
-    pool = tuple(item for item in found if (item.shown, item.options) not in taken)
-    counts = {"demonstration equal to a query": len(found) - len(pool)}
+    pool = tuple(item for item in rows_read if (item.shown, item.options) not in taken)
+    counts = {"demonstration equal to a query": len(rows_read) - len(pool)}
     counts |= {f"demonstration with an {reason}": count for reason, count in unshown.items() if reason != HIDDEN_LABEL}
     return Part(
         name=name,

@@ -167,7 +167,7 @@ def _siblings(blocks: Sequence[list[Group]]) -> list[tuple[Place, list[Group]]]:
         place = Place(task=str(first.config.get("task")), source=first.source, model=first.base,
                       metric=block[0].metric, options=options)  # fmt: skip
         placed.append((place, block))
-    return sorted(placed, key=lambda each: [_ascending(each[0].options.get(key)) for key in keys])
+    return sorted(placed, key=lambda material: [_ascending(material[0].options.get(key)) for key in keys])
 
 
 def _ascending(value: Json) -> tuple[bool, float, str]:

@@ -206,7 +206,7 @@ def comparison_data(comparison: Comparison) -> list[Table]:
         best, members = best_of(block.entries), front(block.entries)
         for entry in block.entries:
             marks = {
-                "share_of_gap": share(block, entry), "best": int(any(entry is each for each in best)),
+                "share_of_gap": share(block, entry), "best": int(any(entry is best_entry for best_entry in best)),
                 "pareto": int(any(entry is member for member in members)),
             }  # fmt: skip
             runs.append({**_data(entry), **marks})

@@ -166,7 +166,7 @@ def _varied(block: Block) -> dict[str, list[Line]]:
 
 
 def _line(label: str, points: Sequence[Point]) -> Line:
-    return Line(label=label, method=points[0].entry.method, points=tuple(sorted(points, key=lambda each: each.at)))
+    return Line(label=label, method=points[0].entry.method, points=tuple(sorted(points, key=lambda point: point.at)))
 
 
 def _curves(blocks: Sequence[Block], lines: Sequence[Line], axis: str, *, tokens: bool = False) -> Curves:

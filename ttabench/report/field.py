@@ -42,16 +42,17 @@ class Field:
 
     def apart(self, left: str, right: str, called: str = "") -> str:
         """How far left is from right, see `phrases.apart`; `called` stands for the label of right."""
-        pairs, each = self.both(left, right), self.pair(left, right)
+        pairs, tested = self.both(left, right), self.pair(left, right)
         named = f"{called or right} ({figures.plain(self.metric, fmean(other.value for _, other in pairs))})"
-        if each is None:
+        if tested is None:
             return f"{untested(self.metric, self.gap(left, right), named)} ({self.why(left, right)})"
-        some = each.blocks < len(self.blocks) > 1
-        where = f" (tested on {each.blocks} of {len(self.blocks)} {self.noun})" if some else ""
-        if not some and {each.n} != {sum(pair[side].n for pair in pairs) for side in (0, 1)}:
-            where = f" (on the {each.n:,} questions that both were asked)"
+        some = tested.blocks < len(self.blocks) > 1
+        where = f" (tested on {tested.blocks} of {len(self.blocks)} {self.noun})" if some else ""
+        if not some and {tested.n} != {sum(pair[side].n for pair in pairs) for side in (0, 1)}:
+            where = f" (on the {tested.n:,} questions that both were asked)"
         return (
-            apart(each, named, Varied(self.blocks[0].groups[0].record.unit, len(pairs[0][0].seeds), self.lone)) + where
+            apart(tested, named, Varied(self.blocks[0].groups[0].record.unit, len(pairs[0][0].seeds), self.lone))
+            + where
         )
 
     def gap(self, left: str, right: str) -> float:

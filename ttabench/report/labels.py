@@ -79,7 +79,7 @@ def _setting(key: str, value: Json, group: Group, block: Sequence[Group]) -> str
     if key == "method file" and "==" in str(value):
         package, code, _ = str(value).partition(CODE)
         rest = {str(other.varying.get(key)) for other in block} - {str(value)}
-        return f"method={value if any(each.startswith(package + code) for each in rest) else package}"
+        return f"method={value if any(name.startswith(package + code) for name in rest) else package}"
     return f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
 
 

@@ -88,7 +88,7 @@ def _macro_f1(sums: Sums) -> float | None:
 
 
 def _macro_pull(sums: Sums) -> Callable[[Sums], float]:
-    scores = [_f1(each) for each in _labels(sums)]
+    scores = [_f1(label_terms) for label_terms in _labels(sums)]
     wholes = [answered + right for _, answered, right in _labels(sums)]
     known = sum(score is not None for score in scores)
 

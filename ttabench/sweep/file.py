@@ -68,7 +68,7 @@ class Read:
 
     def placed(self, error: UserError, faults: Mapping[Place, str]) -> UserError:
         """The fault with the line of the word that it names, the innermost first; else of the first that was said."""
-        inside = sorted(faults.items(), key=lambda each: -len(each[0]))
+        inside = sorted(faults.items(), key=lambda place: -len(place[0]))
         named = [place for place, word in inside if _names(error.what, word)]
         where = self.where(named[0] if named else next(iter(faults), ()))
         return UserError(f"{where}: {error.what}", error.hint) if where else error

@@ -48,7 +48,7 @@ def planned(cells: Sequence[Cell], read: Read) -> list[Run]:
     shared = Shared()
     made: dict[int, Run] = {}
     # those that read the same rows one after the other: rows are made once, and only the newest are kept
-    for number, cell in sorted(enumerate(cells), key=lambda each: (each[1].request.task, each[1].seed)):
+    for number, cell in sorted(enumerate(cells), key=lambda run: (run[1].request.task, run[1].seed)):
         try:
             made[number] = _run(cell, make_plan(cell.request, cell.seed, shared))
         except UserError as error:

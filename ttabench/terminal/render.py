@@ -64,7 +64,7 @@ def print_json(value: Json) -> None:
     plain = (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
     text = json.dumps(value, indent=1, ensure_ascii=plain)
     if not text.isascii():
-        text = _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        text = _NOT_IN_JSON.sub(lambda unknown: f"\\u{ord(unknown[0]):04x}", text)
     sys.stdout.write(text + "\n")
 
 

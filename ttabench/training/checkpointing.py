@@ -140,12 +140,12 @@ def _grouped(
 def _belongs(method: Trainable[Any], config: TrainConfig) -> dict[str, dict[str, Json]]:
     """The values that a resumed training must share with the saved one, as JSON gives them back."""
     base = {"base": method.lm.fingerprint, "stands_on": dict(config.stands_on)}
-    found = {
+    own = {
         "method": {"method": method.name},
         "settings": asdict(method.settings),
         "recipe": config.recipe(),
         "data": dict(config.data),
         "base": base,
     }
-    same: dict[str, dict[str, Json]] = json.loads(json.dumps(found))
+    same: dict[str, dict[str, Json]] = json.loads(json.dumps(own))
     return same

@@ -122,10 +122,10 @@ class CpuDecoder:
         """Whether padding may be left out of the linear maps: nothing is hooked to them that tells rows apart."""
         hooked = [linear_map for linear_map in self._maps if type(linear_map) is not nn.Linear or _altered(linear_map)]
         return all(
-            type(each) is nn.Linear
-            and not each._forward_pre_hooks
-            and all(getattr(hook, "rows_alike", False) for hook in each._forward_hooks.values())
-            for each in hooked
+            type(place) is nn.Linear
+            and not place._forward_pre_hooks
+            and all(getattr(hook, "rows_alike", False) for hook in place._forward_hooks.values())
+            for place in hooked
         )
 
     def run(self, text: Text, slots: Sequence[CacheLayer], attend: Attend) -> Tensor:

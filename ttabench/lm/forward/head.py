@@ -61,7 +61,7 @@ def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
 def _is_frozen(head: nn.Module) -> bool:
     """Whether the head is one linear map that nothing trains: no weight, no delta of it, no hook that adds one."""
     held = [parameter for parameter in head._parameters.values() if parameter is not None]
-    return isinstance(head, nn.Linear) and not head._forward_hooks and not any(each.requires_grad for each in held)
+    return isinstance(head, nn.Linear) and not head._forward_hooks and not any(tensor.requires_grad for tensor in held)
 
 
 class _FrozenHead(torch.autograd.Function):

@@ -63,7 +63,7 @@ def weights_of(header: Header) -> str:
         sizes: dict[int, int] = {}
         for tensor in header.tensors:
             sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.elements
-        kind = gguf.GGMLQuantizationType(max(sizes, key=lambda each: sizes[each])).name
+        kind = gguf.GGMLQuantizationType(max(sizes, key=lambda file: sizes[file])).name
     return kind if kind in PLAIN else f"{kind}, dequantised"
 
 

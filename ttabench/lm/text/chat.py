@@ -65,8 +65,8 @@ def chat_of(
         raise UserError(f"The tokenizer of {name} has no chat template.", "Leave --chat-template out.")
     rest, parts = _rendered(tokenizer, name, system), []
     for words in WORDS:
-        part, found, rest = rest.partition(words)
-        if not found or words in rest:
+        part, separator, rest = rest.partition(words)
+        if not separator or words in rest:
             fault = f"The chat template of {name} does not hold the words of every turn once."
             raise UserError(fault, "Leave --chat-template out.")
         parts.append(part)

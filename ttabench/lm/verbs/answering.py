@@ -129,12 +129,12 @@ def _chosen(lm: LM, patch: Patch, asks: Sequence[Ask], _: int) -> list[Answer]:
     unconditional = _unconditional(lm, patch, asks)
     return [
         Answer(
-            prediction=want.options[max(range(len(each)), key=each.__getitem__)].strip(),
-            logprobs=tuple(each),
+            prediction=want.options[max(range(len(logprobs)), key=logprobs.__getitem__)].strip(),
+            logprobs=tuple(logprobs),
             tokens=tuple(map(len, lengths)),
             unconditional_logprobs=bare,
         )
-        for want, each, lengths, bare in zip(wants, scores, ids, unconditional, strict=True)
+        for want, logprobs, lengths, bare in zip(wants, scores, ids, unconditional, strict=True)
     ]
 
 

@@ -78,9 +78,9 @@ def _told(settings: DistillSettings, shape: Shape, work: Workload, window: int, 
     return reading + writing + sum(again.forward(tokens, context) + shape.head(size) for tokens, _ in lessons)
 
 
-def _steps(settings: DistillSettings, lessons: Sequence[Lesson], each: Callable[[int, int], int]) -> float:
+def _steps(settings: DistillSettings, lessons: Sequence[Lesson], operations_of: Callable[[int, int], int]) -> float:
     """Operations of all steps, over all lessons again and again; of the last, partial pass by their mean."""
-    whole = sum(each(*lesson) for lesson in lessons)
+    whole = sum(operations_of(*lesson) for lesson in lessons)
     passes, left = divmod(settings.steps, -(-len(lessons) // settings.batch))
     return whole * (passes + left * settings.batch / len(lessons))
 

@@ -54,7 +54,7 @@ class Slots:
             prefix = encode(self._lm, Patch(tokens_BT=tokens_BT))
         assert prefix is not None, "tokens that are read are a prefix"
         pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
-        return torch.cat([each[0].float().flatten() for pair in pairs for each in pair])
+        return torch.cat([tensor[0].float().flatten() for pair in pairs for tensor in pair])
 
     def patch(self, parts: Mapping[str, Tensor]) -> Patch:
         """A prefix after which text goes on as it would behind so many tokens."""

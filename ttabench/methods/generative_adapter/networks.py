@@ -50,7 +50,7 @@ class GenerativeAdapterNetworks(nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             made = [[Generator(lm.hidden_size, *lm.linear_shape(name), settings) for name in own] for own in self.names]
-        self.generators = nn.ModuleList(each for own in made for each in own).to(lm.device)
+        self.generators = nn.ModuleList(own_map for own in made for own_map in own).to(lm.device)
         self._layers = made
         self.eval()
 

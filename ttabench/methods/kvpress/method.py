@@ -204,7 +204,9 @@ def _stacked(rows: Sequence[Mapping[str, Tensor]], next_B: Tensor) -> dict[str, 
         )
     if any("hidden" in row for row in rows):
         blind = [row["hidden"] if "hidden" in row else torch.zeros_like(row["keys"][..., 0].bool()) for row in rows]
-        stacked["hidden"] = torch.stack([pad(each, (gap, 0)) for each, gap in zip(blind, gaps, strict=True)], dim=1)
+        stacked["hidden"] = torch.stack(
+            [pad(slots_of_layer, (gap, 0)) for slots_of_layer, gap in zip(blind, gaps, strict=True)], dim=1
+        )
     return stacked
 
 

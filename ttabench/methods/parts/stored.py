@@ -69,8 +69,8 @@ def stored_model(cls: type[Any], name: str, kind: str, hint: str, *, unused: Seq
     if broken := lost[0] if lost else first_not_finite(held.items()):
         fault = f"Tensor {broken} of the {kind} {name!r} is missing, misshapen or not finite."
         raise UserError(fault, "Copy it again, or give another.")
-    found: PreTrainedModel = model
-    return found
+    loaded: PreTrainedModel = model
+    return loaded
 
 
 def stored_tokenizer(name: str, kind: str, hint: str) -> PreTrainedTokenizerFast:

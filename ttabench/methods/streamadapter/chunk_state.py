@@ -90,7 +90,9 @@ class ChunkMapper(nn.Module):
         """S [B, N, M, R, E] and log alpha [B, N, M, R] of whole chunks: S slots are N times `chunk`."""
         rows, heads, slots, size = keys_BHSD.shape
         assert slots % chunk == 0, f"{slots} slots are no whole chunks of {chunk}"
-        pairs = (each.float().view(rows, heads, -1, chunk, size).transpose(1, 2) for each in (keys_BHSD, values_BHSD))
+        pairs = (
+            tensor.float().view(rows, heads, -1, chunk, size).transpose(1, 2) for tensor in (keys_BHSD, values_BHSD)
+        )
         keys_NHCD, values_NHCD = (pair.flatten(0, 1) for pair in pairs)
         summary_NMRE, log_gate_NMR = self._attend(keys_NHCD, values_NHCD, None)
         return summary_NMRE.view(rows, -1, *self.shape), log_gate_NMR.view(rows, -1, *self.shape[:2])

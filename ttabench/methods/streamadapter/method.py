@@ -130,17 +130,17 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
         self._learning = torch.is_grad_enabled()
         try:
             asks = [episode.asks() for episode in episodes]
-            read_first = all(isinstance(step, Ask) for e, each in zip(episodes, asks, strict=True)
-                             for step in e.steps[len(e.steps) - len(each) :])  # fmt: skip
+            read_first = all(isinstance(step, Ask) for e, own in zip(episodes, asks, strict=True)
+                             for step in e.steps[len(e.steps) - len(own) :])  # fmt: skip
             if self.settings.window is not None or not read_first:
                 return super().loss_parts(episodes)
             start = self.begin(1)
             pieces = [new_ids(self.lm, start, [[piece] for piece in e.observes()])[0] for e in episodes]
-            rows = [list(chain(*each)) for each in pieces]
+            rows = [list(chain(*own)) for own in pieces]
             state = State(len(rows), self._whole(self.begin(len(rows)), rows))
-            owners = [row for row, each in enumerate(asks) for _ in each]
+            owners = [row for row, own in enumerate(asks) for _ in own]
             patch = select_rows(self.patch(state, []), owners)
-            summed, tokens = nll(self.lm, patch, [training_item(self.lm, ask) for each in asks for ask in each])
+            summed, tokens = nll(self.lm, patch, [training_item(self.lm, ask) for own in asks for ask in own])
             return {"answer": summed / tokens}
         finally:
             self._learning = False

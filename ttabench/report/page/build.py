@@ -84,7 +84,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
         along = [lines_of(curves, look) for curves in (*steps, *by_setting(block))]
         return [by_bytes(block, look), by_time(block, look), *along]
 
-    curves = placed([lines_of(each, look, named=True) for each in over_blocks(comparison.blocks)])
+    curves = placed([lines_of(over, look, named=True) for over in over_blocks(comparison.blocks)])
     blocks = [
         {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
          "charts": placed(charts(block)),

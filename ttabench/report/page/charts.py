@@ -93,7 +93,7 @@ def _labels(drawn: alt.Chart, rows: Sequence[Mapping[str, Any]], y: alt.Y) -> It
     across = max(logs.values()) - min(logs.values()) or 1.0
     high = max(row["high"] for row in rows) - min(entry["low"] for entry in rows) or 1.0
     kept: list[Mapping[str, Any]] = []
-    for entry in sorted(rows, key=lambda each: not each["own"]):
+    for entry in sorted(rows, key=lambda entry: not entry["own"]):
         near = (
             other for other in kept
             if abs(other["value"] - entry["value"]) < high / ROOM_UP

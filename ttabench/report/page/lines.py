@@ -39,7 +39,7 @@ def lines_of(curves: Curves, look: Look, *, named: bool = False) -> Chart:
         drawn.mark_rule().encode(y=quality(curves.metric), y2="high:Q"),
         drawn.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=dash),
     ]
-    for own in sorted({each["own"] for each in rows}):
+    for own in sorted({cells["own"] for cells in rows}):
         points = drawn.transform_filter("datum.own" if own else "!datum.own")
         layers.append(points.mark_point(filled=own, size=60, opacity=1).encode(y=y, shape=shape, tooltip=tooltip))
     title = f"{curves.about}: {curves.title}" if named else curves.title
