@@ -29,8 +29,8 @@ unexpected: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    told = "fail where a test is skipped for want of a package, see EXPECTED in tests/conftest.py"
-    parser.addoption("--no-unexpected-skips", action="store_true", help=told)
+    unexpected = "fail where a test is skipped for want of a package, see EXPECTED in tests/conftest.py"
+    parser.addoption("--no-unexpected-skips", action="store_true", help=unexpected)
     parser.addoption("--all-attacks", action="store_true", help="run every case of tests/attack, not a share of them")
     compared = "folder of what tests/parity compares with"
     parser.addoption("--parity-fixtures", metavar="DIR", type=Path, help=compared)

@@ -210,9 +210,9 @@ def states(good: Good, out: Path, random: Random) -> Words:
     header = made / "state.json"
     if random.random() < 0.5:
         try:
-            said = json.loads(header.read_text())
-            said["files"]["state.safetensors"] = digest(made / "state.safetensors")
-            header.write_text(json.dumps({**said, "digest": _digest(said)}))
+            content = json.loads(header.read_text())
+            content["files"]["state.safetensors"] = digest(made / "state.safetensors")
+            header.write_text(json.dumps({**content, "digest": _digest(content)}))
         except Exception:  # there is no header left to make fit
             assert True
     extra = ["--set", "rank=2", "--set", "prefix=0"] if method == "templora" else []

@@ -58,14 +58,14 @@ def suite(tiny_base: Path, tmp_path: Path) -> Callable[..., Path]:
 
     def write(*methods: Any, seeds: tuple[int, ...] = (0,), **more: Any) -> Path:
         task = {"task": "streamingqa", "source": "mini", "task_set": {"documents": 1, "max_new_tokens": 2}}
-        said = {"methods": list(methods), "tasks": [task], "models": [str(tiny_base)], "seeds": list(seeds), **more}
-        (tmp_path / "suite.yaml").write_text(json.dumps(said), encoding="utf-8")
+        content = {"methods": list(methods), "tasks": [task], "models": [str(tiny_base)], "seeds": list(seeds), **more}
+        (tmp_path / "suite.yaml").write_text(json.dumps(content), encoding="utf-8")
         return tmp_path / "suite.yaml"
 
     return write
 
 
 def records(out: Path) -> dict[str, Any]:
-    """What lies in the folders of runs, without what clocks told and where it was asked to go on."""
-    found = left(out)
-    return {name: value for name, value in found.items() if not name.startswith(".")}
+    """Files in the folders of runs, without the times of clocks and the folder that they went on in."""
+    files = left(out)
+    return {name: value for name, value in files.items() if not name.startswith(".")}
