@@ -166,6 +166,7 @@ def test_a_sample_is_a_row_of_its_query_its_answer_and_its_metrics() -> None:
         "episode": "e", "key": "k", "mode": "score", "step": 16, "context_tokens": 5, "source_key": "", "prompt": "x",
         "prediction": "", "answers": [], "ask_ms": 2.0, "ask_cpu_ms": None, "logprobs": [-2.0], "tokens": [2],
         "unconditional_logprobs": [], "subtask": "a book", "position": 3, "words": 1, "ended": True, "f1": 1.0,
+        "gold_share": 0.0, "gold_rank": 0, "gold_age": 0, "kept_pieces": 0,
     }  # fmt: skip
     assert "abc" not in repr(kept(one))
     assert piece.text not in repr(kept(one))

@@ -39,9 +39,24 @@ COLUMNS: dict[str, Literal["text", "number", "texts", "numbers"]] = {
     "source_key": "text", "prompt": "text", "prediction": "text", "answers": "texts", "ask_ms": "number",
     "ask_cpu_ms": "number", "logprobs": "numbers", "tokens": "numbers", "unconditional_logprobs": "numbers",
     "subtask": "text", "position": "number", "words": "number", "ended": "number",
+    "gold_share": "number", "gold_rank": "number", "gold_age": "number", "kept_pieces": "number",
 }  # fmt: skip
 """Of a table of samples, beside one of numbers a metric: what a sample, its query, what this wants, or its answer has
 by that name, 0 where none of them has it; and what stands in a row, where a number may be missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """How a query looks at the piece of context that holds its answer, of a method that tells (`piece_shares`)."""
+
+    gold_share: float = 0.0
+    """Of all that it looks at, 0 to 1."""
+    gold_rank: int = 0
+    """1 where no other kept piece matches better; 0 where that piece is not kept."""
+    gold_age: int = 0
+    """Kept pieces that were read after it."""
+    kept_pieces: int = 0
+    """How many there are; 0 where the method tells nothing, or nobody knows which piece holds the answer."""
 
 
 def kept(ask: Ask) -> Ask:
@@ -69,6 +84,7 @@ class Sample:
     """The same of the processor; None where it was not measured."""
     asked: AskCost | None = None
     """Cost of its group of queries when it was answered: a run that goes on counts it, too."""
+    looked: Looked = Looked()
 
     @property
     def key(self) -> str:
@@ -94,7 +110,7 @@ class Sample:
     def flat(self) -> dict[str, Json]:
         """One level of columns: the metrics beside the rest."""
         assert not set(self.metrics) & set(COLUMNS), "a metric is named like a column"
-        levels = (self, self.ask, self.ask.want, self.answer)
+        levels = (self, self.ask, self.ask.want, self.answer, self.looked)
         cells = {name: next((getattr(e, name) for e in levels if hasattr(e, name)), 0) for name in COLUMNS}
         row = {name: list(cell) if isinstance(cell, tuple) else cell for name, cell in cells.items()}
         return {**row, **self.metrics}

@@ -28,6 +28,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task
 from ttabench.records.samples import AskCost, EpisodeCost, Sample, kept
+from ttabench.run.looking import looked_at
 from ttabench.run.state_control import SwappedSession, paired
 from ttabench.stats.metrics import metric
 
@@ -219,9 +220,11 @@ class _EpisodeRun:
                 replace(given, logprobs=(value,), tokens=(count,))
                 for given, (value, count) in zip(answers, likelihoods, strict=True)
             ]
-        each_ms = self.meter.last_seconds * 1000 / len(asks)
         cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"], self.meter.paths["ask"])
         self.asked[group] = cost
+        known = any(ask.source_key for ask in asks)
+        looked = looked_at(self.session.piece_shares(asks) if known else None, asks)  # off the clock, too
+        each_ms = self.meter.last_seconds * 1000 / len(asks)
         return [
             Sample(
                 episode=self.episode.key,
@@ -232,8 +235,9 @@ class _EpisodeRun:
                 ask_ms=each_ms,
                 ask_cpu_ms=self.meter.last_cpu_seconds * 1000 / len(asks),
                 asked=cost,
+                looked=its,
             )
-            for ask, given in zip(asks, answers, strict=True)
+            for ask, given, its in zip(asks, answers, looked, strict=True)
         ]
 
     def _largest(self, name: str) -> int:

@@ -65,6 +65,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
 
     from ttabench.report.page.charts import by_bytes, by_time
     from ttabench.report.page.lines import lines_of
+    from ttabench.report.page.looks import found_and_attended
 
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
@@ -82,7 +83,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     def charts(block: Block) -> list[Chart | None]:
         steps = [curves for curves in (by_step(block),) if curves is not None]
         along = [lines_of(curves, look) for curves in (*steps, *by_setting(block))]
-        return [by_bytes(block, look), by_time(block, look), *along]
+        return [by_bytes(block, look), by_time(block, look), *along, *found_and_attended(block, look)]
 
     curves = placed([lines_of(over, look, named=True) for over in over_blocks(comparison.blocks)])
     blocks = [

@@ -1,0 +1,98 @@
+"""How questions look at the piece of context that holds their answer, a line a method: for two charts of the page.
+
+looks_of(block)                         lines of `mac` and `rag`, whose samples tell it
+found_within(look, [1, 2, 4])           0.5, 0.75 and 1: shares of questions whose piece is among the first k
+share_by_age(look)                      (0, 0.9, 12), (1, 0.8, 12), (2, 0.7, 24): mean share of attention, n
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from ttabench.records.sample_files import has_samples, read_samples
+from ttabench.report.compare import Block
+from ttabench.report.entries import Entry
+
+COLUMNS = ("gold_rank", "gold_share", "gold_age", "kept_pieces")
+"""Of samples, see `records.samples.Looked`."""
+MOST = 64
+"""Up to which place pieces are counted as found."""
+
+
+class Seen(NamedTuple):
+    """One question's look at its piece."""
+
+    rank: int
+    """1 for the first; 0 where the piece is not kept."""
+    share: float
+    age: int
+    """Pieces read after it."""
+    pieces: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A line of a block, and its questions."""
+
+    entry: Entry
+    seen: tuple[Seen, ...]
+
+
+class ByAge(NamedTuple):
+    """Questions whose piece was followed by so many others."""
+
+    age: int
+    """The least; ages from 2 on are put together up to the next power of two."""
+    share: float
+    """Mean share of attention on the piece."""
+    n: int
+
+
+def looks_of(block: Block) -> list[Look]:
+    """The lines of a block whose samples tell it, under their own state.
+
+    Raises:
+        UserError: samples that cannot be read.
+    """
+    found = []
+    for group, entry in zip(block.groups, block.entries, strict=True):
+        if entry.state_of != "own" or entry.aside:
+            continue
+        seen: list[Seen] = []
+        for folder, record in group.runs:
+            if COLUMNS[0] in record.sample_digests and has_samples(folder):
+                columns = read_samples(folder, COLUMNS, record)
+                rows = zip(*(columns[name] for name in COLUMNS), strict=True)
+                seen += [own for row in rows if (own := Seen(*row)).pieces > 0]
+        if seen:
+            found.append(Look(entry=entry, seen=tuple(seen)))
+    return found
+
+
+def places(looks: Sequence[Look]) -> list[int]:
+    """1, 2, 4 ... up to the number of pieces: how many of the first are counted."""
+    most = min(MOST, max(seen.pieces for look in looks for seen in look.seen))
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+
+
+def found_within(look: Look, first: Sequence[int]) -> list[float]:
+    """Shares of questions whose piece is among the first so many."""
+    return [fmean(0 < seen.rank <= most for seen in look.seen) for most in first]
+
+
+def graded(look: Look) -> bool:
+    """Whether its shares are more than 0 and one other: retrieval looks alike at all that it reads."""
+    return len({round(seen.share, 6) for seen in look.seen} - {0.0}) > 1
+
+
+def share_by_age(look: Look) -> list[ByAge]:
+    """Mean share on the piece by how many were read after it, of pieces that are kept."""
+    by_age: dict[int, list[float]] = {}
+    for seen in look.seen:
+        if seen.rank:
+            least = 1 << (seen.age.bit_length() - 1) if seen.age else 0
+            by_age.setdefault(least, []).append(seen.share)
+    return [ByAge(age, fmean(shares), len(shares)) for age, shares in sorted(by_age.items())]
