@@ -42,6 +42,24 @@ SENTENCES = 6
 """Of the verdict; of more, the others open at a click."""
 SAMPLES = 20
 """Queries of a block that are shown, by default."""
+WORDS = (
+    ("block", "One task with one base model and one set of options: what is compared, is compared inside a block."),
+    ("line", "A method with its settings. Seeds are pooled: each is another draw of texts, order or demonstrations."),
+    ("leads", "Has the best figure among the methods; floor and ceiling do not count."),
+    ("points", "Differences of figures in per cent, 0 to 100; of perplexities and nats less is better."),
+    ("state", "What a method keeps of the text once it has read it: a memory, changed weights, or keys and values."),
+    ("another text's state, an empty one", "Controls: the same questions under the state of another text, and under "
+     "none. Only a state that does better than both holds the text, and not practice in the task alone."),
+    ("[95 % interval]", "Where a difference would lie in 95 of 100 repetitions with other texts or draws; one that "
+     "includes 0 settles nothing."),
+    ("Holm p", "How often chance alone gives such a difference, corrected for all pairs that were tested; below 0.05 "
+     "it counts as one."),
+    ("untested", "Without the scores of single queries there is no interval, and the difference may be chance."),
+    ("n", "Queries that were asked, of all seeds."),
+    ("of gap", "How far a line goes from the floor (0 %) to the ceiling (100 %)."),
+    ("ask ms, adapt s", "Milliseconds to answer a query, and seconds to read the text before."),
+)  # fmt: skip
+"""What those have to know who have not read the guide."""
 
 
 def write_page(comparison: Comparison, path: Path, *, samples: int = SAMPLES, remarks: Sequence[str] = ()) -> None:
@@ -89,7 +107,7 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     blocks = [
         {"name": block.place.name, "title": title_of(block), "steps": steps_of(block),
          "charts": placed(charts(block)),
-         "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
+         "several": len(block.entries) > 1, "not_paired": not_paired(block), "samples": disagreeing(block, samples)}
         for block in comparison.blocks
     ]  # fmt: skip
     scripts = libraries()
@@ -99,10 +117,10 @@ def page(comparison: Comparison, *, samples: int = SAMPLES, remarks: Sequence[st
     )
     return environment.get_template(TEMPLATE).render(
         version=__version__, title=_title(comparison), sentences=list(sentences(comparison)), most=SENTENCES,
-        remarks=remarks, tables=tables_of(comparison), curves=curves, blocks=blocks, aside=comparison.aside,
-        runs=list(about_runs(comparison)), explanation=explanation(comparison), legend=legend(comparison),
-        charts=embedded(specs), policy=policy, script=script, scripts=scripts, style=read_text(HERE / STYLE),
-        early=EARLY,
+        remarks=remarks, words=WORDS, tables=tables_of(comparison), curves=curves, blocks=blocks,
+        aside=comparison.aside, runs=list(about_runs(comparison)), explanation=explanation(comparison),
+        legend=legend(comparison), charts=embedded(specs), policy=policy, script=script, scripts=scripts,
+        style=read_text(HERE / STYLE), early=EARLY,
     )  # fmt: skip
 
 

@@ -48,6 +48,20 @@ function whenNear(elements, act) {
   for (const element of elements) watcher.observe(element);
 }
 
+// A table that is wider than its place says so: on a phone nothing else does.
+const measured = new ResizeObserver((seen) => {
+  for (const { target } of seen) {
+    const place = target.closest(".scrolls");
+    place.toggleAttribute("data-more", place.scrollWidth > place.clientWidth + 1);
+  }
+});
+
+function measure(table, place) {
+  place.classList.add("scrolls");
+  measured.observe(place);
+  measured.observe(table);
+}
+
 function enliven(table) {
   const large = table.tBodies[0].rows.length > 25;
   new window.DataTable(table, {
@@ -57,10 +71,19 @@ function enliven(table) {
       bottomStart: large ? "info" : null, bottomEnd: large ? "paging" : null,
     },
   });
+  // What scrolls now lies further in: arrow keys have to reach it.
+  const outer = table.closest(".wide");
+  const inner = table.closest(".dt-layout-cell");
+  for (const name of ["tabindex", "role", "aria-label"]) {
+    inner.setAttribute(name, outer.getAttribute(name));
+    outer.removeAttribute(name);
+  }
+  measure(table, inner);
 }
 
 const places = [...document.querySelectorAll("[data-chart]")];
 whenNear(places, draw);
 whenNear(document.querySelectorAll("table.live"), enliven);
+whenNear(document.querySelectorAll("table:not(.live)"), (table) => measure(table, table.closest(".wide")));
 window.addEventListener("beforeprint", () => places.filter((place) => !drawn.has(place)).forEach(draw));
 root.dataset.ready = "yes";

@@ -68,9 +68,10 @@ def _overview(blocks: Sequence[Block]) -> Shown | None:
               for column, cell in enumerate(row))
         for row in table.rows
     )  # fmt: skip
-    columns = tuple(name.removeprefix("#") or "block" for name in table.columns)
+    names = {"": "block", "of": "best method"}
+    columns = tuple(names.get(name := each.removeprefix("#"), name) for each in table.columns)
     bold = any(cell.strong for row in rows for cell in row)
-    remark = "the best of the methods is bold" if bold else "floor, ceiling, the best of the others, and whose it is"
+    remark = "the best of the methods is bold" if bold else "none is the floor, icl the ceiling, best that of others"
     caption = f"{table.title}; {remark}." if bold or "best" in columns else f"{table.title}: the figures alone."
     return Shown(name="overview", title="All blocks", caption=caption, columns=columns, rows=rows)
 
@@ -83,10 +84,11 @@ def _lines(comparison: Comparison) -> Shown:
         row for block in comparison.blocks for row in _lines_of(block, _called(comparison, block), mixed=mixed)
     )
     caption = (
-        "Every line: a method with its settings, seeds pooled. Of gap: the way from none (0 %) to icl (100 %). "
-        "Trained: parameters of the method that were trained before it read anything. Front: "
-        "no other line of its block is at least as good in value, state and ask ms, and better in one of them. "
-        "~: other programs computed meanwhile."
+        "Every line: a method with its settings, over all seeds. Of gap: how far it goes from none (0 %) to icl "
+        "(100 %). Trained: its parameters that were trained before it read the text. State: bytes that it keeps of the "
+        "text. Ask ms: milliseconds to answer a query; adapt s: seconds to read the text. Front (Pareto): no other "
+        "line of its block is at least as good in value, state and ask ms, and better in one of them. ~: other "
+        "programs were running, so the time is rough."
     )
     return Shown(name="lines", title="Lines", caption=caption, columns=columns, rows=rows)
 
@@ -125,7 +127,7 @@ def _differences(comparison: Comparison) -> Shown | None:
     )
     caption = (
         "Differences over the queries that both sides answered, with 95 % intervals. Holm: p adjusted for all tests of "
-        "its family; bold below 0.05. Better, worse: queries on which left is."
+        "its family; bold below 0.05. Better, worse: the number of queries on which left is better, or worse."
     )
     return Shown(name="differences", title="Differences", caption=caption, columns=columns, rows=rows)
 
