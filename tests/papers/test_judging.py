@@ -108,7 +108,7 @@ def test_two_configurations_that_stand_for_one_line_decide_nothing(tmp_path: Pat
     run(tmp_path, "salient_spans", 0.8)
     (row,) = rows(tmp_path)
     assert row.verdict == "undecided"
-    assert row.reason == "2 configurations stand for uniform"
+    assert row.reason == "uniform was run in 2 configurations, and which is meant is not declared"
 
 
 def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path) -> None:

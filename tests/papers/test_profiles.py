@@ -79,9 +79,9 @@ def grown(tmp_path: Path, adapter: dict[str, Figure], icl: dict[str, Figure]) ->
     rows = {("generative_adapter", SHORT): short, ("generative_adapter", LONG): adapter,
             ("icl", SHORT): short, ("icl", LONG): icl}  # fmt: skip
     found = claims(tmp_path, profile(rows))
-    words = "time to answer of generative-adapter"
+    words = "generative-adapter's time to answer"
     return (found[f"{words} does not grow with the context", "512 to 8K tokens"],
-            found[f"{words} grows less than that of full-context", "512 to 8K tokens"])  # fmt: skip
+            found[f"{words} grows less than full-context's", "512 to 8K tokens"])  # fmt: skip
 
 
 def test_growth_is_constant_below_two_and_less_by_a_factor_of_two(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_rows_of_other_machines_and_loads_are_not_compared(tmp_path: Path) -> No
     ):  # fmt: skip
         row = claims(tmp_path / name, left, profile(rows, id="b" * 12, **changes))[READS, "512 tokens"]
         assert row.verdict == verdict, name
-        assert row.reason == ("" if verdict == "reproduced" else "profiled on other machines or otherwise")
+        assert row.reason == ("" if verdict == "reproduced" else "measured on different machines or loads")
 
 
 def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
     found = claims(tmp_path, profile({("generative_adapter", SHORT): times(1.0, 1.0, 1.0)}))
-    assert found[READS, "512 tokens"].reason == "no profile has it of cpt"
-    assert found[READS, "8K tokens"].reason == "no profile has it of generative-adapter and cpt"
+    assert found[READS, "512 tokens"].reason == "not measured for cpt"
+    assert found[READS, "8K tokens"].reason == "not measured for generative-adapter and cpt"
 
 
 def test_memory_is_counted(tmp_path: Path) -> None:

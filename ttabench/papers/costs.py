@@ -83,9 +83,9 @@ def claimed_cost(claim: Claim) -> str:
     """The claim in words: "mac reads in at most 10 % of the time of camels"."""
     left, right, cost = claim.left, claim.right, claim.cost
     if claim.growth and left == right:
-        return f"{NOUNS[cost]} of {left} does not grow with the context"
+        return f"{left}'s {NOUNS[cost]} does not grow with the context"
     if claim.growth:
-        return f"{NOUNS[cost]} of {left} grows less than that of {right}"
+        return f"{left}'s {NOUNS[cost]} grows less than {right}'s"
     noun = "time" if cost in MEASURED else "memory" if cost == "tensor_bytes" else ""
     if claim.share != 1:
         return f"{left} {VERBS[cost]} at most {100 * claim.share:g} %{f' of the {noun}' if noun else ''} of {right}"

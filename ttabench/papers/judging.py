@@ -127,7 +127,7 @@ def _profiled(
         return rows
     lacking = [line for line in dict.fromkeys((claim.left, claim.right))
                if not lines_at(line, lines[line], claim, at, stored_runs.profiles)]  # fmt: skip
-    reason = f"no profile has it of {' and '.join(lacking)}" if lacking else "profiled on other machines or otherwise"
+    reason = f"not measured for {' and '.join(lacking)}" if lacking else "measured on different machines or loads"
     return [Judged(**words, verdict="undecided", reason=reason)]
 
 

@@ -135,7 +135,7 @@ def _spot(
 
 def _fault(entry: Entry, groups: Sequence[Group], within: bool, answers: Answers) -> str:
     if len(groups) > 1:
-        return f"{len(groups)} configurations stand for {entry.label}"
+        return f"{entry.label} was run in {len(groups)} configurations, and which is meant is not declared"
     if not within:
         return f"{entry.label} was asked less ({limit_of(groups[0])})"
     if entry.aside:

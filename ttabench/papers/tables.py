@@ -107,7 +107,7 @@ def _figure(table: DeclaredTable, spot: Spot | None, line: str) -> tuple[str, st
 
 def claims_table(title: str, rows: Sequence[Judged], *, of_tables: bool = False) -> Table:
     """Claims with verdicts, a line each."""
-    columns = ("claim", "at", "runs", "in", "ours, left − right [95 %]", "#n", "the paper's", "verdict")
+    columns = ("claim", "setting", "runs", "suite", "ours, left − right [95 %]", "#n", "the paper's", "verdict")
     cells = [
         (claimed(row.claim), row.place.name, row.block or row.scale or "", folders(row.suites), ours(row),
          counted(row), theirs(row), row.verdict)
@@ -115,7 +115,7 @@ def claims_table(title: str, rows: Sequence[Judged], *, of_tables: bool = False)
     ]  # fmt: skip
     table = Table(
         title=title, columns=columns, rows=tuple(cells), data=tuple(map(_data, rows)), glossary=GLOSSARY,
-        spare=("in", "#n"), names=("verdict",), caption=counts(rows),
+        spare=("suite", "#n"), names=("verdict",), caption=counts(rows),
     )  # fmt: skip
     if not of_tables:
         return table
