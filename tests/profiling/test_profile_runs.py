@@ -23,6 +23,7 @@ from ttabench.profiling import driver, machine, method_rows, worker
 from ttabench.profiling.driver import End, Lines, Manner, execute
 from ttabench.profiling.job import Chosen, Job, Typed, choose, identity
 from ttabench.profiling.load import Load
+from ttabench.profiling.measure import Measuring
 from ttabench.profiling.record import COLUMNS, load_profile
 from ttabench.profiling.rows import Row, oom
 from ttabench.profiling.tables import row_line
@@ -99,6 +100,20 @@ def test_a_profile_is_stored_and_returned(job: Job, requests: Requests, tmp_path
     assert (again.how, again.record, len(requests)) == ("stored", first.record, 3)
     assert execute(job, tmp_path, Manner(force=True)).how == "new"
     assert len(requests) == 6
+
+
+def test_a_slow_row_is_announced(job: Job, requests: Requests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Measuring, "estimate", lambda _, tokens: 200.0 if tokens == 96 else 1.0)
+    remarks: list[str] = []
+    done = execute(job, tmp_path, Manner(notify=remarks.append))
+    announced = (
+        "a pass should take about 3 minutes, and is made once; --time-limit SECONDS leaves out what takes longer."
+    )
+    assert remarks == [f"{name} at 96: {announced}" for name in ("none", "icl")]
+    assert len(done.record.rows) == 6
+    limited = execute(replace(job, time_limit=60.0), tmp_path, Manner(notify=remarks.append))
+    assert [row.status for row in limited.record.rows] == ["ok", "ok", "skipped"] * 2
+    assert len(remarks) == 2
 
 
 def test_the_table_is_tidy(job: Job, requests: Requests, tmp_path: Path) -> None:

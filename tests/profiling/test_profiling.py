@@ -189,6 +189,41 @@ def test_the_next_length_is_expected_to_follow_the_trend(lm: LM) -> None:
     assert measuring.expected(512) == 0.0
 
 
+def test_a_long_length_alone_is_estimated_from_shorter_contexts(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--prefill 64k` by itself: what a pass takes is known before it begins."""
+    took = {1024: 0.2, 4096: 3.2, 16384: 51.2}
+    tried: list[int] = []
+
+    def trial(self: Measuring, tokens: int) -> float:
+        tried.append(tokens)
+        return took[tokens]
+
+    monkeypatch.setattr(Measuring, "_trial", trial)
+    patient = replace(LOAD, row_seconds=20.0)
+    method = InContext(lm, InContextSettings())
+    alone = Measuring(lm=lm, method=method, load=patient)
+    assert alone.estimate(65536) == pytest.approx(3.2 * 16**2)
+    assert tried == [1024, 4096], "16k should take longer than a row may"
+    tried.clear()
+    assert Measuring(lm=lm, method=method, load=patient).estimate(1024) == 0.0
+    known = Measuring(lm=lm, method=method, load=patient, known={16384: passed(16384, 51.2)})
+    assert known.estimate(65536) == pytest.approx(4 * 51.2)
+    assert not tried, "nothing shorter, or a row is known"
+    took[1024] = 0.001
+    assert Measuring(lm=lm, method=method, load=patient).estimate(4096) == pytest.approx(0.004)
+    assert tried == [1024], "short anyway"
+
+
+def test_a_context_that_is_tried_is_no_row(lm: LM) -> None:
+    lift_positions(lm, 2000)
+    measuring = Measuring(lm=lm, method=InContext(lm, InContextSettings()), load=LOAD)
+    assert measuring.estimate(1100) > 0
+    assert list(measuring.known) == [1024]
+    refused = Measuring(lm=tiny_gpt2(), method=InContext(tiny_gpt2(), InContextSettings()), load=LOAD)
+    assert refused.estimate(4000) == 0.0, "the row says that it does not fit"
+    assert refused.row(4000).status == "refused"
+
+
 def test_what_does_not_fit_the_positions_is_a_row(lm: LM) -> None:
     method = InContext(lm, InContextSettings())
     row = Measuring(lm=lm, method=method, load=LOAD).row(4000)

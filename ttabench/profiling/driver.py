@@ -184,6 +184,8 @@ class _Run:
         if kind == "tick":
             activity, done, total = value
             self._tell(f", {activity} ({done} of {total})")
+        elif kind == "remark":
+            self.manner.notify(value)
         elif kind == "at":
             self.at = value
         elif kind == "row":

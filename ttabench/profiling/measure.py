@@ -46,6 +46,8 @@ TRIED = 4
 """A part of what a row may take: a pass that takes more is not repeated."""
 WARMING = 4
 """Tokens written to warm up, and pieces read where a whole pass takes too long for it."""
+FIRST, STEP = 1024, 4
+"""Tokens of the shortest context that is read for an estimate, and how many times as long the next one is."""
 
 
 @dataclass(kw_only=True)
@@ -86,6 +88,35 @@ class Measuring:
             rise = max(passes[last], 1e-9) / max(passes[before[-1]], 1e-9)
             power = min(2.0, max(0.0, math.log(rise) / math.log(last / before[-1])))
         return float(passes[last] * (tokens / last) ** power)
+
+    def estimate(self, tokens: int) -> float:
+        """Seconds that a pass over so many tokens should take, as `expected`.
+
+        Where no shorter length is known, shorter contexts are read once each, none that should itself take longer than
+        a row may. They become no rows.
+        """
+        length = FIRST
+        while length < tokens and self.expected(length) <= self.load.row_seconds:
+            if length not in self.known and not any(length < known < tokens for known in self.known):
+                try:
+                    seconds = self._trial(length)
+                except (UserError, RuntimeError, MemoryError):
+                    break  # the row itself says what is wrong
+                self.known[length] = Row(
+                    method=self.method.name, prefill=length, figures={"adapt_seconds": exactly(seconds)}
+                )
+                if seconds * (tokens / length) ** 2 < self.load.row_seconds / TRIED:
+                    break  # short, even if reading grows with the square
+            length *= STEP
+        return self.expected(tokens)
+
+    def _trial(self, tokens: int) -> float:
+        """Seconds of one pass, after a few pieces that warm up."""
+        read, meter = pieces(self.lm, tokens, self.load.piece_tokens), Meter(self.lm.device.type)
+        self._tell(tokens, "tries", 0)
+        self._adapt(read[:WARMING], Meter(self.lm.device.type))
+        self._adapt(read, meter)
+        return meter.seconds["adapt"]
 
     def row(self, tokens: int) -> Row:
         """The row of one length; too little memory and refusals of model or method are rows, too."""

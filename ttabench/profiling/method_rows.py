@@ -8,6 +8,8 @@ from typing import Any
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
 from ttabench.core.meter import Lap, load_average
+from ttabench.core.progress import in_words
+from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.lm import model as base
 from ttabench.lm.loading import memory_limit
@@ -86,10 +88,13 @@ def measurer(
     measuring = Measuring(lm=lm, method=method, load=load, limits=limits, tick=tick, known=known)
 
     def timed(tokens: int) -> Row:
-        expected = measuring.expected(tokens)
+        expected = measuring.estimate(tokens)
         if job.time_limit is not None and expected > job.time_limit:
             detail = f"would take about {expected:,.0f} s a pass, more than the limit of {job.time_limit:,.0f} s"
             return Row(method=method.name, prefill=tokens, status="skipped", detail=detail)
+        if expected > load.row_seconds:
+            time = f"{method.name} at {short(tokens)}: a pass should take about {in_words(expected)}, and is made once"
+            emit("remark", f"{time}; --time-limit SECONDS leaves out what takes longer.")
         return measuring.row(tokens)
 
     return timed
