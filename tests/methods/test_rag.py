@@ -234,8 +234,10 @@ def test_a_stored_index_of_other_weights_of_words_is_refused(lm: LM, tmp_path: P
     save_state(tmp_path, state, {"method": "rag", "settings": {"k1": 1.5}})
     loaded = load_state(tmp_path, {"method": "rag", "settings": {"k1": 1.5}})
     assert method.found(loaded, [ask("Whose radios?")]) == method.found(state, [ask("Whose radios?")])
-    with pytest.raises(UserError, match="another setting"):
-        load_state(tmp_path, {"method": "rag", "settings": {"k1": 2.0}})
+    with pytest.raises(UserError, match=r"another setting: k1=1\.5, top=None rather than k1=2\.0, top=3\. "):
+        load_state(tmp_path, {"method": "rag", "settings": {"k1": 2.0, "top": 3}})
+    with pytest.raises(UserError, match=r"another method: rag rather than mac\. Give --method rag, or"):
+        load_state(tmp_path, {"method": "mac", "settings": {}})
 
 
 def test_documents_that_do_not_fit_the_model_say_what_to_set() -> None:

@@ -151,6 +151,17 @@ def test_a_session_by_names_is_the_one_of_the_command_line(tmp_path: Path) -> No
         ttabench.Session("nano", "icl", state=tmp_path)
 
 
+def test_what_is_no_text_is_neither_read_nor_asked() -> None:
+    session = ttabench.Session("nano", "mac")
+    for wrong, kind in (("one text", "one text"), (7, "of type int"), (["fine", 7], "of type int")):
+        with pytest.raises(UserError, match=kind):
+            session.read(wrong)  # type: ignore[arg-type]  # what a user may give
+    with pytest.raises(UserError, match="of type list"):
+        session.ask(["Who?", "Where?"])  # type: ignore[arg-type]
+    session.read(text for text in ["The home of Sinio Dorard is in Redmoor."])  # type: ignore[arg-type]
+    assert session.ask("Where does Sinio Dorard live?") == "Redmoor", "nothing of what was refused was read"
+
+
 def test_what_the_package_offers_is_listed_before_it_is_imported() -> None:
     code = "import sys, ttabench; print(*dir(ttabench)); print('torch' in sys.modules); from ttabench import *; Session"
     ran = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True, cwd=ROOT)

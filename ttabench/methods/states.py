@@ -65,11 +65,10 @@ def load_state(folder: Path, belongs: Mapping[str, Json], device: str = "cpu") -
     header = header_of(folder)
     for field in ("method", "origin", "fingerprint", "checkpoint", "settings", "start"):
         if header.get(field) != belongs.get(field):
-            raise UserError(
-                f"The state in {folder} is of another {_NAMES[field]}: {_shown(header, field)}"
-                f" rather than {_shown(belongs, field)}.",
-                "Make it anew with `ttabench adapt`, or evaluate with what it was made with.",
-            )
+            mend = "Make it anew with `ttabench adapt`, or evaluate with what it was made with."
+            if field == "method" and isinstance(header.get(field), str):
+                mend = f"Give --method {header[field]}, or make it anew with `ttabench adapt`."
+            raise UserError(f"The state in {folder} is of another {_difference(field, header, belongs)}.", mend)
     try:
         tensors, _ = safetensors_io.read(folder / TENSORS_FILE, device)
     except (OSError, ValueError) as error:
@@ -92,10 +91,25 @@ _NAMES = {
 }
 
 
-def _shown(owner: Mapping[str, Json], field: str) -> str:
+def _difference(field: str, header: Mapping[str, Json], belongs: Mapping[str, Json]) -> str:
+    """What a state was made with, and what is given; of settings only those that differ."""
+    made, given = header.get(field), belongs.get(field)
+    if field == "settings" and isinstance(made, Mapping) and isinstance(given, Mapping):
+        names = [
+            name
+            for name in sorted({*made, *given})
+            if name not in made or name not in given or made[name] != given[name]
+        ]
+        made, given = ({name: side.get(name) for name in names} for side in (made, given))
+        return f"{_NAMES[field]}: {_settings(made)} rather than {_settings(given)}"
     if field == "fingerprint":
-        return f"{owner.get('model')} ({str(owner.get(field))[:8]})"
-    return str(owner.get(field) or "none")
+        made, given = (f"{side.get('model')} ({str(side.get(field))[:8]})" for side in (header, belongs))
+    return f"{_NAMES[field]}: {made or 'none'} rather than {given or 'none'}"
+
+
+def _settings(values: Mapping[str, Json]) -> str:
+    """`budget=64, sinks=4`."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 @contextmanager
