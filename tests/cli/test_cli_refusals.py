@@ -279,6 +279,12 @@ def test_commands_and_options_are_suggested_as_names_are(ttabench: Command, word
     assert told in one_line(ttabench(*words))
 
 
+def test_no_words_at_all_show_the_help_and_no_fault(ttabench: Command) -> None:
+    ran = ttabench()
+    assert (ran.code, ran.err) == (2, "")
+    assert "eval" in ran.out
+
+
 def test_a_name_that_nothing_is_like_gets_the_list(ttabench: Command) -> None:
     line = one_line(ttabench("eval", "--task-set", "nonsense=1"))
     assert "Did you mean" not in line

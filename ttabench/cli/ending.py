@@ -75,7 +75,8 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
             raise error.__cause__ from None
         code = INTERRUPTED
     except typer.TyperException as error:
-        return complain(_of_words(error), getattr(error, "exit_code", 2))
+        message, left_with = _of_words(error), int(getattr(error, "exit_code", 2))
+        return complain(message, left_with) if message else left_with
     except Exception as error:
         if memory.out_of_memory(error):
             return complain(str(memory.told(error, FITS.get(command, "Take less at once."))), 2)
@@ -90,7 +91,8 @@ def _ended(call: Callable[[], object], command: str, signals: list[int]) -> int:
 
 
 def _of_words(error: typer.TyperException) -> str:
-    """The fault of a command's words; an unknown option gets the one that looks like it."""
+    """The fault of a command's words; an unknown option gets the one that looks like it. Empty where nothing was typed:
+    the help is shown by then."""
     typed, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if hasattr(error, "possibilities") and isinstance(typed, str) and context is not None:
         options = {
@@ -102,7 +104,7 @@ def _of_words(error: typer.TyperException) -> str:
         hint = f"Did you mean {options[close]}?" if close else f"{context.command_path} --help lists them."
         return f"No such option: {typed}. {hint}"
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    if context is None:
+    if context is None or not message:
         return message
     return f"{message.removesuffix('.')}. `{context.command_path} --help` lists what it takes."
 

@@ -136,7 +136,7 @@ def page_of(samples: Sequence[Sample], wanted: Samples) -> tuple[list[Sample], i
     pages = max(1, -(-len(samples) // wanted.per_page))
     page = wanted.page or 1
     if page > pages:
-        raise UserError(f"There is no page {page}: {len(samples)} samples fill {pages}.", f"Give --page {pages}.")
+        raise UserError(f"There is no page {page}: the last is {pages}.", f"Give --page {pages}.")
     return list(samples[(page - 1) * wanted.per_page : page * wanted.per_page]), page, pages
 
 
