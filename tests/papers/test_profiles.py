@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command
+from tests.conftest import Command, one_line
 from tests.places import ROOT
 from ttabench.papers.judging import Judged, judged
 from ttabench.papers.matching import stored
@@ -142,6 +142,15 @@ def test_profiles_are_found_as_runs_are_and_damaged_ones_named(tmp_path: Path) -
     found = stored([tmp_path])
     assert found.profiles == ()
     assert "cannot be read" in found.damaged[0]
+
+
+def test_a_folder_with_a_damaged_profile_alone_says_what_is_damaged(ttabench: Command, tmp_path: Path) -> None:
+    (tmp_path / "suite").mkdir()
+    keep(profile({}), tmp_path / "suite")
+    (file,) = (tmp_path / "suite").rglob("profile.json")
+    file.write_text("{")
+    line = one_line(ttabench("paper", "mac/figure2", "--runs", tmp_path / "suite", "--out", tmp_path / "none"))
+    assert f"The profile {file} cannot be read" in line
 
 
 def test_a_table_of_profiles_is_shown(ttabench: Command, tmp_path: Path) -> None:

@@ -76,6 +76,8 @@ def _stored(asked: Asked) -> Stored:
         if not folder.is_dir():
             raise UserError(f"--runs {folder} is no folder.", "Name a folder of runs, or of such folders.")
         if not ((inside := stored([folder])).runs or inside.profiles):
+            if inside.damaged:
+                raise UserError(inside.damaged[0])
             raise UserError(f"There are no runs in {folder}.", "Name a folder of runs or profiles, or of such folders.")
     stored_runs = stored([asked.out, *asked.folders])
     for line in stored_runs.damaged:
