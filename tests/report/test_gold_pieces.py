@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
+import pytest
+
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored
+from ttabench.core.errors import UserError
+from ttabench.records.sample_files import SAMPLES_FILE
 from ttabench.records.samples import Looked
 from ttabench.report.compare import Comparison, compare
-from ttabench.report.gold_pieces import found_within, graded, looks_of, places, share_by_age
+from ttabench.report.gold_pieces import COLUMNS, found_within, graded, looks_of, places, share_by_age
 from ttabench.report.page.build import page
 from ttabench.report.page.looks import found_and_attended
 from ttabench.report.plot_style import styles
@@ -75,3 +80,15 @@ def test_samples_of_an_older_version_have_none(tmp_path: Path) -> None:
         store_samples(path, [{key: value for key, value in cells.items() if not key.startswith(("gold_", "kept_"))}])
     (block,) = compare(sorted(tmp_path.iterdir())).blocks
     assert looks_of(block) == []
+
+
+@pytest.mark.parametrize("lost", ["gold_share", "kept_pieces"])
+def test_samples_that_lack_a_column_of_their_record_are_refused(tmp_path: Path, lost: str) -> None:
+    (block,) = compared(tmp_path, {"mac": MAC}).blocks
+    (folder,) = tmp_path.iterdir()
+    table = pq.read_table(folder / SAMPLES_FILE)
+    pq.write_table(table.drop_columns([lost]), folder / SAMPLES_FILE)
+    with pytest.raises(UserError, match=f"lack the column {lost}"):
+        looks_of(block)
+    pq.write_table(table.drop_columns([name for name in COLUMNS if name in table.column_names]), folder / SAMPLES_FILE)
+    assert looks_of(block) == [], "a suite that keeps none of them"

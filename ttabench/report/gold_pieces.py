@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from ttabench.core.errors import UserError
 from ttabench.records.sample_files import has_samples, read_samples
 from ttabench.report.compare import Block
 from ttabench.report.entries import Entry
@@ -55,7 +56,7 @@ def looks_of(block: Block) -> list[Look]:
     """The lines of a block whose samples tell it, under their own state.
 
     Raises:
-        UserError: samples that cannot be read.
+        UserError: samples that cannot be read, or lack a column that their record names.
     """
     found = []
     for group, entry in zip(block.groups, block.entries, strict=True):
@@ -65,6 +66,11 @@ def looks_of(block: Block) -> list[Look]:
         for folder, record in group.runs:
             if COLUMNS[0] in record.sample_digests and has_samples(folder):
                 columns = read_samples(folder, COLUMNS, record)
+                if not columns:
+                    continue  # a suite that does not keep them
+                if missing := [name for name in COLUMNS if name not in columns]:
+                    fault = f"The samples of run {record.id} in {folder} lack the column {missing[0]}."
+                    raise UserError(fault, "Restore the file, run again with --force, or remove the folder.")
                 rows = zip(*(columns[name] for name in COLUMNS), strict=True)
                 seen += [own for row in rows if (own := Seen(*row)).pieces > 0]
         if seen:
