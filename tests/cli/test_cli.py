@@ -269,3 +269,12 @@ def test_a_shipped_adapter_can_be_named_for_another_task(ttabench: Command, tmp_
     words = ("--method", "mac", "--model", "nano", "--task-set", "documents=2", "--limit", "2", "--out", tmp_path)
     ran = ttabench("eval", *words, "--task", "squad_seq", "--checkpoint", "shipped:mac-streamingqa", "--json")
     assert ran.json()["runs"][0]["config"]["checkpoint"] == "shipped:mac-streamingqa"
+
+
+@pytest.mark.parametrize(
+    ("task", "adapter"), [("lamp", "streamadapter-metaicl"), ("superglue", "streamadapter-superglue")]
+)
+def test_an_adapter_of_several_tasks_serves_each_of_them(task: str, adapter: str) -> None:
+    resolved = resolve_method(RunRequest(method="streamadapter", task=task))
+    assert resolved.checkpoint is not None
+    assert resolved.checkpoint.name == adapter

@@ -124,6 +124,16 @@ def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path)
         assert sum(row.claim.left == "mac" for row in rows(tmp_path)) == expected
 
 
+def test_an_adapter_of_several_tasks_is_named_by_all_of_them(tmp_path: Path) -> None:
+    mac = run(tmp_path, "mac", 0.9)
+    record = load_record(mac)
+    data = {"task": "streamingqa", "also": [{"task": "lamp"}]}
+    save_record(record.model_copy(update={"method": {"training": {"config": {"data": data}}}}), mac)
+    told = words(load_record(mac))
+    assert told["trained_on"] == "streamingqa+lamp"
+    assert not fits({"method": "mac", "trained_on": "own"}, told)
+
+
 def test_bytes_are_counted_and_need_no_interval(tmp_path: Path) -> None:
     for method, size, more in (("icl", 4096, {}), ("generative_adapter", 1024, {})):
         own = {"method": method, "task": "msc", "source": "mini", "task_options": {"ask": "questions"}, **more}

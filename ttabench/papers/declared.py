@@ -39,7 +39,7 @@ Line: type[BaseModel] = create_model(
     __doc__="Runs that stand for a line of a table.",
     trained_on=(str | None, Field(default=None)),
 )
-"""`trained_on` is the task of the checkpoint: "own", or its name."""
+"""`trained_on` is the task of the checkpoint: "own", or its name; of several "superglue+metaicl"."""
 
 
 class _Part(BaseModel):

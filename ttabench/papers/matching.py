@@ -102,7 +102,8 @@ def words(record: RunRecord) -> dict[str, Json]:
     plain_options = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     for name, key in (("set", "settings"), ("task_set", "task_options")):
         plain_options[name] = {key_of_option: _text(value) for key_of_option, value in config[key].items()}
-    trained = str(record.method.get("training", {}).get("config", {}).get("data", {}).get("task", ""))
+    data = record.method.get("training", {}).get("config", {}).get("data", {})
+    trained = "+".join([str(data.get("task", "")), *(str(task["task"]) for task in data.get("also", ()))])
     return {**plain_options, "trained_on": OWN if trained == config["task"] else trained}
 
 

@@ -31,7 +31,9 @@ NO_CHECKPOINT = "none"
 SHIPPED = "shipped:"
 TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
 """Tasks that take the checkpoints shipped for another one, whose words they ask in."""
-TRAINED_TOGETHER = {("ccm", "lamp"): "metaicl", ("ccm", "dailydialog"): "metaicl"}
+TRAINED_TOGETHER = {
+    ("ccm", "lamp"): "metaicl", ("ccm", "dailydialog"): "metaicl", ("streamadapter", "lamp"): "metaicl",
+}  # fmt: skip
 """Of methods with one adapter for several tasks: the task that its folder is named by."""
 
 
