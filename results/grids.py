@@ -245,7 +245,7 @@ def _words(run: RunRecord) -> dict[str, str]:
     ratio = run.config["task_options"].get("ratio", 1.0)
     return {
         "preset": str(run.config["preset"]),
-        "checkpoint": Path(str(run.config["checkpoint"])).name,
+        "checkpoint": Path(str(run.config["checkpoint"])).name.removeprefix("shipped:"),
         "ratio": f"ratio={ratio:g}",
         "split": str(run.config["split"]),
         "state": STATES[run.state_of].removeprefix(", "),

@@ -49,6 +49,7 @@ from suites import (
     SUITES,
     TWO_CONTEXTS,
     UNDER_STATES,
+    UNSEEN,
     WITHOUT_PAIRS,
 )
 
@@ -126,7 +127,12 @@ def grid_of(suite: str, out: Path) -> str:
         return f"**{head}; ° by an adapter trained on another task**\n\n{grids.by_task(grids.runs_of(out / suite))}\n"
     if suite in BY_TRAINING:
         head = "Mean over draws by adapter; mean of trainings ± standard error over trainings."
-        return f"{head}\n\n{grids.by_training(grids.records(out / suite))}\n"
+        runs = grids.records(out / suite)
+        unseen = [run for run in runs if run.config["task"] in UNSEEN]
+        parts = [f"{head}\n\n{grids.by_training(runs)}"]
+        if unseen:
+            parts.append(f"**tasks that no training has seen, per cent**\n\n{grids.by_part(unseen)}")
+        return "\n".join(parts) + "\n"
     if suite in BY_STATE:
         head = f"{BY_STATE[suite]} Mean over seeds ± standard error over seeds; differences paired by seed."
         return f"{head}\n\n{grids.by_state(grids.records(out / suite))}\n"

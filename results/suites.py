@@ -10,17 +10,17 @@ from __future__ import annotations
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
-    "nine", "online", "amortisers", "ccm", "ccm-seeds", "context-length", "generated-objectives",
+    "nine", "online", "transfer", "amortisers", "ccm", "ccm-seeds", "context-length", "generated-objectives",
     *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
     "reductions-64", "reductions-1665", "hierarchy", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh",
-    "unseen",
+    "unseen", "lessons",
     "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
     "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
 )  # fmt: skip
 PROFILES = {
     "profile": ("none,icl,window,snapkv,h2o,mac", "1k,4k,16k,64k"),
     "profile-weights": ("none,streamadapter,templora,lora", "1k,4k,16k,64k"),
-    "profile-adapters": ("icl,generative_adapter,cpt,distill", "512,2k,8k"),
+    "profile-adapters": ("icl,generative_adapter,cpt,distill", "512,2k,8k,32k"),
 }
 """Tables of what methods cost, and the tokens read: those with a cache or a memory; those that change weights; an
 adapter made in one forward pass beside finetuning and distillation on the same text (Generative Adapter)."""
@@ -33,16 +33,18 @@ BY_DOCUMENTS = ("hierarchy",)
 """Suites with a grid by the documents of a question stream."""
 BY_PART = ("superglue-fixed", "superglue-fresh", "unseen", "unseen-categories")
 """Suites with a grid by sub-task."""
-BY_TASK = ("nine", "online")
+BY_TASK = ("nine", "online", "transfer")
 """Suites with a grid by task."""
-WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "forgetting", "composed")
+WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "transfer", "forgetting", "composed")
 """Too many runs to compare every pair, or a table that has them."""
 UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
 ADAPTERS_ELSEWHERE = ("amortisers",)
 """Suites of adapters that were trained for them, and are too large to be kept: results/SUITE/README.md has commands."""
-BY_TRAINING = ("ccm-seeds",)
+BY_TRAINING = ("ccm-seeds", "lessons")
 """Suites of adapters that differ in their training's seed."""
+UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
+"""Tasks that no adapter was trained on."""
 TWO_CONTEXTS = "composed"
 """The suite of states that were put together (composed.py), which has no file of runs."""
 READ_TO = "results/scratch/forgetting"
