@@ -19,6 +19,8 @@ from ttabench.records.sample_files import read_samples
 from ttabench.records.schema import load_record
 from ttabench.records.store import RunFolder, Sample
 from ttabench.run import base_model
+from ttabench.run.request import RunRequest
+from ttabench.run.resolve import resolve_method
 from ttabench.training.stages import recipe_of
 
 
