@@ -11,8 +11,9 @@ import pytest
 from tests.records.test_records import sample, store_samples
 from tests.report.test_compare import stored
 from ttabench.core.errors import UserError
-from ttabench.records.sample_files import SAMPLES_FILE
+from ttabench.records.sample_files import SAMPLES_FILE, read_samples
 from ttabench.records.samples import Looked
+from ttabench.records.schema import load_record
 from ttabench.report.compare import Comparison, compare
 from ttabench.report.gold_pieces import COLUMNS, found_within, graded, looks_of, places, share_by_age
 from ttabench.report.page.build import page
@@ -92,3 +93,15 @@ def test_samples_that_lack_a_column_of_their_record_are_refused(tmp_path: Path, 
         looks_of(block)
     pq.write_table(table.drop_columns([name for name in COLUMNS if name in table.column_names]), folder / SAMPLES_FILE)
     assert looks_of(block) == [], "a suite that keeps none of them"
+
+
+@pytest.mark.parametrize("lost", ["prompt", "tokens"])
+def test_all_samples_lack_no_column_of_their_record(tmp_path: Path, lost: str) -> None:
+    compared(tmp_path, {"mac": MAC})
+    (folder,) = tmp_path.iterdir()
+    record = load_record(folder)
+    assert lost in record.sample_digests
+    assert lost in read_samples(folder, record=record)
+    pq.write_table(pq.read_table(folder / SAMPLES_FILE).drop_columns([lost]), folder / SAMPLES_FILE)
+    with pytest.raises(UserError, match=f"the column {lost} is missing"):
+        read_samples(folder, record=record)

@@ -80,6 +80,8 @@ def read_samples(
         fault = f"{path} cannot be read ({' '.join(str(error).split())[:160]})."
         raise UserError(fault, "Run again with --force.") from None
     needed = [name for name in NAMING if wanted is None or name in wanted]
+    if record is not None and wanted is None and (folder / RECORD_FILE).exists():
+        needed += record.sample_digests  # suites that are packed keep fewer
     if record is not None and (wrong := _difference(content, count, record, needed)):
         fault = f"The samples of run {record.id} in {folder} are not those of its record: {wrong}."
         raise UserError(fault, "Restore both files, run again with --force, or remove the folder.")
