@@ -56,7 +56,8 @@ class Looked:
     gold_age: int = 0
     """Kept pieces that were read after it."""
     kept_pieces: int = 0
-    """How many there are; 0 where the method tells nothing, or nobody knows which piece holds the answer."""
+    """How many there are; 0 where the method tells nothing, too many pieces were read (`run.looking`), or nobody knows
+    which one holds the answer."""
 
 
 def kept(ask: Ask) -> Ask:

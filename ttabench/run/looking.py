@@ -11,6 +11,10 @@ from ttabench.core.types import Ask
 from ttabench.methods.piece_shares import PieceShares
 from ttabench.records.samples import Looked
 
+MOST_PIECES = 256
+"""Of more that were read nothing is kept: telling where each query looks grows with queries times pieces (`mac` on one
+thread: 1.4 s of 4.4 over 165 documents, 262 s of 357 over 1,665)."""
+
 
 def looked_at(shares: PieceShares | None, asks: Sequence[Ask]) -> list[Looked]:
     """For each query; empty ones where it is not told, or not known which piece holds the answer.

@@ -28,7 +28,7 @@ from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.readers import Task
 from ttabench.records.samples import AskCost, EpisodeCost, Sample, kept
-from ttabench.run.looking import looked_at
+from ttabench.run.looking import MOST_PIECES, looked_at
 from ttabench.run.state_control import SwappedSession, paired
 from ttabench.stats.metrics import metric
 
@@ -222,8 +222,8 @@ class _EpisodeRun:
             ]
         cost = self.asked[group].answered(patch.nbytes, self.meter.peak_bytes["ask"], self.meter.paths["ask"])
         self.asked[group] = cost
-        known = any(ask.source_key for ask in asks)
-        looked = looked_at(self.session.piece_shares(asks) if known else None, asks)  # off the clock, too
+        told = self.pieces <= MOST_PIECES and any(ask.source_key for ask in asks)
+        looked = looked_at(self.session.piece_shares(asks) if told else None, asks)  # off the clock, too
         each_ms = self.meter.last_seconds * 1000 / len(asks)
         return [
             Sample(
