@@ -20,7 +20,7 @@ from typing import Any
 
 from ttabench.core.amounts import count
 from ttabench.methods import registry
-from ttabench.methods.checkpoint_header import header
+from ttabench.methods.checkpoint_header import header, trained_tasks
 from ttabench.records.schema import load_record
 from ttabench.report.compare import compared
 from ttabench.report.figures import shown
@@ -97,7 +97,7 @@ def page(stored: dict[str, Any]) -> str:
 
 def _how(training: dict[str, Any]) -> str:
     config, data = training["config"], training["config"]["data"]
-    tasks = " + ".join(str(task["task"]) for task in (data, *data.get("also", ())))
+    tasks = " + ".join(trained_tasks(training))
     words = [f"`{training['method']}`", *settings_of(training), f"on {tasks}", *data["options"]]
     begun = "" if config["fresh"] else f", begun from {training['after'] or 'the adapter that ships'}"
     return (

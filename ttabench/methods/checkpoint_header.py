@@ -36,6 +36,12 @@ class Header:
     """The checkpoint that the base model carried in training: its name and digest; empty for none."""
 
 
+def trained_tasks(training: Mapping[str, Any]) -> list[str]:
+    """Names of the tasks that a checkpoint was trained on, the first one first; none where it does not say."""
+    data = training.get("config", {}).get("data", {})
+    return [str(task["task"]) for task in (data, *data.get("also", ())) if task.get("task")]
+
+
 def header(folder: Path) -> Header:
     """The header of a checkpoint.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from ttabench.core.errors import UserError
 from ttabench.core.typed import as_typed
 from ttabench.core.types import Json
+from ttabench.methods.checkpoint_header import trained_tasks
 from ttabench.papers.declared import OWN, Scale, scale_of_model
 from ttabench.profiling.record import RECORD_FILE as PROFILE_FILE
 from ttabench.profiling.record import ProfileRecord, load_profile
@@ -102,8 +103,7 @@ def words(record: RunRecord) -> dict[str, Json]:
     plain_options = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
     for name, key in (("set", "settings"), ("task_set", "task_options")):
         plain_options[name] = {key_of_option: _text(value) for key_of_option, value in config[key].items()}
-    data = record.method.get("training", {}).get("config", {}).get("data", {})
-    trained = "+".join([str(data.get("task", "")), *(str(task["task"]) for task in data.get("also", ()))])
+    trained = "+".join(trained_tasks(record.method.get("training", {})))
     return {**plain_options, "trained_on": OWN if trained == config["task"] else trained}
 
 

@@ -8,13 +8,13 @@ What a header cannot know, what its recipe was chosen on, stands in `assets/adap
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ttabench.core.amounts import count
 from ttabench.core.checked_file import json_of
-from ttabench.methods.checkpoint_header import HEADER, Header, header
+from ttabench.methods.checkpoint_header import HEADER, Header, header, trained_tasks
 from ttabench.run.resolve import ASSETS
 from ttabench.terminal.table import Cell, Table
 
@@ -55,7 +55,7 @@ def _told(header: Header) -> dict[str, Cell]:
     config = training["config"]
     return {
         "parameters": header.parameters,
-        "trained_on": _data(config["data"]),
+        "trained_on": _data(training),
         "episodes": _episodes(config["data"]),
         "rate": f"{config['lr']:g} {config['schedule']} {config.get('optimizer', 'adam')}",
         "seed": config["seed"],
@@ -75,12 +75,12 @@ def _shown(name: str, value: Cell) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _data(data: Mapping[str, Any]) -> str:
+def _data(training: Mapping[str, Any]) -> str:
     """`streamingqa, mini train`, with options and further tasks."""
-    tasks: Sequence[Mapping[str, Any]] = [data, *data.get("also", ())]
+    data = training["config"]["data"]
     options = "".join(f" {option}" for option in data["options"])
     after = ", after an earlier stage" if data.get("begins") else ""
-    return f"{' + '.join(str(task['task']) for task in tasks)}{options}, {data['source']} {data['split']}{after}"
+    return f"{' + '.join(trained_tasks(training))}{options}, {data['source']} {data['split']}{after}"
 
 
 def _episodes(data: Mapping[str, Any]) -> str:

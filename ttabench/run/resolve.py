@@ -15,7 +15,7 @@ from ttabench.core.digests import digest
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.types import Json
 from ttabench.methods import registry
-from ttabench.methods.checkpoint_header import header, settings_in
+from ttabench.methods.checkpoint_header import header, settings_in, trained_tasks
 from ttabench.methods.pair import SIGN, PairSpec, joined
 from ttabench.methods.settings import key_of, plain, preset_for, settings_of, typed_settings
 from ttabench.methods.spec import MethodSpec
@@ -31,10 +31,6 @@ NO_CHECKPOINT = "none"
 SHIPPED = "shipped:"
 TRAINED_FOR = {OWN_QUESTIONS: "streamingqa"}
 """Tasks that take the checkpoints shipped for another one, whose words they ask in."""
-TRAINED_TOGETHER = {
-    ("ccm", "lamp"): "metaicl", ("ccm", "dailydialog"): "metaicl", ("streamadapter", "lamp"): "metaicl",
-}  # fmt: skip
-"""Of methods with one adapter for several tasks: the task that its folder is named by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +210,19 @@ def _taker(request: RunRequest, spec: PairSpec) -> str:
 
 
 def shipped_checkpoint(method: str, task: str, model: str) -> Path:
-    """Where the package keeps its own checkpoint of a method, whether or not it has one."""
-    name = TRAINED_TOGETHER.get((method, task), TRAINED_FOR.get(task, task))
-    return ASSETS / "adapters" / model / f"{method}-{name}"
+    """Where the package keeps its own checkpoint of a method for a task, whether or not it has one.
+
+    The folder is named by both; an adapter of several tasks serves each of them that has no folder of its own.
+    """
+    home, name = ASSETS / "adapters" / model, TRAINED_FOR.get(task, task)
+    own = home / f"{method}-{name}"
+    if own.is_dir() or not home.is_dir():
+        return own
+    for folder in sorted(home.iterdir()):
+        tasks = trained_tasks(header(folder).training) if folder.name.startswith(f"{method}-") else []
+        if len(tasks) > 1 and name in tasks:
+            return folder
+    return own
 
 
 def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
