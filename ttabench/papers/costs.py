@@ -67,9 +67,14 @@ def weighed(cost: Cost, share: float, left: Held, right: Held) -> Weighed:
     ratios = _ratios(cost, share, left, right)
     if len(ratios) < 2:
         return Weighed(0.0, (ours, theirs), reason="fewer than two draws in common")
-    gain = 1.0 if min(ratios) >= FACTOR else -1.0 if max(ratios) <= 1 / FACTOR else 0.0
+    gain = gain_of(min(ratios), max(ratios))
     several = "; " in left.entry.machine
     return Weighed(gain, (ours, theirs), where="several machines" if several else left.entry.machine)
+
+
+def gain_of(least: float, most: float) -> float:
+    """The gain of a claim whose ratio, the claimed most over the measured time, lies between these two."""
+    return 1.0 if least >= FACTOR else -1.0 if most <= 1 / FACTOR else 0.0
 
 
 def _ratios(cost: Cost, share: float, left: Held, right: Held) -> list[float]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
-from ttabench.papers.costs import FACTOR, MEASURED, Weighed
+from ttabench.papers.costs import FACTOR, MEASURED, Weighed, gain_of
 from ttabench.papers.declared import Claim, Cost, Profiled, Scale, scale_of_model
 from ttabench.profiling.record import ProfileRecord
 from ttabench.profiling.rows import Figure, added
@@ -151,7 +151,6 @@ def _weighed(claim: Claim, left: Line, right: Line) -> Weighed:
     if constant:
         gain = 1.0 if own.high < FACTOR else -1.0 if own.low >= FACTOR else 0.0
     else:
-        least, most = claim.share * other.low / own.high, claim.share * other.high / own.low
-        gain = 1.0 if least >= FACTOR else -1.0 if most <= 1 / FACTOR else 0.0
+        gain = gain_of(claim.share * other.low / own.high, claim.share * other.high / own.low)
     repeats = min(left.repeats, right.repeats)
     return Weighed(gain, costs, where=f"{machine(left.record)}, {repeats} repeats")

@@ -185,8 +185,8 @@ def _caption(record: ProfileRecord) -> str:
     lines = []
     if record.mode == "latency":
         load, limits = record.config["load"], record.machine
-        fault = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
-        lines.append(f"Medians; spread: (largest - smallest) / median of the total. {fault}")
+        total = f"total: reading, {load['prompt_tokens']} tokens of prompt and {load['generate']} written."
+        lines.append(f"Medians; spread: (largest - smallest) / median of the total. {total}")
         lines.append(
             f"Limits of {limits['device']}, {limits['threads']} thread{'s' * (limits['threads'] > 1)},"
             f" {limits['dtype']}: matrix products {count(limits['flops'])}FLOP/s, memory {count(limits['bytes'])}B/s."

@@ -141,8 +141,8 @@ def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> lis
     if not whole:
         return []
     where = "" if len(whole) == len(counts) else f" from {len(whole)} of {len(counts)} contexts"
-    fault = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
-    return [f"{fault}, so this measures full context (icl), not {method.name}"]
+    reason = f"{method.name} evicted nothing{where}: {max(whole):,} tokens of context fit what it may keep"
+    return [f"{reason}, so this measures full context (icl), not {method.name}"]
 
 
 def kept_whole(notes: Iterable[str]) -> float:

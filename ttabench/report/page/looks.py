@@ -20,7 +20,7 @@ def found_and_attended(block: Block, colours: Colours) -> list[Chart | None]:
     """How often the right piece is among the first k, and how much attention it has by age; none of runs that do not
     tell which pieces their questions look at, or kept one piece."""
     looks = looks_of(block)
-    if not looks or max(seen.pieces for look in looks for seen in look.seen) < 2:
+    if not looks or max(seen.kept_pieces for look in looks for seen in look.seen) < 2:
         return []
     return [_found(block, looks, colours), _attended(block, looks, colours)]
 
