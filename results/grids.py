@@ -5,7 +5,7 @@ by_part(records)                       | method | boolq | cb | ... | hellaswag |
 by_task(runs)                          | method | streamingqa (f1) | ... | pg19 (ppl) | ... |
 by_length(records)                     | method | 16384 | 32768 | ... |
 by_documents(suites)                   | method | 4 documents | 16 documents | ... |
-by_training(records)                   | task | whose state answers | mean of trainings | each of them |
+by_training(records)                   | task | whose state answers | mean of trainings | training seed 0 | ... |
 by_state(records)                      | whose state answers | value | from another text's | from an empty one |
 """
 
@@ -160,33 +160,44 @@ def _cut(runs: Sequence[Run]) -> str:
 
 
 def by_training(runs: Sequence[RunRecord]) -> str:
-    """A line a task and whose state answered: the mean over adapters of the same recipe and other training seeds.
+    """A line a task, method and whose state answered: the mean over adapters of one recipe and several training seeds.
 
     Each adapter's figure is the mean over its draws; the error is that of adapters, which another training varies.
     Where several methods were run, those without an adapter (the floor, the ceiling) have their line, too.
     """
     several = len({str(run.config["method"]) for run in runs}) > 1
-    held: dict[tuple[str, str], dict[str, list[float]]] = {}
+    held: dict[tuple[str, str], dict[int | None, list[float]]] = {}
     for run in _ordered(runs) if several else runs:
-        row, name = run.value(run.main_metric), Path(str(run.config["checkpoint"])).name.removeprefix("shipped:")
-        if row is None or not (name or several):
+        row, seed = run.value(run.main_metric), _training_seed(run)
+        if row is None or (seed is None and not several):
             continue
         value = row.value if run.main_metric.startswith("ppl") else 100 * row.value
-        line = f"{run.config['method']}{STATES[run.state_of]}"
+        line = _stream_line(run)
         answered = line if several else STATES[run.state_of].removeprefix(", ") or "own state"
-        cell = held.setdefault((f"{run.config['task']} ({run.main_metric})", answered), {})
-        cell.setdefault(name, []).append(value)
-    adapters = sorted({name for by_adapter in held.values() for name in by_adapter if name})
+        cell = held.setdefault((f"{_task_line(run)} ({run.main_metric})", answered), {})
+        cell.setdefault(seed, []).append(value)
+    seeds = sorted({seed for by_seed in held.values() for seed in by_seed if seed is not None})
     lines = []
-    for (metric, answered), by_adapter in held.items():
-        means = {name: fmean(values) for name, values in by_adapter.items()}
+    for (metric, answered), by_seed in held.items():
+        means = {seed: fmean(values) for seed, values in by_seed.items()}
         digits = 2 if "ppl" in metric else 1
-        cells = [f"{means[name]:,.{digits}f}" if name in means else "" for name in adapters]
+        cells = [f"{means[seed]:,.{digits}f}" if seed in means else "" for seed in seeds]
         lines.append((metric, answered, spread(list(means.values()), digits), *cells))
     if several:
         lines.sort(key=lambda line: list(dict.fromkeys(metric for metric, _ in held)).index(line[0]))
     head = "method" if several else "whose state answers"
-    return table(("task", head, "mean of trainings", *adapters), lines, 2)
+    return table(("task", head, "mean of trainings", *(f"training seed {seed}" for seed in seeds)), lines, 2)
+
+
+def _training_seed(run: RunRecord) -> int | None:
+    """The seed that its adapter was trained with; None for a method without one."""
+    training = run.method["training"]
+    return int(training["config"]["seed"]) if training else None
+
+
+def _task_line(run: RunRecord) -> str:
+    documents = run.config["task_options"].get("documents")
+    return f"{run.config['task']}, {documents:,} documents" if documents else str(run.config["task"])
 
 
 def by_state(runs: Sequence[RunRecord]) -> str:

@@ -111,6 +111,28 @@ def test_two_configurations_that_stand_for_one_line_decide_nothing(tmp_path: Pat
     assert row.reason == "uniform was run in 2 configurations, and which is meant is not declared"
 
 
+def trained(folder: Path, share: float, seed: int, **more: Any) -> None:
+    """A run of `uniform` as if it had an adapter of this training seed."""
+    data = {"task": "streamingqa", "source": "mini", "split": "train", "digest": f"of seed {seed}"}
+    config = {"steps": 100, "lr": 1e-3, "validate_every": 10 * (1 + seed), "data": data, "seed": seed, **more}
+    path = run(folder, "uniform", share, settings={"seed": seed}, checkpoint=f"seed{seed}")
+    record = load_record(path)
+    save_record(record.model_copy(update={"method": {**record.method, "training": {"config": config}}}), path)
+
+
+def test_of_trainings_by_one_recipe_that_of_the_lowest_seed_is_judged(tmp_path: Path) -> None:
+    for seed, share in ((2, 0.9), (0, 0.2), (1, 0.9)):
+        trained(tmp_path, share, seed)
+    run(tmp_path, "salient_spans", 0.8)
+    (row,) = rows(tmp_path)
+    assert row.verdict == "reproduced"
+    assert row.found is not None
+    assert row.found.value == pytest.approx(0.6), "against seed 0"
+    trained(tmp_path, 0.9, 3, lr=1e-2)
+    (row,) = rows(tmp_path)
+    assert row.reason == "uniform was run in 2 configurations, and which is meant is not declared", "another recipe"
+
+
 def test_an_adapter_of_another_task_does_not_stand_for_the_paper(tmp_path: Path) -> None:
     run(tmp_path, "uniform", 0.2)
     mac = run(tmp_path, "mac", 0.9, settings={"hierarchy": None, "bank_cap": None})

@@ -106,6 +106,7 @@ def test_verdict_first_then_tables_charts_samples_and_runs(folders: list[Path]) 
     assert len([each for each in read.of("details") if each.get("class") == "sample"]) == 2
     for run in ("r1", "r2", "r3", "r4"):
         assert run in read.said("summary")
+    assert "Who?" in read.said("summary"), "a closed sample is known by its question"
     assert "ttabench eval --method mac --task t" in read.said("dd")
     assert all(each.get("scope") in ("col", "row") for each in read.of("th"))
     assert all(each.get("aria-label") for each in read.of("div") if each.get("role") in ("img", "region"))
@@ -263,12 +264,43 @@ def test_tables_call_blocks_in_few_words_where_these_tell_them_apart(tmp_path: P
     overview, lines, _ = tables_of(compare(folders))
     assert {row[0].text for row in lines.rows} == {"one", "two"}
     assert "bold" in overview.caption
+    assert overview.columns == ("method", "one", "two")
+    assert [[cell.text for cell in row] for row in overview.rows] == [
+        ["none", "50.0", "50.0"], ["mac", "100.0", "100.0"], ["lora", "50.0", "50.0"],
+    ]  # fmt: skip
     other = stored(tmp_path, "other", {"a": 1.0}, task="one")
     record = load_record(other)
     base = {"model": {"fingerprint": "g"}, "config": {**record.config, "model": "g"}}
     save_record(record.model_copy(update={**base, "rows": (record.rows[0].model_copy(update={"model": "g"}),)}), other)
     lines = next(table for table in tables_of(compare([*folders, other])) if table.name == "lines")
     assert {row[0].text for row in lines.rows} == {"one (mini), base nano", "one (mini), base g", "two"}
+
+
+def test_the_grid_of_all_blocks_marks_states_that_hold_their_text(tmp_path: Path) -> None:
+    shares = {"one": {"own": 0.9, "other": 0.3, "none": 0.1}, "two": {"own": 0.9, "other": 0.9, "none": 0.1},
+              "three": {"own": 0.1, "other": 0.1, "none": 0.1}}  # fmt: skip
+    folders = [
+        stored(tmp_path, f"{task}-{state}", {f"q{place:03}": float(place < share * 60) for place in range(60)},
+               task=task, method="mac", state_of=state)
+        for task, by_state in shares.items()
+        for state, share in by_state.items()
+    ]  # fmt: skip
+    folders += [stored(tmp_path, f"{task}-h2o", {"q000": 1.0}, task=task, method="h2o") for task in ("one", "two")]
+    grid = tables_of(compare(folders))[0]
+    assert grid.columns == ("method", "one", "two", "three")
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in grid.rows}
+    assert rows == {"mac": ["90.0 ●", "90.0 ◐", "10.0 ○"], "h2o": ["100.0", "100.0", ""]}
+    assert grid.rows[0][1].order == pytest.approx(90.0), "sorted by the figure, not by its mark"
+    assert "another text's" in grid.caption
+    assert "●" not in tables_of(compare(folders[-2:]))[0].caption, "no mark is explained that is not there"
+
+
+def test_a_grid_of_too_many_blocks_has_a_row_a_block(tmp_path: Path) -> None:
+    folders = [
+        stored(tmp_path, f"{task:02}{method}", {"a": 1.0}, task=f"t{task:02}", method=method)
+        for task in range(13) for method in ("none", "mac", "lora", "h2o", "rag", "icl", "ccm", "cpt", "camels")
+    ]  # fmt: skip
+    assert tables_of(compare(folders))[0].columns[0] == "block"
 
 
 def test_of_a_long_verdict_the_rest_opens_at_a_click(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

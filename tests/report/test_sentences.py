@@ -189,7 +189,7 @@ def test_three_draws_of_six_tasks_settle_a_large_difference_and_no_small_one(tmp
     assert (mean.left, mean.right, mean.blocks, mean.units) == ("mac", "none", 6, 18)
     assert mean.beyond_chance
     assert verdict(found).startswith("Over 6 tasks, mac (69.4 on average) is 44.4 points [")
-    assert "better than none on 0, worse on 0, not settled on 6" in verdict(found)
+    assert "Against none: not settled on any of the 6 tasks." in verdict(found)
     told = verdict(compare(small))
     assert "not settled with 18 draws (3 seeds); about " in told
     assert "p <" not in told
@@ -200,7 +200,7 @@ def test_lost_blocks_count_in_the_share(tmp_path: Path) -> None:
     folders += made(tmp_path, "two", {"none": 0.5, "icl": 1.0, "mac": 0.1})
     told = verdict(compare(folders))
     assert "It recovers 33 % of the way from none to icl" in told, "(0.9 - 0.4) / (1.0 + 0.5)"
-    assert "Task by task it is better than none on 1 (one), worse on 1 (two), not settled on 0." in told
+    assert "Against none: better on 1 of 2 tasks (one); worse on 1 (two)." in told
 
 
 def test_a_ceiling_far_below_is_none(tmp_path: Path) -> None:
@@ -223,7 +223,8 @@ def test_perplexities_are_not_averaged_over_blocks(tmp_path: Path) -> None:
     found = compare(runs)
     assert len(found.blocks) == 2
     assert found.overall == ()
-    assert verdict(found).startswith("On the 2 tasks that both lines share, mac has the best mean rank, then h2o.")
+    assert verdict(found).startswith("On the 2 tasks that both lines share, mac has the best mean rank, h2o the second "
+                                     "best.")  # fmt: skip
     for run in runs:
         record = load_record(run)
         method, state = ("mac", "own") if run.name == "mac" else ("mac", "none")
@@ -251,7 +252,7 @@ def test_states_on_many_tasks_are_counted_in_one_sentence(tmp_path: Path) -> Non
         save_record(record.model_copy(update={"config": config, "rows": rows}), run)
         runs.append(run)
     told = [line for line in sentences(compare(runs)) if "its state" in line]
-    assert told == ["mac, task by task: its state helps, and holds the text on 2 (a, b); "
+    assert told == ["mac: its state helps and holds the text on 2 of 4 tasks (a, b); "
                     "is not shown to help on 1 (book); does not help on 1 (c)."]  # fmt: skip
 
 

@@ -44,9 +44,9 @@ def test_a_method_that_beats_another_on_some_tasks(tmp_path: Path) -> None:
     told = verdict(compare(folders))
     assert told.startswith("On the 3 tasks that both lines share, mac leads with 80.0 on average, 33.9 points [")
     assert "above snapkv (46.1), p <0.001. It keeps about a third of the bytes of snapkv." in told
-    assert "Task by task it is better than snapkv on 2 (one, two), worse on 0, not settled on 1 (three)." in told
-    assert "Task by task it is better than none on 3, worse on 0, not settled on 0." in told
-    assert "Task by task it is better than icl on 0, worse on 3, not settled on 0." in told
+    assert "Against snapkv: better on 2 of 3 tasks (one, two); not settled on 1 (three)." in told
+    assert "Against none: better on all 3 tasks." in told
+    assert "Against icl: worse on all 3 tasks." in told
     assert "recovers 80 % of the way from none to icl" in told
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 
@@ -126,16 +128,21 @@ def test_a_grid_by_documents_tells_trees_apart(
 
 
 def test_a_grid_by_training_has_the_mean_of_adapters(grids: ModuleType, ttabench: Command, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(ROOT / "ttabench/assets/adapters/nano/ccm_merge-metaicl", other)
+    header = json.loads((other / "adapter.json").read_text())
+    header["training"]["config"]["seed"] = 1
+    (other / "adapter.json").write_text(json.dumps(header))
     values = []
-    for name in ("ccm-metaicl", "ccm_merge-metaicl"):
-        ran = ttabench("eval", "--method", "ccm", "--task", "lamp", "--checkpoint", f"shipped:{name}", "--limit", "8",
-                       "--seeds", "0,1", "--out", tmp_path, "--json")  # fmt: skip
+    for checkpoint in ("shipped:ccm-metaicl", other):
+        ran = ttabench("eval", "--method", "ccm", "--task", "lamp", "--checkpoint", checkpoint, "--limit", "8",
+                       "--seeds", "0,1", "--out", tmp_path / "runs", "--json")  # fmt: skip
         assert ran.code == 0, ran.err
         found = [100 * row["value"] for run in ran.json()["runs"] for row in run["rows"]
                  if (row["metric"], row["step"], row["subtask"]) == ("acc_mean", None, None)]  # fmt: skip
         values.append(sum(found) / len(found))
-    head, _, line = grids.by_training(grids.records(tmp_path)).splitlines()
-    assert cells(head) == ["task", "whose state answers", "mean of trainings", "ccm-metaicl", "ccm_merge-metaicl"]
+    head, _, line = grids.by_training(grids.records(tmp_path / "runs")).splitlines()
+    assert cells(head) == ["task", "whose state answers", "mean of trainings", "training seed 0", "training seed 1"]
     task, state, mean, *each = cells(line)
     assert (task, state) == ("lamp (acc_mean)", "own state")
     assert [float(cell) for cell in each] == pytest.approx(values, abs=0.06)

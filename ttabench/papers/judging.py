@@ -34,7 +34,8 @@ RULE = (
     "Reproduced: our paired difference has the sign of the claim and its 95 % interval excludes zero. Contradicted: "
     "the other sign, and the interval excludes zero. Undecided: the interval includes zero, or there are no runs to "
     "tell. Intervals are not corrected for the number of claims; where all that varies differs alike, the sign test's "
-    "p below 5 % stands for the interval."
+    "p below 5 % stands for the interval. Of adapters that differ in the seed of their training alone, the one of the "
+    "lowest seed is judged, whatever the others do; suites named `-seeds` and `lessons` have all of them."
 )
 RULE_OF_COSTS = (
     "Bytes are counted: fewer reproduces a claim. Times were measured, of small models and on machines that other "

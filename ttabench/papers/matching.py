@@ -23,6 +23,9 @@ from ttabench.report.loading import loaded
 from ttabench.report.pairing import Run
 from ttabench.sweep.grid import matches
 
+EPISODES = ("split", "source", "options", "documents", "rounds", "questions", "batch_documents")
+STEPS = ("steps", "lr", "warmup", "schedule", "optimizer", "beta2", "clip", "decay", "accumulate")
+"""What makes up the recipe of a training, see `recipe`."""
 TRIALS = ("scratch", "quick")
 """Folders of folders of runs that are not looked into: what lies there was tried."""
 
@@ -112,6 +115,27 @@ def fits(pattern: Mapping[str, Json], words_of_run: Mapping[str, Json]) -> bool:
     if pattern.get("trained_on") == words_of_run["task"]:
         pattern = {**pattern, "trained_on": OWN}
     return matches(pattern, words_of_run)
+
+
+def recipe(record: RunRecord) -> Json:
+    """What an adapter was trained by, without the seed of its training: of two trainings by one recipe it is the same.
+
+    None for a method that was not trained.
+    """
+    training = record.method.get("training")
+    if not training:
+        return None
+    config = training["config"]
+    data = {name: config["data"].get(name) for name in EPISODES}
+    steps = {name: value for name, value in config.items() if name in STEPS}
+    settings = {name: value for name, value in with_defaults(record.config)["settings"].items() if name != "seed"}
+    return {"tasks": list(trained_tasks(training)), "data": data, "steps": steps, "settings": settings}
+
+
+def training_seed(record: RunRecord) -> int:
+    """The seed of the training of its adapter; 0 for a method that was not trained."""
+    training = record.method.get("training")
+    return int(training["config"].get("seed", 0)) if training else 0
 
 
 def _text(value: Json) -> Json:

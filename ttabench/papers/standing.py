@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ttabench.core.types import Json
 from ttabench.papers.declared import Place, Scale, Table, paper
-from ttabench.papers.matching import Stored, fits, scale_of, words
+from ttabench.papers.matching import Stored, fits, recipe, scale_of, training_seed, words
 from ttabench.report.answers import Answers, answers_of, joined
 from ttabench.report.blocks import Group, blocks_of
 from ttabench.report.blocks import Place as BlockPlace
@@ -118,7 +118,7 @@ def _spot(
         own = [group for group in groups if fits(declared_line, words_of_runs[group.record.id])]
         if not own:
             continue
-        inside = [group for group in own if group in within] or own
+        inside = _first_trainings([group for group in own if group in within] or own)
         group = inside[0]
         mine = joined([answers[record.id] for _, record in group.runs])
         if place.step is not None and mine.values and not mine.steps:  # of runs that asked at one step alone
@@ -131,6 +131,15 @@ def _spot(
         folders[line] = tuple(dict.fromkeys(name for _, record in group.runs for name in stored_runs.suites[record.id]))
     return Spot(place=place, scale=scale_of(groups[0].record), block=of_block.name, task=of_block.task, lines=held,
                 suites=folders)  # fmt: skip
+
+
+def _first_trainings(groups: Sequence[Group]) -> list[Group]:
+    """Of adapters that differ in the seed of their training alone the one of the lowest seed; all others stay."""
+    by_seed = sorted(groups, key=lambda group: training_seed(group.record))
+    recipes = [recipe(group.record) for group in by_seed]
+    first = [group for place, group in enumerate(by_seed)
+             if recipes[place] is None or recipes[place] not in recipes[:place]]  # fmt: skip
+    return [group for group in groups if any(group is kept for kept in first)]
 
 
 def _fault(entry: Entry, groups: Sequence[Group], within: bool, answers: Answers) -> str:

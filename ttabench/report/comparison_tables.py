@@ -58,12 +58,12 @@ def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
     Where both are too many, or a screen is too narrow, a line a block with its floor, its ceiling and the best of the
     others. None of a single line, whose blocks are as short, unless the table stands alone.
     """
-    labels = _labels(blocks)
+    labels = labels_of(blocks)
     cells = {
         (entry.label, place): (Bold if _is_best(entry, block) else str)(plain(entry.metric, entry.value))
         for place, block in enumerate(blocks) for entry in block.entries
     }  # fmt: skip
-    title, names = _headings(blocks)
+    title, names = headings(blocks)
     if len(labels) == 1 and not alone:
         return None
     least = _leaders(blocks, title, names)
@@ -78,7 +78,7 @@ def overview(blocks: Sequence[Block], *, alone: bool = False) -> Table | None:
     return Table(title=title, columns=columns, rows=tuple(rows), names=columns[:1], narrower=least)
 
 
-def _labels(blocks: Sequence[Block]) -> list[str]:
+def labels_of(blocks: Sequence[Block]) -> list[str]:
     """All of them, each once; those of one method together."""
     entries = [entry for block in blocks for entry in block.entries]
     methods = list(dict.fromkeys(entry.method for entry in entries))
@@ -97,7 +97,7 @@ def _leaders(blocks: Sequence[Block], title: str, names: Sequence[str]) -> Table
     return Table(title=title, columns=columns, rows=tuple(rows), spare=("#lines",))
 
 
-def _headings(blocks: Sequence[Block]) -> tuple[str, list[str]]:
+def headings(blocks: Sequence[Block]) -> tuple[str, list[str]]:
     """A title, and names of the blocks: as short as they tell them apart."""
     places = [block.place for block in blocks]
     keys = {key for place in places for key in place.options}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -86,6 +86,20 @@ class Field:
     def where(self, blocks: Sequence[Block]) -> str:
         """Their names; more than `MANY` are counted."""
         return ", ".join(block.place.brief for block in blocks) if len(blocks) <= MANY else f"{len(blocks)} {self.noun}"
+
+    def counted(self, blocks_by_outcome: Mapping[str, Sequence[Block]]) -> str:
+        """How many blocks had each outcome, with the names of few: `better on 2 of 3 tasks (a, b); worse on 1 (c)`."""
+        found = {outcome: blocks for outcome, blocks in blocks_by_outcome.items() if blocks}
+        total = sum(map(len, found.values()))
+        if len(found) == 1:
+            (outcome,) = found
+            return f"{outcome} on {'any of the' if 'not' in outcome.split() else 'all'} {total} {self.noun}"
+        clauses: list[str] = []
+        for outcome, blocks in found.items():
+            of_all = "" if clauses else f" of {total} {self.noun}"
+            names = f" ({self.where(blocks)})" if len(blocks) <= MANY else ""
+            clauses.append(f"{outcome} on {len(blocks)}{of_all}{names}")
+        return "; ".join(clauses)
 
     @property
     def metric(self) -> str:

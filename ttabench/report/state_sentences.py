@@ -9,7 +9,7 @@ not         own is not shown to be better than either, or is worse than an empty
 "Better" is what the paired tests say, adjusted for all tests of states. Of more than three blocks whose values cannot
 be averaged, the outcomes are counted in one sentence:
 
-    mac, task by task: its state helps, and holds the text on 3 (streamingqa, squad_seq, msc); does not help on 1 (lamp)
+    mac: its state helps and holds the text on 3 of 4 tasks (streamingqa, squad_seq, msc); does not help on 1 (lamp)
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ class Swapped:
 
 
 class Outcome(Enum):
-    """Outcome of the tests of a method's own state: in a sentence of its own, and in one that counts blocks."""
+    """Outcome of the tests of a method's own state: in a sentence of its own, in one that counts blocks, as a mark."""
 
-    HOLDS = "Its state helps, and it holds this text", "helps, and holds the text"
+    HOLDS = "Its state helps, and it holds this text", "helps and holds the text", "●"
     HELPS = ("Its state helps; whether it holds this text, another text's state would say",
-             "helps (another text's was not run)")  # fmt: skip
+             "helps (another text's was not run)", "◐")  # fmt: skip
     EMPTY = ("Its state helps in part; that it holds this text is not shown",
-             "helps in part (that it holds the text is not shown)")  # fmt: skip
-    ANOTHER = "Its state helps in part, against another text's only", "helps in part (against another text's only)"
-    OPEN = "Its state is not shown to help here", "is not shown to help"
-    HURTS = "Its state does not help here", "does not help"
-    UNTESTED = "No test of its state can be made", "was not tested"
+             "helps in part (that it holds the text is not shown)", "◐")  # fmt: skip
+    ANOTHER = "Its state helps in part, against another text's only", "helps in part (against another text's only)", "◐"
+    OPEN = "Its state is not shown to help here", "is not shown to help", "○"
+    HURTS = "Its state does not help here", "does not help", "○"
+    UNTESTED = "No test of its state can be made", "was not tested", ""
 
-    def __init__(self, alone: str, counted: str) -> None:
+    def __init__(self, alone: str, counted: str, mark: str) -> None:
         self.alone = alone
         self.counted = counted
+        self.mark = mark
 
 
 def state_sentences(comparison: Comparison) -> Iterator[str]:
@@ -68,6 +69,12 @@ def state_sentences(comparison: Comparison) -> Iterator[str]:
             yield _counted(Field(comparison, blocks), swapped)
         else:
             yield from (_sentence(Field(comparison, [block]), swapped) for block in blocks)
+
+
+def state_outcomes(comparison: Comparison, block: Block) -> dict[str, Outcome]:
+    """By the label of every line of a block that was run under its own state and another one."""
+    field = Field(comparison, [block])
+    return {swapped.own: _outcome(field, swapped) for swapped in _swapped(block.entries)}
 
 
 def _swapped(entries: tuple[Entry, ...]) -> Iterator[Swapped]:
@@ -95,12 +102,8 @@ def _counted(field: Field, labels: Swapped) -> str:
     outcomes: dict[Outcome, list[Block]] = {outcome: [] for outcome in Outcome}
     for block in field.blocks:
         outcomes[_outcome(Field(field.found, [block]), labels)].append(block)
-    noun = field.noun.removesuffix("s")
-    counts = [
-        f"{outcome.counted} on {len(blocks)}" + (f" ({field.where(blocks)})" if len(blocks) <= MANY else "")
-        for outcome, blocks in outcomes.items() if blocks
-    ]  # fmt: skip
-    return f"{labels.own}, {noun} by {noun}: its state {'; '.join(counts)}."
+    counted = field.counted({outcome.counted: blocks for outcome, blocks in outcomes.items()})
+    return f"{labels.own}: its state {counted}."
 
 
 def _conclusion(field: Field, labels: Swapped) -> str:

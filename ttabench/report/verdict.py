@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ttabench.report.compare import Block, Comparison
+from ttabench.report.compare import Comparison
 from ttabench.report.entries import ceiling_of, floor_of
 from ttabench.report.field import Field
 from ttabench.report.phrases import MANY, kept_bytes, listed, percent
@@ -75,7 +75,7 @@ def _lead(field: Field, standing: Standing) -> list[str]:
         )
         first = f"{leader} {leads}, {field.apart(leader, second)}"
     else:
-        first = f"{leader} has the best mean rank, then {second}"
+        first = f"{leader} has the best mean rank, {second} the second best"
     at = kept_bytes(field.both(leader, second), second)
     sentences = [
         f"{_where(field, standing)}{first}",
@@ -104,19 +104,8 @@ def _one_by_one(field: Field, leader: str, other: str) -> str:
     outcomes = field.outcomes(leader, other)
     if len(field.blocks) == 1 or all(how is None for _, how in outcomes):
         return ""
-    counts = [(word, [block for block, how in outcomes if how == value]) for value, word in COUNTED]
-    kept = [(word, blocks) for word, blocks in counts if blocks or word != "not tested"]
-    clauses = [f"{word} {f'than {other} ' if word == 'better' else ''}on {_some(blocks, len(outcomes))}"
-            for word, blocks in kept]  # fmt: skip
-    noun = field.noun.removesuffix("s")
-    return f"{noun.capitalize()} by {noun} it is {', '.join(clauses)}"
-
-
-def _some(blocks: Sequence[Block], all_of_them: int) -> str:
-    """A count, with names where they are few."""
-    if not 0 < len(blocks) <= MANY or len(blocks) == all_of_them:
-        return str(len(blocks))
-    return f"{len(blocks)} ({', '.join(block.place.brief for block in blocks)})"
+    by_word = {word: [block for block, how in outcomes if how == value] for value, word in COUNTED}
+    return f"Against {other}: {field.counted(by_word)}"
 
 
 def _sorted(field: Field, pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
@@ -160,14 +149,17 @@ def _against_ends(field: Field, standing: Standing) -> list[str]:
         return [f"{leader}: nothing to compare it with."] if alone else []
     counts = list(filter(None, (_one_by_one(field, leader, end) for end in ends)))
     if not standing.averaged:
-        return [". ".join([counts[0].replace("it is", f"{leader} is"), *counts[1:]]) + "."] if counts else []
+        first, *more = counts or [""]
+        return [". ".join([first.replace("Against", f"{leader} against", 1), *more]) + "."] if first else []
     where = "" if standing.second else _where(field, standing)
     clauses = "; ".join(field.apart(leader, end) for end in ends)
     head = f"{where}{leader} ({field.shown(leader)}{' on average' if several else ''}) is {clauses}"
     others = _others(field, standing, floor)
-    more = filter(None, [*counts, others])
     # where others were spoken of last, "it" could be one of them
-    return [f"{'. '.join([head, *more])}.", *_recovery(field, leader, (floor, ceiling), leader if others else "It")]
+    return [
+        f"{'. '.join(filter(None, [head, *counts, others]))}.",
+        *_recovery(field, leader, (floor, ceiling), leader if others else "It"),
+    ]
 
 
 def _recovery(field: Field, leader: str, ends: tuple[str, str], subject: str) -> list[str]:

@@ -21,7 +21,7 @@ from ttabench.report.samples import likelihood
 from ttabench.stats.metrics import METRICS
 
 COLUMNS = ("episode", "key", "mode", "step", "prompt", "prediction", "answers", "logprobs", "tokens", "subtask")
-LONGEST_PROMPT, LONGEST_ANSWER = 2000, 800
+LONGEST_PROMPT, LONGEST_ANSWER, LONGEST_QUESTION = 2000, 800, 120
 """Characters that are shown."""
 Cells = Mapping[str, Any]
 
@@ -45,6 +45,8 @@ class Disagreement:
     key: str
     place: str
     """Its reader or sub-task, seed and step."""
+    question: str
+    """The end of the prompt in one line, by which a reader knows the query while it is closed."""
     prompt: str
     gold: str
     sides: tuple[Side, ...]
@@ -140,8 +142,9 @@ def _disagreement(
         for place, cells in zip(ordered, kept, strict=True)
     )  # fmt: skip
     gold = " | ".join(filter(None, (kept_text(str(answer)) for answer in first.get("answers") or ())))
-    return Disagreement(key=key, place=", ".join(where), prompt=_end(kept_text(str(first.get("prompt") or ""))),
-                        gold=gold[:LONGEST_ANSWER], sides=sides)  # fmt: skip
+    prompt = kept_text(str(first.get("prompt") or ""))
+    return Disagreement(key=key, place=", ".join(where), question=_end(" ".join(prompt.split()), LONGEST_QUESTION),
+                        prompt=_end(prompt, LONGEST_PROMPT), gold=gold[:LONGEST_ANSWER], sides=sides)  # fmt: skip
 
 
 def _figure(block: Block, gain: float) -> str:
@@ -160,6 +163,6 @@ def _prediction(cells: Cells) -> str:
     return text if len(text) <= LONGEST_ANSWER else f"{text[:LONGEST_ANSWER]} ..."
 
 
-def _end(text: str) -> str:
+def _end(text: str, most: int) -> str:
     """The end of a prompt: a question stands behind what it is about."""
-    return text if len(text) <= LONGEST_PROMPT else f"... {text[-LONGEST_PROMPT:]}"
+    return text if len(text) <= most else f"... {text[-most:]}"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ttabench.core.amounts import count, number, size
 from ttabench.report.blocks import called
 from ttabench.report.compare import Block, Comparison
-from ttabench.report.comparison_tables import origin, overview
+from ttabench.report.comparison_tables import headings, labels_of, origin, overview
 from ttabench.report.differences import Difference
 from ttabench.report.entries import best_of
-from ttabench.report.figures import probability, scale, shown, together
+from ttabench.report.figures import plain, probability, scale, shown, together
 from ttabench.report.pareto import front
 from ttabench.report.shares import share
+from ttabench.report.state_sentences import Outcome, state_outcomes
 from ttabench.terminal.table import Bold, Table
 
 
@@ -47,12 +48,49 @@ class Shown:
 
 MISSING = -1e308
 """Order of a number that is not known."""
+MOST_BLOCKS = 12
+"""Columns of the grid of all blocks; of more blocks each has a row, with the best of its methods."""
+HELD = (
+    "● own state is better than an empty one and another text's: it holds the text; ◐ better than one of them; ○ not "
+    "shown to be better than either, or worse."
+)
+"""The marks of `Outcome`."""
 
 
 def tables_of(comparison: Comparison) -> list[Shown]:
     """All blocks beside each other, where there are several; every line; every difference."""
-    tables = [_overview(comparison.blocks), _lines(comparison), _differences(comparison)]
+    several = 1 < len(comparison.blocks) <= MOST_BLOCKS
+    over_blocks = blocks_grid(comparison) if several else _overview(comparison.blocks)
+    tables = [over_blocks, _lines(comparison), _differences(comparison)]
     return [table for table in tables if table is not None]
+
+
+def blocks_grid(comparison: Comparison) -> Shown:
+    """A line a method under its own state, a column a block: its figure, and whether its state holds the text."""
+    blocks = comparison.blocks
+    own = {entry.label for block in blocks for entry in block.entries if entry.state_of == "own"}
+    outcomes = [state_outcomes(comparison, block) for block in blocks]
+    rows = tuple(
+        (Cell(label), *(_figure(block, label, held) for block, held in zip(blocks, outcomes, strict=True)))
+        for label in labels_of(blocks) if label in own
+    )  # fmt: skip
+    title, names = headings(blocks)
+    metrics = [block.place.metric for block in blocks]
+    if len(set(metrics)) > 1:
+        names = [f"{name} ({metric})" for name, metric in zip(names, metrics, strict=True)]
+    caption = f"{title}; the best of the methods is bold, none is the floor, icl the ceiling."
+    held = f" {HELD}" if any(outcomes) else ""
+    return Shown(name="overview", title="All blocks", caption=caption + held, columns=("method", *names), rows=rows)
+
+
+def _figure(block: Block, label: str, outcomes: Mapping[str, Outcome]) -> Cell:
+    """The figure of a line in a block, with the mark of its state's tests."""
+    entry = block.named(label)
+    if entry is None:
+        return Cell("", MISSING)
+    mark = outcomes[label].mark if label in outcomes else ""
+    strong = any(entry is best for best in best_of(block.entries))
+    return Cell(f"{plain(entry.metric, entry.value)} {mark}".rstrip(), entry.value * scale(entry.metric), strong)
 
 
 def _overview(blocks: Sequence[Block]) -> Shown | None:
