@@ -116,6 +116,40 @@ def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
     assert found[READS, "8K tokens"].reason == "not measured for generative-adapter and cpt"
 
 
+def rates(value: float, low: float, high: float) -> dict[str, Figure]:
+    """A row of `profile --throughput`: samples a second."""
+    return {"samples_per_second": Figure(value=value, low=low, high=high, n=5)}
+
+
+@pytest.mark.parametrize(
+    ("full", "concat", "verdict"),
+    [
+        (rates(10.0, 9.0, 11.0), rates(30.0, 23.0, 35.0), "reproduced"),
+        (rates(10.0, 9.0, 11.0), rates(30.0, 21.0, 35.0), "undecided"),
+        (rates(30.0, 23.0, 35.0), rates(10.0, 9.0, 11.0), "contradicted"),
+    ],
+)
+def test_rates_in_batches_are_seconds_a_sample(
+    tmp_path: Path, full: dict[str, Figure], concat: dict[str, Figure], verdict: str
+) -> None:
+    base = profile({("icl", 1024): full, ("ccm", 1024): concat})
+    icl = base.config["methods"]["icl"]
+    config = {**base.config, "mode": "throughput", "memory_limit": 2**30,
+              "methods": {"icl": icl, "ccm": {**icl, "settings": {"update": "concat"}}}}  # fmt: skip
+    for name, changes in (("batches", {}), ("latency", {"mode": "latency"})):
+        keep(base.model_copy(update={"methods": {}, "config": {**config, **changes}}), tmp_path / name / "suite")
+    row, merged = [
+        row for row in judged("ccm", "table1", stored([tmp_path / "batches"])) if row.claim.cost != "state_bytes"
+    ]
+    assert row.verdict == verdict, row
+    assert claimed(row.claim) == "ccm-concat answers, in batches that fit the memory, in less time than full-context"
+    assert row.block.endswith("in batches within 1.0 GiB")
+    assert row.costs == pytest.approx((1 / concat["samples_per_second"].value, 1 / full["samples_per_second"].value))
+    assert merged.reason == "not measured for ccm-merge"
+    row, _ = [row for row in judged("ccm", "table1", stored([tmp_path / "latency"])) if row.claim.cost != "state_bytes"]
+    assert row.reason == "not measured for ccm-concat and full-context", "a plain profile has no rates"
+
+
 def test_memory_is_counted(tmp_path: Path) -> None:
     rows = {(method, 256): {"peak_tensor_bytes": Figure(value=value, low=value, high=value)}
             for method, value in (("mac", 2.0**20), ("camels", 2.0**22))}  # fmt: skip

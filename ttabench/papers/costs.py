@@ -17,16 +17,18 @@ from ttabench.core.amounts import number, size
 from ttabench.papers.declared import Claim, Cost
 from ttabench.papers.standing import UNSCORED, Held
 
-MEASURED: tuple[Cost, ...] = ("adapt_seconds", "ask_ms", "answer_seconds", "total_seconds")
+MEASURED: tuple[Cost, ...] = ("adapt_seconds", "ask_ms", "answer_seconds", "total_seconds", "sample_seconds")
 FACTOR = 2.0
 """By how much measured times differ at least: those of one run vary by that much on a machine that others use."""
 VERBS: dict[Cost, str] = {
     "state_bytes": "keeps", "adapt_seconds": "reads in", "ask_ms": "answers in", "tensor_bytes": "needs",
     "answer_seconds": "answers in", "total_seconds": "reads and answers once in",
+    "sample_seconds": "answers, in batches that fit the memory, in",
 }  # fmt: skip
 NOUNS: dict[Cost, str] = {
     "state_bytes": "bytes kept", "adapt_seconds": "time to read", "ask_ms": "time to answer", "tensor_bytes": "memory",
     "answer_seconds": "time to answer", "total_seconds": "time to read and answer once",
+    "sample_seconds": "time to answer in batches",
 }  # fmt: skip
 
 

@@ -30,9 +30,9 @@ SCALES: tuple[Scale, ...] = ("nano", "smollm2-135m", "full")
 """The miniature world; real English data under SmolLM2-135M; the base models of the papers."""
 OWN = "own"
 Cost: TypeAlias = Literal[
-    "", "state_bytes", "adapt_seconds", "ask_ms", "tensor_bytes", "answer_seconds", "total_seconds"
+    "", "state_bytes", "adapt_seconds", "ask_ms", "tensor_bytes", "answer_seconds", "total_seconds", "sample_seconds"
 ]
-"""What a claim about a cost is about; the last three stand in profiles alone."""
+"""What a claim about a cost is about; the last four stand in profiles alone."""
 Line: type[BaseModel] = create_model(
     "Line",
     __base__=Some,

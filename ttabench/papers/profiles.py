@@ -5,6 +5,8 @@
                                  measured in repeats one after the other: left has to take less than right (times the
                                  share that is claimed) by a factor of two, its slowest repeat beside the fastest of
                                  right, to reproduce the claim, and more by that factor to contradict it
+    sample_seconds               the same of `ttabench profile --throughput`: seconds over samples, at the batch that
+                                 answers fastest of those that fit the memory
     their growth                 time behind the longer context over that behind the shorter one, judged alike; of a
                                  line beside itself: constant where it is below two
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ttabench.core.amounts import size
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.papers.costs import FACTOR, MEASURED, Weighed, gain_of
@@ -30,8 +33,11 @@ from ttabench.sweep.grid import matches
 FIGURES: dict[Cost, tuple[str, ...]] = {
     "adapt_seconds": ("adapt_seconds",), "answer_seconds": ("first_seconds", "decode_seconds"),
     "total_seconds": ("total_seconds",), "tensor_bytes": ("peak_tensor_bytes",),
+    "sample_seconds": ("samples_per_second",),
 }  # fmt: skip
 """Which figures of a row make up a cost."""
+IN_BATCHES: tuple[Cost, ...] = ("sample_seconds",)
+"""Costs of `ttabench profile --throughput`, which has rates; those of others stand in plain profiles."""
 NOT_OF_COST = ("trained_on", "task_set")
 """What a line says of runs that makes no difference to what a method costs."""
 
@@ -94,8 +100,8 @@ def lines_at(
 ) -> list[Line]:
     """The rows that stand for a line behind so many tokens, of all profiles."""
     wanted = {key: value for key, value in pattern.items() if key not in NOT_OF_COST}
-    lines = []
-    for folder, record in (each for each in profiles if each[1].mode == "latency"):
+    lines, mode = [], "throughput" if claim.cost in IN_BATCHES else "latency"
+    for folder, record in (each for each in profiles if each[1].mode == mode):
         for method, config in record.config["methods"].items():
             settings = with_defaults({"method": method, "settings": config["settings"]})["settings"]
             options = {"method": method, "set": settings, "preset": config["preset"]}
@@ -113,13 +119,21 @@ def figure_at(record: ProfileRecord, method: str, prefill: int, cost: Cost) -> F
     for row in record.rows:
         if (row.method, row.prefill, row.status) == (method, prefill, "ok"):
             parts = [row.figures[name] for name in FIGURES[cost] if name in row.figures]
-            return added(parts) if len(parts) == len(FIGURES[cost]) else None
+            if len(parts) < len(FIGURES[cost]):
+                return None
+            return seconds_of(parts[0]) if cost in IN_BATCHES else added(parts)
     return None
+
+
+def seconds_of(rate: Figure) -> Figure:
+    """Seconds a sample, of samples a second."""
+    return Figure(value=1 / rate.value, low=1 / rate.high, high=1 / rate.low, n=rate.n)
 
 
 def setting(record: ProfileRecord) -> tuple[Json, ...]:
     """What has to be the same of two profiles whose rows are compared."""
-    return (record.config["load"], record.model["fingerprint"], record.model["dtype"], machine(record))
+    limit = record.config["memory_limit"]
+    return (record.config["load"], limit, record.model["fingerprint"], record.model["dtype"], machine(record))
 
 
 def machine(record: ProfileRecord) -> str:
@@ -131,7 +145,13 @@ def where(record: ProfileRecord, at: Profiled) -> str:
     """`nano, 1k to 16k tokens read, 32 of prompt and 128 written`."""
     load = record.config["load"]
     read = f"{short(at.since)} to {short(at.prefill)}" if at.since else short(at.prefill)
-    return f"{record.base}, {read} tokens read, {load['prompt_tokens']} of prompt and {load['generate']} written"
+    limit = record.config["memory_limit"]
+    within = (
+        f", in batches within {size(float(limit)) if limit else 'all memory'}" if record.mode == "throughput" else ""
+    )
+    return (
+        f"{record.base}, {read} tokens read, {load['prompt_tokens']} of prompt and {load['generate']} written{within}"
+    )
 
 
 def _compared(claim: Claim, at: Profiled, left: Line, right: Line) -> Compared:
