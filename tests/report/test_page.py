@@ -106,7 +106,7 @@ def test_verdict_first_then_tables_charts_samples_and_runs(folders: list[Path]) 
     assert len([each for each in read.of("details") if each.get("class") == "sample"]) == 2
     for run in ("r1", "r2", "r3", "r4"):
         assert run in read.said("summary")
-    assert "Who?" in read.said("summary"), "a closed sample is known by its question"
+    assert "Who?" in read.said("span"), "a closed sample is known by its question"
     assert "ttabench eval --method mac --task t" in read.said("dd")
     assert all(each.get("scope") in ("col", "row") for each in read.of("th"))
     assert all(each.get("aria-label") for each in read.of("div") if each.get("role") in ("img", "region"))
