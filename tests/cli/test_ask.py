@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.conftest import Command, one_line
 from tests.test_imports import ran_light
@@ -126,6 +127,10 @@ def test_a_state_that_read_on_names_all_its_files(ttabench: Command, state: Path
     assert ran.code == 0, ran.err
     read = json.loads((tmp_path / "deep/both/state.json").read_text())["read"]
     assert [each["file"] for each in read] == ["../../notes.txt", "../../more.txt"]
+    untold = ttabench("adapt", "--context", "more.txt", "--state", state, "--out", "untold", "--json")
+    assert untold.json()["method"] == "mac", "without --method it is the state's own"
+    one, other = (load_file(tmp_path / name / "state.safetensors") for name in ("deep/both", "untold"))
+    assert all(tensor.equal(other[name]) for name, tensor in one.items())
     asked = ("ask", "Who?", "--state", "deep/both", "--compare", "--json")
     assert [each["method"] for each in ttabench(*asked).json()["methods"]] == ["mac", "none", "icl"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.declaring import takes
+from ttabench.cli.declaring import takes, typed_names
 from ttabench.core.errors import UserError
 from ttabench.core.progress import in_words, loading
 from ttabench.records.run_fields import RunFields
@@ -108,9 +108,9 @@ class Sizes:
 
 def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
     """Refuse options that were typed (not those of the environment) and would change nothing."""
+    typed = typed_names(context)
     for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if option.name in names and source is not None and source.name == "COMMANDLINE":
+        if option.name in names and option.name in typed:
             raise UserError(f"{option.opts[0]} {why}", "Leave it out.")
 
 
