@@ -254,8 +254,8 @@ def a_state(folder: Path) -> list[object]:
         (one_book, "books=2"),
         (all_documents, "documents besides the 3"),
         (all_rows, "All rows of sst2 .*--limit"),
-        (nothing_to_adapt_to, "nothing to adapt to"),
-        (a_state, "Leave --state out"),
+        (nothing_to_adapt_to, "has no context to read"),
+        (a_state, "so --state cannot be given"),
     ],
 )
 def test_refusals_are_one_line(ttabench: Command, tiny_base: Path, tmp_path: Path, case: Case, complaint: str) -> None:

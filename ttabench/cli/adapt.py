@@ -31,7 +31,7 @@ ReadState = Annotated[
 ]
 Added = Annotated[
     list[Path] | None,
-    typer.Option("--add", help="Put another state of the same method to it; repeat for more.", rich_help_panel=RUN),
+    typer.Option("--add", help="Add another state of the same method; repeat for more.", rich_help_panel=RUN),
 ]
 Replace = Annotated[
     bool, typer.Option("--force", help="Replace the state in --out; other files there are never replaced.")

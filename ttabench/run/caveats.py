@@ -56,7 +56,7 @@ def caveats_before(plan: Plan, lm: LM) -> list[str]:
     if lm.random_weights:
         caveats.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
     elif _told_too_late(plan, lm):
-        caveats.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
+        caveats.append(f"{lm.name} has a chat template that was found too late to be used; --chat-template uses it")
     return [*caveats, *fertility_caveats(lm, _texts(plan.task))]
 
 

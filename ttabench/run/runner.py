@@ -162,7 +162,7 @@ class _EpisodeRun:
     def _check_reads_on(self) -> None:
         method, reads = self.context.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
         if method.reads == "once" and not self.context.ask_only and sum(reading for reading, _ in reads) > 1:
-            fault = f"{method.name} compresses one text, once, but this task reads on after a question."
+            fault = f"{method.name} can read one text, once, but this task reads on after a question."
             hint = "Ask at one place only (metaicl, lamp, dailydialog: --task-set steps=12), or use snapkv."
             raise UserError(fault, hint)
 

@@ -92,7 +92,9 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
     method = str(typed.get("method", ""))
     if is_file(request.method):
         if not is_file(method):
-            fault = f"The state in {folder} names the file {request.method} as its method; only what you name is run."
+            fault = (
+                f"The state in {folder} names the file {request.method} as its method; a file runs only if you name it."
+            )
             raise UserError(fault, f"Add --method {quote(request.method)}, if that file is yours.")
         request = replace(request, method=method)  # whether it is the same one, its digest tells (`origin`)
     for name, value in typed.items():
@@ -102,7 +104,8 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
             _refuse_other(request, folder, name, str(value))
         else:
             option = f"--{'set' if name == 'settings' else name.replace('_', '-')}"
-            raise UserError(f"{option} is for reading; the state in {folder} was read already.", ANEW)
+            fault = f"{option} changes how a context is read, but that of the state in {folder} was read before."
+            raise UserError(fault, ANEW)
     return request
 
 
