@@ -128,8 +128,8 @@ class Bars:
             self._bars.start()
         if name not in self._tasks:
             pace = Pace(self._clock)
-            fields = {"pace": pace, "even": self._even}
-            self._tasks[name] = self._bars.add_task(what, total=total, completed=done, **fields), pace
+            bar = self._bars.add_task(what, total=total, completed=done, pace=pace, even=self._even)
+            self._tasks[name] = bar, pace
         task, pace = self._tasks[name]
         pace.tick(done, total)
         self._bars.update(task, description=what, completed=done, total=total)
