@@ -26,7 +26,10 @@ def eval_(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Run a method on a task and store the result; the same command again returns or resumes it."""
+    """Run a method on a task and store the result; the same command again returns or resumes it.
+
+    With --state and without --method, the method, settings and base model are those that the state was made with.
+    """
     if request.state is not None:
         from ttabench.run.state_request import ASKING, as_it_was_made
 

@@ -54,10 +54,7 @@ class RunRequest(RunFields):
     ] = ""  # fmt: skip
     """A folder; "none" for untrained modules; "shipped:NAME" for one of the package's own, whatever the task; empty for
     the shipped one of method, task and model."""
-    state: Annotated[
-        Path | None,
-        Declared("Start from a state written by `adapt`; without --method, its own method runs.", RUN),
-    ] = None  # fmt: skip
+    state: Annotated[Path | None, Declared("Start from a state written by `adapt`.", RUN)] = None
     source: Annotated[
         str,
         Declared("mini, hub, or a file or folder. (default: mini for nano, hub otherwise)", RUN, default=False),
