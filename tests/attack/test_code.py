@@ -58,7 +58,7 @@ def test_a_state_names_no_file_to_run(
         made = {**said, **where}
         (out / "state.json").write_text(json.dumps({**made, "digest": header_digest(made)}))
         line = one_line(ttabench("ask", "Who?", "--state", out, *compare))
-        assert "only what you name is run" in line
+        assert "a file runs only if you name it" in line
         assert f"--method {mine}" in line
         assert not (tmp_path / "RUN").exists()
     assert "holds no method" in one_line(ttabench("ask", "Who?", "--state", out, "--method", mine))

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.conftest import Command, one_line
 from tests.test_imports import ran_light
@@ -52,21 +53,21 @@ def test_the_same_words_may_be_typed_again_and_others_are_refused_at_once(state:
     for words, told in {
         "--method icl": "made with method mac, not icl",
         "--model smollm2-135m": "made with model nano, not smollm2-135m",
-        "--set hierarchy=2": "--set is for reading",
-        "--no-chat-template": "--chat-template is for reading",
+        "--set hierarchy=2": "--set changes how a context is read",
+        "--no-chat-template": "--chat-template changes how a context is read",
         "--state elsewhere": "There is no state in elsewhere",
-        "--options yes": "is no choice",
-        "--options a,b --max-new-tokens 3": "chosen, not written",
-        "--questions q.txt": "Leave --questions out",
+        "--options yes": "needs two or more different answers, got 'yes'",
+        "--options a,b --max-new-tokens 3": "With --options no answer is written",
+        "--questions q.txt": "both typed and in the file",
     }.items():
         assert told in one_line(ttabench("ask", "Who?", *words.split()))
     assert "The question is empty" in one_line(ttabench("ask", " "))
-    assert "Nothing is asked" in one_line(ttabench("ask"))
+    assert "There is no question" in one_line(ttabench("ask"))
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [("ask Who? --state nowhere", "There is no state in nowhere"), ("ask --state nowhere", "Nothing is asked"),
+    [("ask Who? --state nowhere", "There is no state in nowhere"), ("ask --state nowhere", "There is no question"),
      ("ask Who? --context README.md --method nope", "Unknown method"),
      ("ask Who? --context README.md --bos bogus", "Unknown way to begin a text (--bos) 'bogus'"),
      ("ask Who? --context README.md --dtype bogus", "Unknown dtype 'bogus'"),
@@ -126,6 +127,10 @@ def test_a_state_that_read_on_names_all_its_files(ttabench: Command, state: Path
     assert ran.code == 0, ran.err
     read = json.loads((tmp_path / "deep/both/state.json").read_text())["read"]
     assert [each["file"] for each in read] == ["../../notes.txt", "../../more.txt"]
+    untold = ttabench("adapt", "--context", "more.txt", "--state", state, "--out", "untold", "--json")
+    assert untold.json()["method"] == "mac", "without --method it is the state's own"
+    one, other = (load_file(tmp_path / name / "state.safetensors") for name in ("deep/both", "untold"))
+    assert all(tensor.equal(other[name]) for name, tensor in one.items())
     asked = ("ask", "Who?", "--state", "deep/both", "--compare", "--json")
     assert [each["method"] for each in ttabench(*asked).json()["methods"]] == ["mac", "none", "icl"]
 

@@ -147,6 +147,10 @@ def test_adapt_then_eval_from_the_state(
     record = asked.json()["runs"][0]
     assert record["cost"]["pieces"] == 0
     assert record["cost"]["state_bytes"] == header["bytes"]
+    same = ttabench("eval", *common, "--state", state, "--ask-only", "--json")
+    assert same.code == 0, same.err
+    (again,) = same.json()["runs"]
+    assert (again["id"], again["how"]) == (record["id"], "stored"), "without --method it is the state's own"
     other = ttabench("eval", "--method", "none", *common, "--state", state)
     assert "of another method" in one_line(other)
 

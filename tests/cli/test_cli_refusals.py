@@ -53,7 +53,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     ),
     "nothing shipped": (["--method", "mac", "--model", "distilgpt2", "--checkpoint", "shipped:mac-x"], "Train one"),
     "missing state": (["--state", "no/such"], "no/such"),
-    "checkpoint of nothing": (["--checkpoint", "somewhere"], "nothing trained"),
+    "checkpoint of nothing": (["--checkpoint", "somewhere"], "has no trained parameters"),
     "unknown preset": (["--method", "mac", "--preset", "nanno"], "Did you mean 'nano'?"),
     "preset of nothing": (["--preset", "nano"], "no presets"),
     "limit 0": (["--limit", "0"], "limit"),

@@ -20,6 +20,16 @@ def test_fewer_steps_than_the_recipe_has_are_said(ttabench: Command, common: lis
     short = ttabench(*words, "--steps", 2, "--out", tmp_path / "short")
     assert "Note: 2 steps of the 1,200 of its recipe: too few to judge the method by." in short.err.splitlines()
     assert ttabench(*words, "--steps", 2, "--out", tmp_path / "short", "--quiet").err == ""
+    again = (*words, "--steps", 2, "--out", tmp_path / "short", "--stored", "float16")
+    stamp = (tmp_path / "short" / "adapter.safetensors").read_bytes()
+    assert one_line(ttabench(*again)) == (
+        f"Error: The training in {tmp_path / 'short'} is finished, and its weights are stored as float32, not float16."
+        " Give the same as before, another --out, or --force to start anew."
+    )
+    assert (tmp_path / "short" / "adapter.safetensors").read_bytes() == stamp
+    assert ttabench(*again, "--force").code == 0
+    assert ttabench(*again).code == 0, "now it is what was asked for"
+    assert len((tmp_path / "short" / "adapter.safetensors").read_bytes()) < len(stamp)
 
 
 def test_as_many_steps_as_the_recipe_has_are_not(

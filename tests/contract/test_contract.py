@@ -427,7 +427,7 @@ def test_a_new_method_keeps_its_promises(ttabench: Command, tmp_path: Any) -> No
     [
         (("new", "method", "Tail"), "'Tail' is not a valid method name"),
         (("new", "method", "icl"), "ttabench has a method icl already"),
-        (("new", "task", "mine"), "cannot write 'task'"),
+        (("new", "task", "mine"), "makes a method, not 'task'"),
         (("check", "icll"), "Did you mean 'icl'"),
         (("check", "window", "--set", "recent=0"), "at least 1 token is needed"),
         (("check", "snapkv", "--set", "group=per_query"), ""),

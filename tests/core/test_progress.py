@@ -95,6 +95,12 @@ def test_where_nobody_watches_a_plain_line_comes_every_half_minute(capsys: pytes
         "trained, loss 0.6: 60 of 100, 1.0/s, about 40 seconds left",
         "trained, loss 0.9: 90 of 100, 1.0/s, about 10 seconds left",
     ]
+    tick = Lines(clock, even=False)
+    for done in (1, 2):
+        clock.now += 40
+        tick("rows, mac reads 4k (1 of 5)", done, 6)
+    (*_, last) = capsys.readouterr().err.splitlines()
+    assert last == "rows, mac reads 4k (1 of 5): 2 of 6", "rows of a profile take longer and longer"
 
 
 def test_nothing_is_shown_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +124,16 @@ def test_one_bar_for_one_thing_and_none_is_left(monkeypatch: pytest.MonkeyPatch)
         assert part in screen.getvalue(), part
     tick.stop()
     assert screen.getvalue().endswith("\x1b[2K"), "the bars are taken away"
+    tick = Bars(clock, even=False)
+    for done in (1, 2):
+        clock.now += 40
+        tick("rows", done, 6)
+    tick._bars.refresh()
+    tick.stop()
+    shown = screen.getvalue().rpartition("rows")[2]
+    assert "2/6" in shown
+    assert "so far" in shown
+    assert "left" not in shown
 
 
 def test_the_line_while_libraries_load_goes_when_something_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,9 @@ def test_a_data_file_may_be_named_as_the_task(ttabench: Command, tmp_path: Path,
     assert record["rows"][0]["stderr"] is not None
     again = ttabench("eval", "--task", "qa", "--source", path, *words, "--json").json()["runs"][0]
     assert again["id"] == record["id"]
-    assert "is the data already" in one_line(ttabench("eval", "--task", path, "--source", path, *words))
+    assert "is a file of data, so --source cannot be given" in one_line(
+        ttabench("eval", "--task", path, "--source", path, *words)
+    )
     assert "to read qa from" in one_line(ttabench("eval", "--task", "nope.jsonl", *words))
 
 

@@ -55,7 +55,7 @@ def test_methods_choose_among_the_folders_given(out: Path, tmp_path: Path) -> No
 def test_what_no_run_has_is_refused(out: Path) -> None:
     for names, wanted, told in (
         ([], Wanted(tasks=("twoo",)), "Did you mean 'two'?"),
-        (["templora"], Wanted(), "Unknown method among these runs 'templora'"),
+        (["templora"], Wanted(), "None of these runs is of the method 'templora'. Known: icl"),
         ([], Wanted(models=("gpt2",)), "Known: nano"),
         (["mca"], Wanted(), "mac"),
     ):
@@ -70,13 +70,18 @@ def test_a_wrong_name_beside_a_folder_is_looked_for_there(out: Path, tmp_path: P
     for names, told in ((["mca"], "Did you mean 'mac'?"), (["onemca"], "Did you mean 'onemac'?")):
         with pytest.raises(UnknownName) as raised:
             selected([str(out), *names], tmp_path / "nowhere", Wanted())
-        assert f"Unknown run among these runs, or method, {names[0]!r}. {told}" in str(raised.value)
+        line = f"No run of the folders given has an id that begins with {names[0]!r}, and there is no folder or method"
+        assert str(raised.value) == f"{line} of that name. {told}"
     for name in ("nothere/run", str(tmp_path / "nothere")):
         with pytest.raises(UserError, match=r"There is no file or folder .*nothere.* Check the path"):
             selected([str(out), name], tmp_path / "nowhere", Wanted())
     with pytest.raises(UnknownName) as raised:
         selected([str(out), "zzz"], out, Wanted())
-    assert str(raised.value).count("onemac") == 1, "a run that is found twice is one"
+    assert "See `ttabench list runs` and `ttabench list methods`." in str(raised.value)
+    with pytest.raises(
+        UnknownName, match=r"No run in the folder \S+runs has an id .* 'zzz', .* list runs --out \S+runs`"
+    ):
+        selected(["zzz"], out, Wanted())
     assert ids(selected([str(out), "onema"], tmp_path / "nowhere", Wanted())).count("onemac") == 1
     with pytest.raises(UserError, match="nowhere holds no runs"):
         selected(["mca"], tmp_path / "nowhere", Wanted())

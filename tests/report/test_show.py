@@ -158,8 +158,9 @@ def test_a_suite_without_samples_says_so(ttabench: Command, out: Path) -> None:
 
 def test_what_cannot_be_shown_is_one_line(ttabench: Command, out: Path) -> None:
     for words, told in (
-        (["nowhere"], "Unknown run"), ([out], "holds 2 runs"), ([OURS, "--page", "9"], "There is no page 9"),
-        ([OURS, "--differs", "nowhere"], "Unknown run"), ([OURS, "--format", "xml"], "Unknown format"),
+        (["nowhere"], "has an id that begins with 'nowhere'. See `ttabench list runs --out"), ([out], "holds 2 runs"),
+        ([OURS, "--page", "9"], "There is no page 9"), ([OURS, "--differs", "nowhere"], "that begins with 'nowhere'"),
+        ([OURS, "--format", "xml"], "Unknown format"),
         ([out / "empty"], "holds no runs"),
     ):  # fmt: skip
         where = out / "empty" if told == "holds no runs" else out

@@ -416,7 +416,7 @@ def test_what_cannot_be_exported_is_refused_and_what_is_damaged_is_left_out(
     for run in lab.iterdir():
         (run / "samples.parquet").unlink()
     ran = ttabench("export", lab, "-o", tmp_path / "a.parquet")
-    assert "2 of them have figures alone" in ran.err
+    assert "2 of them have only figures" in ran.err
     ran = ttabench("compare", out, "--with", tmp_path / "a.parquet", "--json")
     assert {row["reason"] for row in ran.json()["unpaired"]} == {"the answers are not kept"}
 

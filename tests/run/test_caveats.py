@@ -17,8 +17,8 @@ from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.registry import find
 from ttabench.methods.settings import settings_of
-from ttabench.records.samples import Sample
-from ttabench.run.caveats import count_caveats, eviction_caveats
+from ttabench.records.samples import EpisodeCost, Sample
+from ttabench.run.caveats import count_caveats, eviction_caveats, label_caveats
 
 WORDS = "Ada Voss lives in Port Ansel."
 TOKENS = len(WORDS)
@@ -124,3 +124,24 @@ def test_untrained_modules_are_said_to_measure_nothing(ttabench: Command, tmp_pa
     assert "the result says nothing about mac" in notes_of(ttabench, *words)[0]
     planned = json.loads(ttabench("eval", *words, "--dry-run", "--json").out)
     assert "the result says nothing about mac" in planned["runs"][0]["notes"][0]
+
+
+def test_labels_are_told_in_sentences(lm: LM, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_kvpress.installed(monkeypatch)
+
+    def told(name: str, **labels: Any) -> list[str]:
+        counts: dict[str, Any] = dict.fromkeys(
+            ("pieces", "tokens_read", "adapt_seconds", "encode_seconds", "state_bytes", "patch_bytes",
+             "adapt_peak_bytes", "ask_peak_bytes"), 0,
+        )  # fmt: skip
+        return label_caveats(made(lm, name, {}), [EpisodeCost(episode="e", labels=labels, **counts)])
+
+    press = "kvpress:ObservedAttentionPress"
+    removed, eager = told(press, cache_reduced=True, needs_eager=True)
+    assert removed == f"{press} removed slots from the cache"
+    assert eager.startswith(f"{press} reads attention weights, so the context was read with eager attention")
+    assert told(press, needs_eager=False) == [], "not worth a sentence"
+    (apart,) = told("rag+distill", passes_over_parts=True)
+    assert apart.startswith("distill trained on earlier and later pieces apart")
+    assert told("icl", of_another=True, seen=3) == ["icl: of another yes, seen 3"], "a label of others' methods"
+    assert told("icl") == []

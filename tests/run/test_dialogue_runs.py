@@ -96,4 +96,4 @@ def test_a_record_counts_what_was_left_out_by_the_tokens_of_its_model(
 
 def test_no_turns_of_a_chat_template_are_asked(ttabench: Command) -> None:
     message = one_line(ttabench("eval", "--method", "none", "--task", "dailydialog", "--chat-template"))
-    assert "dailydialog reads a dialogue: it asks nothing in turns" in message
+    assert "dailydialog scores the turns of a dialogue and asks nothing" in message

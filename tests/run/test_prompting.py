@@ -82,7 +82,7 @@ def test_tasks_with_one_way_of_asking_tell_nothing() -> None:
 
 
 def test_a_book_has_no_turns(chatting: Path) -> None:
-    with pytest.raises(UserError, match="asks nothing in turns"):
+    with pytest.raises(UserError, match="and asks nothing, so it needs no chat template"):
         asked(chatting, chat=True, task="pg19")
 
 

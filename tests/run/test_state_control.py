@@ -113,9 +113,11 @@ def test_nothing_of_an_own_text_is_left_under_another_state_or_none(method: Base
     for state_of, expected in plain.items():
         found = ran(method, task, tmp_path / "swapped", state_of)
         assert answers(found) == answers(expected), state_of
+        assert found.costs[0].state_bytes == expected.costs[0].state_bytes, "of the state that answers"
         assert without_times(found.costs[0]) == without_times(plain["own"].costs[0]), "the own reading is what counts"
     closed_book = ran(tiny_method("none", method.lm), FakeTask(once(TEXTS)), tmp_path / "closed")
     assert answers(plain["none"]) == answers(closed_book)
+    assert plain["none"].costs[0].state_bytes == 0
     assert (answers(plain["own"]) != answers(plain["other"])) == (method.growth != "none")
 
 
@@ -252,8 +254,8 @@ def a_state(folder: Path) -> list[object]:
         (one_book, "books=2"),
         (all_documents, "documents besides the 3"),
         (all_rows, "All rows of sst2 .*--limit"),
-        (nothing_to_adapt_to, "nothing to adapt to"),
-        (a_state, "Leave --state out"),
+        (nothing_to_adapt_to, "has no context to read"),
+        (a_state, "so --state cannot be given"),
     ],
 )
 def test_refusals_are_one_line(ttabench: Command, tiny_base: Path, tmp_path: Path, case: Case, complaint: str) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ttabench.core.errors import UserError
+from ttabench.methods.state_header import HEADER_FILE, SCHEMA, header_digest
 from ttabench.run.request import RunRequest
-from ttabench.run.state_request import MADE, made_with, request_of
+from ttabench.run.state_request import ASKING, MADE, as_it_was_made, made_with, request_of
 
 STATE = Path("mine")
 
@@ -72,3 +75,18 @@ def test_a_request_of_other_types_is_no_request(change: dict[str, object]) -> No
     said = made_with(RunRequest(method="icl", task="qa"), chat=False)
     with pytest.raises(UserError, match="does not say how it was made"):
         request_of({MADE: {**said, **change}}, STATE)
+
+
+def test_what_goes_on_from_a_state_is_as_the_state_was_made(tmp_path: Path) -> None:
+    own = RunRequest(method="mac", task="squad_seq", model="smollm2-135m-qa", settings=("hierarchy=2",), bos="no")
+    content = {"schema_version": SCHEMA, "rows": 1, "meta": {}, "files": {}, MADE: made_with(own, chat=True)}
+    (tmp_path / HEADER_FILE).write_text(json.dumps({**content, "digest": header_digest(content)}))
+    plain = RunRequest(method="icl", task="streamingqa", device="cpu")
+    made = as_it_was_made(plain, tmp_path, ())
+    assert (made.method, made.task, made.base_name) == ("mac", "squad_seq", "smollm2-135m-qa")
+    assert (made.settings, made.bos, made.chat_template, made.device) == (("hierarchy=2",), "no", True, "cpu")
+    asking = as_it_was_made(plain, tmp_path, (), but=ASKING)
+    assert (asking.method, asking.task, asking.chat_template) == ("mac", "streamingqa", None)
+    other = as_it_was_made(replace(plain, settings=("heads=2",)), tmp_path, {"settings", "model"})
+    assert (other.method, other.settings, other.base_name) == ("mac", ("heads=2",), "nano"), "what is typed stays"
+    assert as_it_was_made(plain, tmp_path, {"method"}) == plain

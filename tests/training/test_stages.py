@@ -143,7 +143,7 @@ def test_compression_on_top_of_full_context_and_full_context_alone(
     first = header(out / "first")
     assert (first.method, first.settings["full_context"], first.settings["rank"]) == ("lora", True, 32)
     assert header(out).stands_on["digest"] == digest(out / "first")
-    assert "is left to ask by the tokens of" in one_line(ttabench("eval", "--method", "icl", *base))
+    assert "can be asked with the tokenizer of" in one_line(ttabench("eval", "--method", "icl", *base))
     asked = [*base, "--task-set", "steps=2", *SHORT, "--limit", 2, "--out", tmp_path / "runs", "--json"]
     on = ["--base-checkpoint", out / "first"]
     ways = [["ccm", "--checkpoint", out, *on], ["icl", *on], ["icl"]]

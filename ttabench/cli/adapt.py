@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.declaring import takes
+from ttabench.cli.declaring import takes, typed_names
 from ttabench.cli.ending import bounded
 from ttabench.core.declared import RUN
 from ttabench.core.progress import say_loading
@@ -22,11 +22,16 @@ Pieces = Annotated[str, typer.Option(help="What one piece of context is: file, p
 More = Annotated[list[Path] | None, typer.Argument(help="More files to read, in order.", metavar="FILE...")]
 StateOut = Annotated[Path, typer.Option("--out", "-o", help="Folder the state is written to.")]
 ReadState = Annotated[
-    Path | None, typer.Option("--state", help="Continue from a state that `adapt` wrote.", rich_help_panel=RUN)
+    Path | None,
+    typer.Option(
+        "--state",
+        help="Continue from a state that `adapt` wrote, by its own method unless --method is given.",
+        rich_help_panel=RUN,
+    ),
 ]
 Added = Annotated[
     list[Path] | None,
-    typer.Option("--add", help="Put another state of the same method to it; repeat for more.", rich_help_panel=RUN),
+    typer.Option("--add", help="Add another state of the same method; repeat for more.", rich_help_panel=RUN),
 ]
 Replace = Annotated[
     bool, typer.Option("--force", help="Replace the state in --out; other files there are never replaced.")
@@ -35,6 +40,7 @@ Replace = Annotated[
 
 @takes("request", RunRequest, only=READING, method="icl", task="streamingqa")
 def adapt(
+    command: typer.Context,
     request: RunRequest,
     more: More = None,
     context: Context = None,
@@ -50,8 +56,14 @@ def adapt(
 ) -> None:
     """Read files and write the adapted state for `ask`; --state continues an earlier one, --add puts another to it.
 
+    Without --method, an earlier state is continued by the method, settings and model that it was made with.
+
     --task chooses the shipped checkpoint, and whether the files are read in the model's chat template.
     """
+    if earlier := state or next(iter(add or ()), None):
+        from ttabench.run.state_request import as_it_was_made
+
+        request = as_it_was_made(request, earlier, typed_names(command))
     say_loading(request.base_name, json or quiet)
     from ttabench.cli import adapt_state
     from ttabench.cli.reading import Reading

@@ -130,12 +130,12 @@ def _names_a_file(text: str) -> bool:
 
 def _questions(asking: Asking) -> list[OwnQuestion]:
     if asking.file is not None and asking.questions:
-        raise UserError("Questions are typed and in a file.", "Leave --questions out, or the typed ones.")
+        raise UserError("Questions are both typed and in the file of --questions.", "Give one of them.")
     if asking.file is not None:
         return own_questions(asking.file)
     if not asking.questions:
         hint = 'Write a question (ttabench ask "Who wrote it?"), or give --questions FILE.'
-        raise UserError("Nothing is asked.", hint)
+        raise UserError("There is no question.", hint)
     return typed_questions(asking.questions)
 
 
@@ -159,7 +159,7 @@ def _source(given: Given) -> _Source:
 
 def _asks(questions: Sequence[OwnQuestion], asked: Prompting, asking: Asking) -> list[Ask]:
     if asking.max_new_tokens is not None and asking.options:
-        raise UserError("An option is chosen, not written.", "Leave --max-new-tokens out, or --options.")
+        raise UserError("With --options no answer is written, so --max-new-tokens has no effect.", "Leave one out.")
     options = _options(asking.options) if asking.options else ()
     prompt, length = asked.card.prompt, asking.max_new_tokens or asked.length
     asks = []
@@ -178,7 +178,7 @@ def _asks(questions: Sequence[OwnQuestion], asked: Prompting, asking: Asking) ->
 def _options(text: str) -> tuple[str, ...]:
     options = tuple(option.strip() for option in text.split(","))
     if len(set(options)) < max(2, len(options)) or not all(options):
-        raise UserError(f"--options {text!r:.60} is no choice.", "Write two or more different ones: --options yes,no")
+        raise UserError(f"--options needs two or more different answers, got {text!r:.60}.", "Write --options yes,no.")
     return options
 
 

@@ -56,15 +56,20 @@ Models = Annotated[
 ]
 AllPairs = Annotated[
     bool,
-    typer.Option("--all-pairs", help="Every pair; else of more than four: against the ceiling and the best.",
+    typer.Option("--all-pairs", help="Test every pair. (default above four lines: pairs with the ceiling or the best)",
                  rich_help_panel=SAID),
 ]  # fmt: skip
 Flips = Annotated[
-    bool, typer.Option("--flips", help="Which queries changed between the two of a pair.", rich_help_panel=SAID)
+    bool,
+    typer.Option(
+        "--flips",
+        help="Show the queries that one run of a pair answers better, with both answers.",
+        rich_help_panel=SAID,
+    ),
 ]
 Diff = Annotated[
     bool,
-    typer.Option("--diff", help="In what settings, options, data and versions the runs differ.", rich_help_panel=SAID),
+    typer.Option("--diff", help="Show the settings, options, data and versions that differ.", rich_help_panel=SAID),
 ]
 Strict = Annotated[
     bool,
@@ -73,12 +78,14 @@ Strict = Annotated[
 ]  # fmt: skip
 
 
-All = Annotated[bool, typer.Option("--all", help="Every block, however many there are.", rich_help_panel=SAID)]
+All = Annotated[
+    bool, typer.Option("--all", help="Show every block, also when there are more than 12.", rich_help_panel=SAID)
+]
 Summary = Annotated[
     bool,
     typer.Option(
         "--summary",
-        help="The first lines and the first table alone; so are more than 12 blocks shown.",
+        help="Show only the first lines and the first table; the default with more than 12 blocks.",
         rich_help_panel=SAID,
     ),
 ]

@@ -65,7 +65,7 @@ def new(what: str, name: str, out: Path) -> None:
     from ttabench.contract.skeleton import files
 
     if what != "method":
-        raise UserError(f"`new` cannot write {what[:40]!r}.", "Run `ttabench new method NAME`.")
+        raise UserError(f"`ttabench new` makes a method, not {what[:40]!r}.", "Run `ttabench new method NAME`.")
     if not NAME.fullmatch(name):
         raise UserError(f"{name!r} is not a valid method name.", "Use lower-case letters, digits and _.")
     if name in registry.methods():

@@ -65,6 +65,12 @@ def takes(
     return decorate
 
 
+def typed_names(context: typer.Context) -> frozenset[str]:
+    """Names of the options that stand on the command line, not those of the environment or left at their default."""
+    sources = {param.name: context.get_parameter_source(param.name or "") for param in context.command.params}
+    return frozenset(name for name, source in sources.items() if name and source and source.name == "COMMANDLINE")
+
+
 def _held(field: Field, typed: Any) -> Any:
     """A list that was typed, or nothing, as the field holds it."""
     return tuple(typed or ()) if _is_list(field) else typed

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import typer
+
 from ttabench.cli import options as o
-from ttabench.cli.declaring import takes
+from ttabench.cli.declaring import takes, typed_names
 from ttabench.cli.ending import bounded
 from ttabench.core.progress import say_loading
 from ttabench.run.request import RunRequest
@@ -11,6 +13,7 @@ from ttabench.run.request import RunRequest
 
 @takes("request", RunRequest, method="icl", task="streamingqa")
 def eval_(
+    command: typer.Context,
     request: RunRequest,
     swap_state: o.SwapState = False,
     seed: o.Seed = 0,
@@ -23,7 +26,14 @@ def eval_(
     json: o.AsJson = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Run a method on a task and store the result; the same command again returns or resumes it."""
+    """Run a method on a task and store the result; the same command again returns or resumes it.
+
+    With --state and without --method, the method, settings and base model are those that the state was made with.
+    """
+    if request.state is not None:
+        from ttabench.run.state_request import ASKING, as_it_was_made
+
+        request = as_it_was_made(request, request.state, typed_names(command), but=ASKING)
     say_loading(request.base_name, json or quiet)
     from ttabench.cli import eval_runs
     from ttabench.cli.showing import Showing, Storing

@@ -72,7 +72,7 @@ def _refuse_foreign(save: Path) -> None:
     from ttabench.records.submission import is_submission
 
     if save.exists() and not is_submission(save):
-        raise UserError(f"{save} is no submission and is not replaced.", "Give another name, or remove it.")
+        raise UserError(f"{save} is not a submission, and is not replaced.", "Give another name, or remove it.")
 
 
 def _tell(save: Path, parts: Sequence[Part], *, json: bool, quiet: bool) -> None:
@@ -93,5 +93,7 @@ def _tell(save: Path, parts: Sequence[Part], *, json: bool, quiet: bool) -> None
         render.print_line(f"{save}: {runs} with configuration, versions, figures and costs; {scores}; no text, no path "
                           f"of this machine. {amounts.size(length)}.")  # fmt: skip
         if bare:
-            has = "has" if bare == 1 else "have"
-            render.remark(f"{bare} of them {has} figures alone, for the answers are not kept: nothing can be paired.")
+            has, lacks = ("has", "its") if bare == 1 else ("have", "their")
+            render.remark(
+                f"{bare} of them {has} only figures, because {lacks} answers are not stored: no paired tests."
+            )

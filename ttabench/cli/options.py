@@ -108,7 +108,7 @@ RowSeconds = Annotated[
 ]  # fmt: skip
 TimeLimit = Annotated[
     float | None,
-    typer.Option(help="Leave out rows of which one pass would take more seconds. (default: no limit)",
+    typer.Option(help="Leave out rows where one pass should take longer than this many seconds. (default: no limit)",
                  show_default=False, rich_help_panel=HOW),
 ]  # fmt: skip
 ProfilePlot = Annotated[

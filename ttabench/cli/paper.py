@@ -25,7 +25,7 @@ ScaleName = Annotated[
 ]  # fmt: skip
 Folders = Annotated[
     list[Path] | None,
-    typer.Option("--runs", help="Look for runs here, too: a folder, or one of folders; repeat for more.",
+    typer.Option("--runs", help="A further folder of runs, or of such folders; repeat for more.",
                  show_default=False, rich_help_panel=WHICH),
 ]  # fmt: skip
 Make = Annotated[bool, typer.Option("--run", help="Make the runs that are missing.", rich_help_panel=WHICH)]

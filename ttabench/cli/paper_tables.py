@@ -56,9 +56,11 @@ def paper(asked: Asked, *, save: Path | None, form: str, quiet: bool) -> bool:
     scales = asked.scales
     of_table = asked.what not in (LIST, CLAIMS)
     if asked.make and not of_table:
-        raise UserError(f"--run makes the runs of one table, and {asked.what!r} is none.", "Name PAPER/TABLE.")
+        raise UserError(f"--run needs one table, and {asked.what!r} is not the name of one.", "Name PAPER/TABLE.")
     if save is not None and asked.what != CLAIMS:
-        raise UserError("--save writes the page of all claims.", "Use `ttabench paper claims --save claims.md`.")
+        raise UserError(
+            "--save can only write the page of all claims.", "Use `ttabench paper claims --save claims.md`."
+        )
     if asked.what == LIST:
         render.show([list_table()], output_form)
         return True
@@ -74,7 +76,7 @@ def _stored(asked: Asked) -> Stored:
 
     for folder in asked.folders:
         if not folder.is_dir():
-            raise UserError(f"--runs {folder} is no folder.", "Name a folder of runs, or of such folders.")
+            raise UserError(f"--runs {folder} is not a folder.", "Name a folder of runs, or of such folders.")
         if not ((inside := stored([folder])).runs or inside.profiles):
             if inside.damaged:
                 raise UserError(inside.damaged[0])
@@ -152,7 +154,7 @@ def _missing(asked: Asked, scale: Scale, file: Path, stored_runs: Stored) -> lis
     except UserError as error:
         if asked.make:
             raise
-        render.remark(f"Its runs cannot be made here as they are: {error}")
+        render.remark(f"Its runs cannot be made on this machine: {error}")
         return []
     there = {record.id for _, record in stored_runs.runs}
     missing = [run for run in runs if run.id not in there]

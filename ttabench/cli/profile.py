@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ttabench.cli import options as o
-from ttabench.cli.declaring import takes
+from ttabench.cli.declaring import takes, typed_names
 from ttabench.core.errors import UserError
-from ttabench.core.progress import in_words, loading
+from ttabench.core.progress import loading
 from ttabench.records.run_fields import RunFields
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class Sizes:
 
 def _refuse(context: typer.Context, names: Collection[str], why: str) -> None:
     """Refuse options that were typed (not those of the environment) and would change nothing."""
+    typed = typed_names(context)
     for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if option.name in names and source is not None and source.name == "COMMANDLINE":
+        if option.name in names and option.name in typed:
             raise UserError(f"{option.opts[0]} {why}", "Leave it out.")
 
 
@@ -163,10 +163,10 @@ def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
     form = render.known_format(showing.form)
     talking = form == "table" and not showing.quiet
     use_threads(showing.threads)
-    with render.progress(talking) as tick:
+    with render.progress(talking, even=False) as tick:
         manner = Manner(force=showing.force, threads=showing.threads)
         if talking:
-            manner = replace(manner, tick=tick, notify=render.remark, on_row=_RowLines(job.mode))
+            manner = replace(manner, tick=tick, notify=render.remark, on_row=partial(_row_line, job.mode))
         outcome = execute(job, out, manner)
     if showing.quiet:
         render.print_line(str(outcome.folder))
@@ -176,22 +176,16 @@ def _run(job: Job, out: Path, picture: Path | None, showing: Showing) -> None:
         plot(outcome.record, picture)
 
 
-class _RowLines:
-    """Says each row as it comes, on standard error, and how long the rest should take."""
+def _row_line(mode: str, row: Row, done: int, total: int) -> None:
+    """Say a row as it comes, on standard error.
 
-    def __init__(self, mode: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._mode, self._clock, self._begun = mode, clock, clock()
-        self._before: int | None = None
+    How long the rest takes is not said here: longer contexts take longer, so no mean of rows tells it. A worker says
+    how long the next pass should take where that is long.
+    """
+    from ttabench.profiling.tables import row_line
+    from ttabench.terminal import render
 
-    def __call__(self, row: Row, done: int, total: int) -> None:
-        from ttabench.profiling.tables import row_line
-        from ttabench.terminal import render
-
-        if self._before is None:
-            self._before = done - 1  # what an earlier command measured
-        seconds_a_row = (self._clock() - self._begun) / (done - self._before)
-        left = f", about {in_words(seconds_a_row * (total - done))} left" if done < total else ""
-        render.remark(f"{row_line(row, self._mode)} ({done} of {total} rows{left})", style="")
+    render.remark(f"{row_line(row, mode)} ({done} of {total} rows)", style="")
 
 
 def _show(outcome: Outcome, form: Format, talking: bool) -> None:

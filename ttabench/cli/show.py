@@ -15,7 +15,7 @@ OneRun = Annotated[
                    autocompletion=complete_run),
 ]  # fmt: skip
 Everything = Annotated[
-    bool, typer.Option("--all", "-a", help="All settings, figures and texts, not only what tells most.")
+    bool, typer.Option("--all", "-a", help="Show all settings, figures and texts, not only the most important ones.")
 ]
 Page = Annotated[int | None, typer.Option(min=1, help="Show this page of the samples.", show_default=False)]
 PerPage = Annotated[int, typer.Option(min=1, help="Samples of a page.")]

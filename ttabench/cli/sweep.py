@@ -47,7 +47,7 @@ SweptSeeds = Annotated[
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, max=1024, help="Runs at a time.", rich_help_panel=WHERE)]
 GpusPerRun = Annotated[
     float,
-    typer.Option(min=0, max=64, help="GPUs of a run; of less than one, several share it.", rich_help_panel=WHERE),
+    typer.Option(min=0, max=64, help="GPUs for each run; below 1, several runs share one.", rich_help_panel=WHERE),
 ]
 EngineName = Annotated[
     str, typer.Option("--engine", help="local, ray, slurm, or one of another package.", rich_help_panel=WHERE)
@@ -58,15 +58,15 @@ EngineSet = Annotated[
                  rich_help_panel=WHERE),
 ]  # fmt: skip
 Address = Annotated[
-    str, typer.Option(help="With --engine ray: of the cluster; auto finds it.", show_default=False,
+    str, typer.Option(help="With --engine ray: address of the cluster; auto finds a running one.", show_default=False,
                       rich_help_panel=WHERE),
 ]  # fmt: skip
 Cluster = Annotated[
-    str, typer.Option(help="With --engine slurm: slurm, or local to try it out.", show_default=False,
+    str, typer.Option(help="With --engine slurm: slurm, or local for processes of this machine.", show_default=False,
                       rich_help_panel=WHERE),
 ]  # fmt: skip
 Shard = Annotated[
-    str, typer.Option(metavar="I/N", help="Only every N-th run, from the I-th on.", show_default=False,
+    str, typer.Option(metavar="I/N", help="Only part I of N: every N-th run, from the I-th on.", show_default=False,
                       rich_help_panel=WHERE),
 ]  # fmt: skip
 Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON schema of a suite.", rich_help_panel=HOW)]

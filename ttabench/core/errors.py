@@ -38,12 +38,15 @@ class UnknownName(UserError):
         kind: what was looked for: "method", "task", "model", "setting" ...
         name: the name received.
         known: the names that exist.
+        fault: the sentence that says what is wrong, in place of "Unknown KIND 'NAME'."
+        hint: how to mend it where no name is close, in place of the list of those that exist.
     """
 
-    def __init__(self, kind: str, name: str, known: list[str]) -> None:
+    def __init__(self, kind: str, name: str, known: list[str], *, fault: str = "", hint: str = "") -> None:
         close = closest(name, known)
-        hint = f"Did you mean {close!r}?" if close else f"Known: {_listed(sorted(known))}."
-        super().__init__(f"Unknown {kind} {name!r}.", hint)
+        if close:
+            hint = f"Did you mean {close!r}?"
+        super().__init__(fault or f"Unknown {kind} {name!r}.", hint or f"Known: {_listed(sorted(known))}.")
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -10,7 +10,7 @@ A method overrides `adapt` and `patch`, and what else it does differently:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from torch import nn
@@ -40,6 +40,10 @@ class Stopped(UserError):
         self.state, self.pieces = state, pieces
 
 
+TRAINED_APART = {
+    "passes_over_parts": {True: "trained on earlier and later pieces apart, because they were not read in one go"}
+}
+"""The label of methods that pass over all that is read between two questions, see `BaseMethod.label_notes`."""
 SettingsT = TypeVar("SettingsT")
 Reads: TypeAlias = Literal["pieces", "run", "once"]
 
@@ -68,6 +72,9 @@ class BaseMethod(Generic[SettingsT]):
     state of several rows then begins."""
     prefix_for_peft: bool = False
     """Whether the key/value prefix of its patch is trained, and leaves as peft's CARTRIDGE, see `peft_export`."""
+    label_notes: ClassVar[Mapping[str, Mapping[bool, str]]] = {}
+    """What notes of a run say of a label of its states, by the label's value: a sentence that goes on from the method's
+    name. A value without one is not mentioned; a label without any is shown as it stands."""
     num_beams: int = 1
     """Beams of generation, where the paper searches rather than decoding greedily."""
 

@@ -101,8 +101,8 @@ class Session:
     def _adapted(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         return self.method.adapt(state, pieces)
 
-    def _answering(self) -> State:
-        """The state that answers."""
+    def answering(self) -> State:
+        """The state that answers: that of what was read, unless a subclass puts another in its place."""
         return self.state
 
     def patch(self, asks: Sequence[Ask]) -> Patch:
@@ -124,7 +124,7 @@ class Session:
         return self._kept[1]
 
     def _made(self, asks: Sequence[Ask]) -> Patch:
-        patch = encoded(self.lm, self.method.patch(self._answering(), asks))
+        patch = encoded(self.lm, self.method.patch(self.answering(), asks))
         ids = window_ids(self.lm, asks[0], follows=follows_text(patch))
         if not ids:
             return patch
@@ -149,7 +149,7 @@ class Session:
         or nothing was read."""
         assert self.rows == 1, f"{self.rows} readers keep pieces of their own"
         self.flush()
-        return self.method.piece_shares(self._answering(), asks)
+        return self.method.piece_shares(self.answering(), asks)
 
     @torch.no_grad()
     def gold_likelihoods(self, asks: Sequence[Ask], patch: Patch | None = None) -> list[tuple[float, int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from shlex import quote
 
 from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UnknownName, UserError
@@ -173,4 +174,6 @@ def by_id(name: str, out: Path) -> Path:
     runs(out)  # a damaged file may hold it
     if not ids:
         raise NoRuns(f"No run {name!r}: {out} holds no runs.", "Run `ttabench eval`, or name the folder with --out.")
-    raise UnknownName(f"run in {out}", name, ids)
+    fault = f"No run in the folder {out} has an id that begins with {name!r}."
+    hint = f"See `ttabench list runs --out {quote(str(out))}`, or name another folder with --out."
+    raise UnknownName("run", name, ids, fault=fault, hint=hint)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from ttabench.core.errors import UnknownName, UserError
 from ttabench.methods import registry
@@ -111,8 +112,11 @@ def _by_id(name: str, out: Path, folders: Sequence[Path]) -> Path:
             raise UserError(f"There is no file or folder {name}.", "Check the path.") from None
         ids = {folder.name for folder in (*folders, *runs_in(out))}
         known = [*ids, *registry.methods(), *registry.families()]
-        where = "among these runs" if folders else f"in {out}"
-        raise UnknownName(f"run {where}, or method,", name, known) from None
+        where = "of the folders given" if folders else f"in the folder {out}"
+        fault = f"No run {where} has an id that begins with {name!r}, and there is no folder or method of that name."
+        listed = "" if folders else f" --out {quote(str(out))}"
+        hint = f"See `ttabench list runs{listed}` and `ttabench list methods`."
+        raise UnknownName("run", name, known, fault=fault, hint=hint) from None
 
 
 def _is_no_record(at: Sequence[Path]) -> bool:
@@ -162,4 +166,5 @@ def _check(names: Sequence[str], runs: Sequence[Run], kind: str, of: Callable[[R
         known |= {name.partition(":")[0] for name in known}
     for name in names:
         if runs and name not in known:
-            raise UnknownName(f"{kind} among these runs", name, sorted(known))
+            have = "is of" if kind != "task" else "is on"
+            raise UnknownName(kind, name, sorted(known), fault=f"None of these runs {have} the {kind} {name!r}.")

@@ -86,8 +86,8 @@ def merge_checkpoint(lm: LM, folder: Path, name: str) -> LM:
 
     header = header_of(folder)
     if registry.find_installed(header.method).growth != "none":
-        fault = f"{folder} is a checkpoint of {header.method}: its weights depend on what was read."
-        raise UserError(fault, "Give a checkpoint of lora.")
+        fault = f"{folder} is a checkpoint of {header.method}, which changes the model only once it has read a context."
+        raise UserError(fault, "Give --base-checkpoint a checkpoint of lora.")
     if header.stands_on and not lm.stands_on:
         _stand_below(lm, folder, header.stands_on)
     method = checkpoints.load(registry.find_installed(header.method).load(), lm, folder)

@@ -56,7 +56,7 @@ def caveats_before(plan: Plan, lm: LM) -> list[str]:
     if lm.random_weights:
         caveats.append(f"the base model has random weights and the tokenizer of {lm.tokenizer_name}")
     elif _told_too_late(plan, lm):
-        caveats.append(f"{lm.name} turned out to have a chat template: asked as other models, see --chat-template")
+        caveats.append(f"{lm.name} has a chat template that was found too late to be used; --chat-template uses it")
     return [*caveats, *fertility_caveats(lm, _texts(plan.task))]
 
 
@@ -66,7 +66,7 @@ def caveats_after(
     """Caveats that are known once all queries are answered."""
     return [
         *_truncations(truncated(costs)),
-        *label_caveats(method.name, costs),
+        *label_caveats(method, costs),
         *(eviction_caveats(method, [cost.tokens_read for cost in costs]) if plan.config.state_of == "own" else []),
         *_shorter(plan, samples),
         *count_caveats(samples),
@@ -125,13 +125,16 @@ def labels(costs: Sequence[EpisodeCost]) -> dict[str, Json]:
     return labels_by_name
 
 
-def label_caveats(name: str, costs: Sequence[EpisodeCost]) -> list[str]:
-    """The labels of a method's states, in one note."""
-    shares = ", ".join(
-        f"{label} {'yes' if value is True else 'no' if value is False else value}"
-        for label, value in labels(costs).items()
-    )
-    return [f"{name}: {shares.replace('_', ' ')}"] if shares else []
+def label_caveats(method: BaseMethod[Any], costs: Sequence[EpisodeCost]) -> list[str]:
+    """What the labels of a method's states mean, a sentence each; those that it has no words for, in one note."""
+    notes, plain = [], []
+    for label, value in labels(costs).items():
+        known = next((one for one in (method, *method.parts()) if label in one.label_notes), None)
+        if known is None:
+            plain.append(f"{label.replace('_', ' ')} {'yes' if value is True else 'no' if value is False else value}")
+        elif isinstance(value, bool) and value in known.label_notes[label]:
+            notes.append(f"{known.name} {known.label_notes[label][value]}")
+    return [*notes, *([f"{method.name}: {', '.join(plain)}"] if plain else [])]
 
 
 def eviction_caveats(method: BaseMethod[Any], read: Sequence[int | None]) -> list[str]:

@@ -65,9 +65,9 @@ class RunConfig(StoredConfig):
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise UserError(f"--limit {self.limit} asks nothing.", "Give a number of queries, 1 or more.")
+            raise UserError(f"--limit must be at least 1, got {self.limit}.", "Leave it out to ask all queries.")
         if self.batch_size < 0:
-            raise UserError(f"--batch-size {self.batch_size} holds no query.", "Give 1 or more, or auto.")
+            raise UserError(f"--batch-size must be at least 1, got {self.batch_size}.", "Give a number, or auto.")
         if not 0 <= self.seed < SEEDS:
             raise UserError(f"Seed {self.seed} is out of range.", f"Give a number from 0 to {SEEDS - 1}.")
         check_loading(self.device, self.dtype, self.bos)

@@ -106,7 +106,7 @@ def _run(plan: Plan, models: ModelCache, folder: RunFolder, watching: Watching) 
     pending.give()
     if not folder.samples:
         left = ", ".join(f"{count} {reason}" for reason, count in plan.task.dropped.items())
-        fault = f"Nothing of {plan.config.task} is left to ask by the tokens of {lm.name}: {left}."
+        fault = f"No query of {plan.config.task} can be asked with the tokenizer of {lm.name}: {left}."
         raise UserError(fault, "Raise the task's limits with --task-set, see `ttabench list tasks`.")
     leftovers = folder.drop_leftovers()
     after = caveats_after(plan, method, folder.costs, folder.samples)

@@ -71,9 +71,11 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
         shared: what other plans were made of; plans of one task then have one `task`, which should not be run.
     """
     if request.ask_only and request.state is None:
-        raise UserError("--ask-only leaves nothing read.", "Give --state DIR, or ask closed-book with --method none.")
+        raise UserError(
+            "--ask-only reads no context, and no state is given.", "Give --state DIR, or use --method none."
+        )
     if request.state_of != "own" and request.state is not None:
-        raise UserError("--swap-state reads every context anew.", "Leave --state out.")
+        raise UserError("--swap-state makes its own states, so --state cannot be given.", "Leave one of them out.")
     source = request.source or ("mini" if request.model == NANO else "hub")
     known = shared or Shared()
     known.once("check", request.model, request.random_weights, source, make=lambda: _check_model(request, source))
@@ -94,8 +96,8 @@ def make_plan(request: RunRequest, seed: int, shared: Shared | None = None) -> P
     )
     record = dict(known.once("record", *of_task, make=task.describe))
     if request.state_of != "own" and not task.n_observes:
-        fault = f"{task.card.name} shows nothing to adapt to here: there is no state to swap."
-        raise UserError(fault, "Change --task-set.")
+        fault = f"{task.card.name} has no context to read with these options, so there is no state to swap."
+        raise UserError(fault, "Change --task-set, or leave --swap-state out.")
     if request.state_of == "other":
         record["others"] = known.once("others", *of_task, make=task.describe_others)
     config = RunConfig(

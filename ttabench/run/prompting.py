@@ -27,7 +27,7 @@ from ttabench.run.resolve import named
 
 ASKING = ("qa_stream", "sessions")
 """Readers whose tasks ask questions in words of their own."""
-_SCORED = {"book": "a book", "dialogue": "a dialogue"}
+_SCORED = {"book": "the text of a book", "dialogue": "the turns of a dialogue"}
 """Texts of readers that ask for no answer: they score given texts."""
 TRAINED_WITH = "asked"
 """Where a checkpoint's record of its training says how it was asked."""
@@ -51,7 +51,7 @@ class Prompting:
         """
         options = {**self.card.protocol, **self.options}
         if self.card.reader not in ASKING or "prompt" not in options:
-            raise UserError(f"The task {self.card.name} asks no questions of its own.", "Leave --task out.")
+            raise UserError(f"The task {self.card.name} has no prompt for questions of your own.", "Leave --task out.")
         examples = int(str(options.get("examples", 0)))
         return self.card.prompt.asked(question, str(options["prompt"]), examples)
 
@@ -75,9 +75,11 @@ def resolve_prompting(request: RunRequest, card: Card | None = None) -> Promptin
     card, typed = card or load_card(request.task), assignments(request.task_options, "--task-set")
     scored = _SCORED.get(card.reader, "")
     if card.reader == "sessions" and typed.get("ask", card.protocol.get("ask", "questions")) != "questions":
-        scored = "a conversation, whose turns are scored"
+        scored = "the turns of a conversation"
     if request.chat_template and scored:
-        raise UserError(f"{card.name} reads {scored}: it asks nothing in turns.", "Leave --chat-template out.")
+        raise UserError(
+            f"{card.name} scores {scored} and asks nothing, so it needs no chat template.", "Leave --chat-template out."
+        )
     usual = _trained(request, card) or _of_card(request, card)
     chat = bool(usual and usual.turns) if request.chat_template is None else request.chat_template
     words = {} if usual is None or "prompt" in typed else usual.options()

@@ -78,12 +78,14 @@ class RunRequest(RunFields):
         check_loading(self.device, self.dtype, self.bos)
         if readable(Path(self.task)):
             if self.source:
-                raise UserError(f"--task {self.task} is the data already.", "Leave --source out, or name a card.")
+                raise UserError(
+                    f"--task {self.task} is a file of data, so --source cannot be given.", "Leave --source out."
+                )
             object.__setattr__(self, "source", self.task)
             object.__setattr__(self, "task", OWN_QUESTIONS)
         if self.model in STANDING:
             if self.base_checkpoint:
-                raise UserError(f"{self.model} has a checkpoint under it already.", "Leave --base-checkpoint out.")
+                raise UserError(f"{self.model} includes a base checkpoint already.", "Leave --base-checkpoint out.")
             object.__setattr__(self, "base_checkpoint", STANDING[self.model][1])
             object.__setattr__(self, "model", STANDING[self.model][0])
 

@@ -230,7 +230,9 @@ def _checkpoint(request: RunRequest, spec: MethodSpec) -> Path | None:
         return None
     if request.checkpoint:
         if not spec.trainable:
-            raise UserError(f"{request.method} has nothing trained to load.", "Leave --checkpoint out.")
+            raise UserError(
+                f"{request.method} has no trained parameters, so it takes no checkpoint.", "Leave --checkpoint out."
+            )
         if request.preset:
             raise UserError("A checkpoint brings its own settings.", "Leave --preset out, or give --checkpoint none.")
         return named(request.checkpoint, request.base_name)

@@ -66,9 +66,11 @@ def _refuse(plan: Plan, shape: Shape, tokens: Tokens, at_least: str) -> None:
         work = _most_at_once(episode, tokens)
         cost = spec.cost(settings, shape, work)
         if most is not None and work.tokens > most:
-            fault = f"{spec.name} would read {at_least}{work.tokens:,} tokens of {episode.key}, and stops at {most:,}"
+            fault = (
+                f"{spec.name} would read {at_least}{work.tokens:,} tokens of {episode.key}, but can read only {most:,}"
+            )
         elif cost is not None and cost.positions > shape.positions:
-            fault = f"{spec.name} needs {at_least}{cost.positions:,} for {episode.key}"
+            fault = f"{spec.name} needs {at_least}{cost.positions:,} positions for {episode.key}"
         else:
             continue
         raise UserError(f"{fault}: {config.model} has {shape.positions:,} positions.", _advice(plan, shape))

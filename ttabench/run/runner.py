@@ -162,7 +162,7 @@ class _EpisodeRun:
     def _check_reads_on(self) -> None:
         method, reads = self.context.method, groupby(isinstance(step, Observe) for step in self.episode.steps)
         if method.reads == "once" and not self.context.ask_only and sum(reading for reading, _ in reads) > 1:
-            fault = f"{method.name} compresses one text, once, but this task reads on after a question."
+            fault = f"{method.name} can read one text, once, but this task reads on after a question."
             hint = "Ask at one place only (metaicl, lamp, dailydialog: --task-set steps=12), or use snapkv."
             raise UserError(fault, hint)
 
@@ -252,8 +252,8 @@ class _EpisodeRun:
             adapt_seconds=self.meter.seconds["adapt"],
             encode_seconds=sum(cost.encode_seconds for cost in self.asked.values()),
             # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
-            # Deltas are the state once more, or trained parameters.
-            state_bytes=max(state.nbytes, self._largest("held_bytes")),
+            # Deltas are the state once more, or trained parameters. Under --swap-state the other state counts.
+            state_bytes=max(self.session.answering().nbytes, self._largest("held_bytes")),
             patch_bytes=self._largest("patch_bytes"),
             adapt_peak_bytes=max(self.meter.peak_bytes["adapt"], self._largest("encode_peak_bytes")),
             ask_peak_bytes=self._largest("ask_peak_bytes"),

@@ -77,5 +77,6 @@ class SwappedSession(Session):
     def _adapted(self, state: State, pieces: Sequence[Sequence[Observe]]) -> State:
         return self.method.adapt_window(state, pieces)
 
-    def _answering(self) -> State:
+    def answering(self) -> State:
+        """The other text's state, or an empty one, with what stands in the window of the own text."""
         return replaced(self.method, self.state, self._other.state)

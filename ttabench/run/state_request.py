@@ -10,7 +10,7 @@ the exception: a state names it for people, and only a file that the user names 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -22,11 +22,14 @@ from ttabench.core.architectures import ARCHITECTURES, NANO
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.methods.registry import is_file
+from ttabench.methods.state_header import header as header_of
 from ttabench.run.request import READING_FIELDS, RunRequest
 from ttabench.run.resolve import NO_CHECKPOINT, SHIPPED
 
 MADE = "made_with"
 """Where a state's header says it."""
+ASKING = ("task", "chat_template")
+"""Fields that decide what is asked, and in which words, where a state is asked the questions of a task."""
 NOTHING: Mapping[str, Json] = MappingProxyType({})
 ANEW = "Read anew with --context FILE, or leave it out."
 
@@ -45,6 +48,27 @@ def made_with(request: RunRequest, *, chat: bool) -> dict[str, Json]:
         "base_checkpoint": _placed_checkpoint(request.base_checkpoint),
         "chat_template": chat,
     }
+
+
+def as_it_was_made(request: RunRequest, folder: Path, typed: Collection[str], but: Collection[str] = ()) -> RunRequest:
+    """A request that goes on from a state, under the method, settings and base model that the state was made with.
+
+    Args:
+        request: as typed; with a method that was typed it is returned as it is.
+        folder: of the state.
+        typed: names of the fields that the user gave; these stay as they are.
+        but: names of further fields that stay as they are.
+
+    Raises:
+        UserError: there is no such state, it is damaged, or it does not say how it was made; its method is in a file,
+            which only the user can name.
+    """
+    if "method" in typed:
+        return request
+    made = request_of(header_of(folder), folder)
+    base = ("model", "base_checkpoint")  # one name may stand for both
+    kept = {*typed, *but, *(base if {*base} & {*typed} else ())}
+    return replace(request, **{name: getattr(made, name) for name in READING_FIELDS if name not in kept})
 
 
 def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Json] = NOTHING) -> RunRequest:
@@ -68,7 +92,9 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
     method = str(typed.get("method", ""))
     if is_file(request.method):
         if not is_file(method):
-            fault = f"The state in {folder} names the file {request.method} as its method; only what you name is run."
+            fault = (
+                f"The state in {folder} names the file {request.method} as its method; a file runs only if you name it."
+            )
             raise UserError(fault, f"Add --method {quote(request.method)}, if that file is yours.")
         request = replace(request, method=method)  # whether it is the same one, its digest tells (`origin`)
     for name, value in typed.items():
@@ -78,7 +104,8 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
             _refuse_other(request, folder, name, str(value))
         else:
             option = f"--{'set' if name == 'settings' else name.replace('_', '-')}"
-            raise UserError(f"{option} is for reading; the state in {folder} was read already.", ANEW)
+            fault = f"{option} changes how a context is read, but that of the state in {folder} was read before."
+            raise UserError(fault, ANEW)
     return request
 
 

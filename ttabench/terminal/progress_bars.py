@@ -34,14 +34,19 @@ EVERY = 30.0
 
 
 @contextmanager
-def progress(enabled: bool) -> Iterator[Tick]:
-    """How far each thing counted is, at what rate and how long it still takes; silent when off."""
+def progress(enabled: bool, *, even: bool = True) -> Iterator[Tick]:
+    """How far each thing counted is, at what rate and how long it still takes; silent when off.
+
+    Args:
+        enabled: whether anything is shown.
+        even: whether the things counted take about the same time each; if not, no rate and no time left are shown.
+    """
     if not enabled:
         yield no_tick
     elif not sys.stderr.isatty():
-        yield Lines()
+        yield Lines(even=even)
     else:
-        bars = Bars()
+        bars = Bars(even=even)
         try:
             yield bars
         finally:
@@ -59,10 +64,11 @@ class Lines:
 
     Args:
         clock: in seconds.
+        even: see `progress`.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._last = clock, clock()
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, even: bool = True) -> None:
+        self._clock, self._last, self._even = clock, clock(), even
         self._paces: dict[str, Pace] = {}
 
     def __call__(self, what: str, done: int, total: int) -> None:
@@ -71,19 +77,19 @@ class Lines:
         pace.tick(done, total)
         if self._clock() - self._last >= EVERY:
             self._last = self._clock()
-            words = pace.words()
+            words = pace.words() if self._even else ""
             print(f"{what}: {done:,} of {total:,}{words and ', '}{words}", file=sys.stderr, flush=True)
 
 
 class _PaceColumn(ProgressColumn):
-    """The rate of a bar's `Pace` and the time left; before a rate is known, the time so far."""
+    """The rate of a bar's `Pace` and the time left; where no rate is known, the time so far."""
 
     def render(self, task: Task) -> Text:
         """As rich wants it, some times a second."""
         pace = task.fields["pace"]
         assert isinstance(pace, Pace)
-        left = pace.left()
-        if pace.done >= pace.total:
+        left = pace.left() if task.fields["even"] else None
+        if pace.done >= pace.total and task.fields["even"]:
             return Text(pace.rate_in_words(), style="cyan")
         if left is None:
             return Text(f"{_clock_time(task.elapsed or 0.0)} so far", style="cyan")
@@ -104,10 +110,11 @@ class Bars:
 
     Args:
         clock: in seconds, for rates.
+        even: see `progress`.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, even: bool = True) -> None:
+        self._clock, self._even = clock, even
         name = TextColumn("{task.description}", markup=False, table_column=_whole("ellipsis"))
         columns = (name, BarColumn(bar_width=24), MofNCompleteColumn(table_column=_whole()), _PaceColumn(_whole()))
         self._bars = Progress(*columns, console=Console(stderr=True), transient=True)
@@ -121,7 +128,8 @@ class Bars:
             self._bars.start()
         if name not in self._tasks:
             pace = Pace(self._clock)
-            self._tasks[name] = self._bars.add_task(what, total=total, completed=done, pace=pace), pace
+            bar = self._bars.add_task(what, total=total, completed=done, pace=pace, even=self._even)
+            self._tasks[name] = bar, pace
         task, pace = self._tasks[name]
         pace.tick(done, total)
         self._bars.update(task, description=what, completed=done, total=total)

@@ -18,10 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ttabench.core.errors import UserError
 from ttabench.core.types import Json
 from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.loading.safetensors_io import unfit
 from ttabench.methods import checkpoints
+from ttabench.methods.checkpoint_header import header
 from ttabench.methods.trainable import Trainable
 from ttabench.records.typed_json import typed
 from ttabench.training import training_state
@@ -72,12 +74,16 @@ def finished(method: Trainable[Any], config: TrainConfig) -> TrainRecord | None:
     """The record of this training where it is done, the method then as it ended; nothing is written.
 
     Raises:
-        UserError: the folder holds another training, or a damaged one.
+        UserError: the folder holds another training, or a damaged one; its weights are stored in another number format.
     """
     out = config.out
     if out is None or not config.resume or training_state.finished(out) != config.steps:
         return None
     record = taken_up(out, method, config)
+    stored = header(out).training.get("config", {}).get("dtype", config.dtype)
+    if stored != config.dtype:
+        fault = f"The training in {out} is finished, and its weights are stored as {stored}, not {config.dtype}."
+        raise UserError(fault, training_state.AGAIN)
     method.modules().eval()
     return record
 

@@ -27,7 +27,7 @@ from ttabench.lm.forward.tokens import piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import target_hidden
-from ttabench.methods.base import BaseMethod, Stopped, labelled
+from ttabench.methods.base import TRAINED_APART, BaseMethod, Stopped, labelled
 from ttabench.methods.distill import DISTILL
 from ttabench.methods.distill.lessons import BREAK, Lesson, grouped, joined, self_asked, taught, text_again
 from ttabench.methods.distill.settings import QUESTION, DistillSettings
@@ -39,6 +39,7 @@ class Distill(BaseMethod[DistillSettings]):
     """State: a reader's numbers `weights` [B, N], float32."""
 
     spec = DISTILL
+    label_notes = TRAINED_APART
     reads = "run"
 
     def __init__(self, lm: LM, settings: DistillSettings) -> None:

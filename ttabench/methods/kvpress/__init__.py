@@ -7,7 +7,7 @@ from ttabench.methods.spec import MethodFamily, MethodSpec
 
 KVPRESS = MethodSpec(
     name="kvpress:<Press>",
-    summary="what a press of NVIDIA's kvpress leaves",
+    summary="the cache, compressed by a press of kvpress",
     where="ttabench.methods.kvpress.method:KvPress",
     Settings=KvPressSettings,
     presets={"nano": KvPressSettings(budget=256)},

@@ -46,6 +46,17 @@ EAGER = {"ObservedAttentionPress"}
 HIDING = {"AdaKVPress", "CriticalAdaKVPress", "DMSPress", "DuoAttentionPress", "LUKVPress"}
 """Presses that hide slots from single heads and keep all of them."""
 
+LABEL_NOTES = {
+    "cache_reduced": {
+        True: "removed slots from the cache",
+        False: "removed no slot from the cache, so its state is as large as the full cache",
+    },
+    "needs_eager": {
+        True: "reads attention weights, so the context was read with eager attention, whose memory grows with the"
+        " square of its length",
+    },
+}
+
 
 class KvPress(BaseMethod[Any]):
     """The cache of the context after a press. State: keys, values, next; mask and hidden where there is such."""
@@ -53,6 +64,7 @@ class KvPress(BaseMethod[Any]):
     spec = KVPRESS
     reads = "once"
     wanted: ClassVar[presses.Press]
+    label_notes = LABEL_NOTES
     known: ClassVar[Mapping[str, type[Any]]] = {}
     """Classes of presses by name."""
 
@@ -63,7 +75,7 @@ class KvPress(BaseMethod[Any]):
         self.eager = bool(names & EAGER)
         self.growth = "constant" if isinstance(self.budget, int) and not names & HIDING else "linear"
         if not all(hasattr(block, "self_attn") for block in getattr(lm.decoder, "layers", [None])):
-            fault = f"kvpress knows the attention of Llama, Mistral, Phi-3, Qwen and Gemma, not that of {lm.name}"
+            fault = f"kvpress supports Llama, Mistral, Phi-3, Qwen and Gemma models; it does not support {lm.name}"
             raise UserError(f"{fault} ({lm.config.model_type}).", "Use --method snapkv, h2o or window.")
 
     @torch.no_grad()
@@ -76,12 +88,8 @@ class KvPress(BaseMethod[Any]):
         if not chunks:
             return state
         if state.tensors:
-            fault = (
-                f"{self.name} compresses one text, once, and {max(state.meta['tokens_read'])} tokens are compressed."
-            )
-            raise UserError(
-                f"{fault} It cannot read on.", "Show it everything at once, or use --method snapkv or window."
-            )
+            done = f"{self.name} has compressed {max(state.meta['tokens_read'])} tokens and cannot read more."
+            raise UserError(done, "Let it read everything at once, or use --method snapkv or window.")
         rows = [list(chain(*pieces)) for pieces in new_ids(self.lm, state, chunks)]
         texts = [[*self.lm.start_ids, *ids] for ids in rows]
         left = [self._compressed(ids) for ids in texts]
@@ -134,8 +142,8 @@ class KvPress(BaseMethod[Any]):
     def _measured(self, cache: DynamicCache, hidden: list[Tensor | None]) -> dict[str, Tensor]:
         slots = sorted({int(layer.keys.shape[2]) for layer in cache.layers})
         if len(slots) > 1:
-            fault = f"{self.wanted.name} leaves {slots[0]} to {slots[-1]} tokens in different layers."
-            raise UserError(fault, "That is not supported: queries of several tokens need as many in all layers.")
+            fault = f"{self.wanted.name} keeps {slots[0]} tokens in one layer and {slots[-1]} in another."
+            raise UserError(fault, "Choose a press that keeps the same number of tokens in all layers.")
         joined = {name: torch.cat([getattr(layer, name) for layer in cache.layers]) for name in ("keys", "values")}
         if any(hidden_HP is not None for hidden_HP in hidden):
             blind = torch.zeros(joined["keys"].shape[:3], dtype=torch.bool, device=self.lm.device)
@@ -221,16 +229,16 @@ def spec_of(text: str) -> MethodSpec:
     known = presses.known_presses()
     for press in wanted.all():
         if presses.passes_of_its_own(presses.class_of(press, known)):
-            fault = f"{press.name} reads a text several times or evicts while decoding,"
-            hint = "Choose another, or use kvpress's own pipeline."
-            raise UserError(f"{fault} and only presses of one pass are offered.", hint)
+            fault = f"{press.name} reads the text several times, or evicts while the answer is generated;"
+            hint = "Choose another press, or use kvpress's own pipeline."
+            raise UserError(f"{fault} ttabench runs only presses that read the text in one pass.", hint)
     spec = replace(KVPRESS, name=f"kvpress:{text}")
     if not presses.takes_a_budget(presses.build(wanted, known)):
         spec = replace(spec, Settings=NoSettings, presets={})
     elif given := [press for press in wanted.all() if "compression_ratio" in press.arguments]:
         ratio = given[0].arguments["compression_ratio"]
-        fault = f"compression_ratio={ratio} of {given[0].name} is the share removed, which the budget sets."
-        raise UserError(fault, "Give the share kept instead, e.g. --set budget=0.5.")
+        fault = f"{given[0].name} takes no compression_ratio here (got {ratio}): --set budget says how much is kept."
+        raise UserError(fault, "Leave it out and give the share to keep, e.g. --set budget=0.5.")
     made = type("KvPress", (KvPress,), {"wanted": wanted, "known": known})
     spec = replace(spec, where=made)
     setattr(made, "spec", spec)  # noqa: B010  # type() gives a plain type

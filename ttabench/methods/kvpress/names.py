@@ -48,7 +48,7 @@ def parse(text: str) -> Press:
     head, *queries = _split(text, "?")
     match = re.fullmatch(r"(\w+)\s*(?:\((.*)\))?", head.strip())
     if match is None or len(queries) > 1:
-        fault = f"{text!r} names no press." if text.strip() else "kvpress needs the name of a press."
+        fault = f"{text!r} is not the name of a press." if text.strip() else "kvpress needs the name of a press."
         raise UserError(
             fault, "Write --method 'kvpress:SnapKVPress?window_size=32', or 'kvpress:AdaKVPress(SnapKVPress)'."
         )
@@ -63,7 +63,7 @@ def _split(text: str, separator: str) -> list[str]:
     for symbol in text:
         depth += {"(": 1, ")": -1}.get(symbol, 0)
         if depth > DEEPEST:
-            raise UserError(f"{text[:40]}... nests more than {DEEPEST} presses.", "Wrap fewer.")
+            raise UserError(f"{text[:40]}... has more than {DEEPEST} presses inside each other.", "Use fewer.")
         if depth < 0:
             break
         if symbol == separator and depth == 0:
@@ -108,8 +108,9 @@ def build(wanted: Press, known: Mapping[str, type[Any]]) -> Any:
     presses = [build(press, known) for press in wanted.wrapped]
     listed = len(places) == 1 and get_origin(hints[places[0]]) is list
     if len(presses) > len(places) and not listed:
-        takes = f"wraps {len(places)} press" if places else "wraps no other press"
-        raise UserError(f"{wanted.name} {takes}, got {len(presses)}.", "Write the press alone, or one in its brackets.")
+        takes = f"{len(places)} press" if places else "no other press"
+        fault = f"{wanted.name} takes {takes} in its brackets, got {len(presses)}."
+        raise UserError(fault, "Write the press alone, or one in its brackets.")
     given: dict[str, Any] = {places[0]: presses} if listed and presses else dict(zip(places, presses, strict=False))
     for key, text in wanted.arguments.items():
         if key not in plain:

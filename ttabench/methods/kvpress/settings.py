@@ -12,7 +12,7 @@ class KvPressSettings:
     """Settings of a press that can be told how much to keep; its own arguments stand behind its name."""
 
     budget: Amount = 1024
-    """Tokens kept in every layer, or their share of the tokens read; it sets compression_ratio, the share removed."""
+    """Tokens kept in every layer: a number, or a share of the tokens read. Its compression_ratio follows from it."""
 
     def __post_init__(self) -> None:
         check_amount("budget", self.budget)

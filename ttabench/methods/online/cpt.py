@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ttabench.core.types import Observe
 from ttabench.lm.patch import State
-from ttabench.methods.base import labelled
+from ttabench.methods.base import TRAINED_APART, labelled
 from ttabench.methods.online import CPT
 from ttabench.methods.online.descending import Descending, Document
 from ttabench.methods.online.settings import CptSettings
@@ -25,6 +25,7 @@ class Cpt(Descending[CptSettings]):
     """Passes over what is read between two questions."""
 
     spec = CPT
+    label_notes = TRAINED_APART
     reads = "run"
 
     def lessons(self, documents: Sequence[int], steps: int) -> Iterable[list[int]]:

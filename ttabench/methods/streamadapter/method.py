@@ -43,11 +43,18 @@ from ttabench.methods.streamadapter.networks import StreamAdapterNetworks
 from ttabench.methods.streamadapter.settings import StreamAdapterSettings
 from ttabench.methods.trainable import Trainable, training_item
 
+LABEL_NOTES = {
+    "later_pieces_read_apart": {
+        True: "read later pieces without the earlier ones in view, because they were not read in one go"
+    }
+}
+
 
 class StreamAdapter(Trainable[StreamAdapterSettings]):
     """StreamAdapter. State: `h` [L, B, M, R, E]; the unfinished chunk's keys and values, or the window's tokens."""
 
     spec = STREAMADAPTER
+    label_notes = LABEL_NOTES
     own_tensors = ("tokens", "lengths")
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:

@@ -27,7 +27,7 @@ from ttabench.lm.forward.tokens import new_ids, pad, piece_ids
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.lm.verbs.scoring import Item, target_logprobs
-from ttabench.methods.base import BaseMethod, labelled
+from ttabench.methods.base import TRAINED_APART, BaseMethod, labelled
 from ttabench.methods.parts import lora
 from ttabench.methods.parts.newest import appended, ids_of, window_of
 from ttabench.methods.parts.row_dropout import RowDropout
@@ -48,6 +48,7 @@ class TempLora(BaseMethod[TempLoraSettings]):
     """TempLoRA. State: a row's factors and their moments as vectors [B, N], steps and pieces so far, last tokens."""
 
     spec = TEMPLORA
+    label_notes = TRAINED_APART
     own_tensors = ("tokens", "lengths")
 
     def __init__(self, lm: LM, settings: TempLoraSettings) -> None:
