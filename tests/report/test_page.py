@@ -276,6 +276,13 @@ def test_tables_call_blocks_in_few_words_where_these_tell_them_apart(tmp_path: P
     assert {row[0].text for row in lines.rows} == {"one (mini), base nano", "one (mini), base g", "two"}
 
 
+def test_of_one_block_tables_do_not_repeat_its_name(folders: list[Path]) -> None:
+    lines, differences = tables_of(compare(folders))
+    assert (lines.columns[0], differences.columns[0]) == ("method", "left")
+    assert [row[0].text for row in lines.rows] == ["none", "icl", "mac", "lora"]
+    assert all(len(row) == len(table.columns) for table in (lines, differences) for row in table.rows)
+
+
 def test_the_grid_of_all_blocks_marks_states_that_hold_their_text(tmp_path: Path) -> None:
     shares = {"one": {"own": 0.9, "other": 0.3, "none": 0.1}, "two": {"own": 0.9, "other": 0.9, "none": 0.1},
               "three": {"own": 0.1, "other": 0.1, "none": 0.1}}  # fmt: skip

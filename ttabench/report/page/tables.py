@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ttabench.core.amounts import count, number, size
 from ttabench.report.blocks import called
@@ -58,11 +58,14 @@ HELD = (
 
 
 def tables_of(comparison: Comparison) -> list[Shown]:
-    """All blocks beside each other, where there are several; every line; every difference."""
+    """All blocks beside each other, where there are several; every line; every difference. One block is not named."""
     several = 1 < len(comparison.blocks) <= MOST_BLOCKS
     over_blocks = blocks_grid(comparison) if several else _overview(comparison.blocks)
-    tables = [over_blocks, _lines(comparison), _differences(comparison)]
-    return [table for table in tables if table is not None]
+    lines = [_lines(comparison), _differences(comparison)]
+    if len(comparison.blocks) == 1:  # whose name would stand in every row
+        lines = [table and replace(table, columns=table.columns[1:], rows=tuple(row[1:] for row in table.rows))
+                 for table in lines]  # fmt: skip
+    return [table for table in (over_blocks, *lines) if table is not None]
 
 
 def blocks_grid(comparison: Comparison) -> Shown:
