@@ -171,11 +171,15 @@ def write_claims() -> None:
 
 def measure() -> None:
     """`profile*.md` and `.svg`, and the records behind them: what methods cost on this machine, by tokens read."""
-    for name, (methods, prefill) in PROFILES.items():
-        words = ("profile", "--methods", methods, "--prefill", prefill, "--out", str(HERE / name))
-        text = ttabench(*words, "--plot", str(HERE / f"{name}.svg"), "--format", "markdown")
-        head = f"# {name}\n\n![cost by prefill]({name}.svg)\n\n"
-        (HERE / f"{name}.md").write_text(f"{head}{text}", encoding="utf-8")
+    for name, profiles in PROFILES.items():
+        by_length = len(profiles) == 1 and "," in profiles[0].partition("--prefill ")[2]
+        picture = ("--plot", str(HERE / f"{name}.svg")) if by_length else ()
+        tables = [
+            ttabench("profile", *words.split(), "--out", str(HERE / name), *picture, "--format", "markdown")
+            for words in profiles
+        ]
+        head = f"![cost by prefill]({name}.svg)\n\n" if picture else ""
+        (HERE / f"{name}.md").write_text(f"# {name}\n\n{head}" + "\n".join(tables), encoding="utf-8")
 
 
 def shelve(folder: Path, place: Path) -> None:

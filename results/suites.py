@@ -10,20 +10,29 @@ from __future__ import annotations
 LENGTHS = {"streamingqa": (4, 16, 64, 165, 1665), "squad_seq": (16, 64, 165)}
 """Documents of the question streams; of at most 165 of a twin all stand in nano's window."""
 SUITES = (
-    "nine", "online", "transfer", "amortisers", "ccm", "ccm-seeds", "context-length", "generated-objectives",
+    "nine", "online", "transfer", "amortisers", "ccm", "ccm-seeds", "lamp-seeds", "streamingqa-seeds", "mac-seeds",
+    "context-length", "generated-objectives",
     *(f"{task}-{n}" for task, lengths in LENGTHS.items() for n in lengths),
     "reductions-64", "reductions-1665", "hierarchy", "superglue-shots", "metaicl", "superglue-fixed", "superglue-fresh",
     "unseen", "lessons",
     "adaptation-ratio", "superglue-categories", "unseen-categories", "ratio-superglue", "ratio-unseen", "recall",
     "pg19", "swap", "retention", "forgetting", "composed", "retrieval",
 )  # fmt: skip
+IN_BATCHES = (
+    "--throughput --piece-tokens 64 --task metaicl --memory-limit 768MiB --row-seconds 30 --repeat 3 --generate 8"
+)
 PROFILES = {
-    "profile": ("none,icl,window,snapkv,h2o,mac", "1k,4k,16k,64k"),
-    "profile-weights": ("none,streamadapter,templora,lora", "1k,4k,16k,64k"),
-    "profile-adapters": ("icl,generative_adapter,cpt,distill", "512,2k,8k,32k"),
-}
-"""Tables of what methods cost, and the tokens read: those with a cache or a memory; those that change weights; an
-adapter made in one forward pass beside finetuning and distillation on the same text (Generative Adapter)."""
+    "profile": ("--methods none,icl,window,snapkv,h2o,mac --prefill 1k,4k,16k,64k",),
+    "profile-weights": ("--methods none,streamadapter,templora,lora --prefill 1k,4k,16k,64k",),
+    "profile-adapters": ("--methods icl,generative_adapter,cpt,distill --prefill 512,2k,8k,32k",),
+    "profile-online": ("--methods mac,camels --prefill 256",),
+    "profile-batches": (
+        f"--methods icl,ccm --prefill 1k {IN_BATCHES}", f"--methods ccm --set update=merge --prefill 1k {IN_BATCHES}",
+    ),
+}  # fmt: skip
+"""Profiles of each table of what methods cost: those with a cache or a memory, and those that change weights, by the
+tokens read; an adapter made in one forward pass beside finetuning and distillation on the same text (Generative
+Adapter); one document (MAC's Figure 2); and questions in batches that fit a limit of memory (CCM's Table 1)."""
 OPTION_VARIED = {
     "superglue-shots": "shots", "superglue-categories": "shots", "adaptation-ratio": "ratio",
     "ratio-superglue": "ratio", "ratio-unseen": "ratio", "context-length": "group_tokens",
@@ -39,9 +48,9 @@ WITHOUT_PAIRS = ("adaptation-ratio", "nine", "online", "transfer", "forgetting",
 """Too many runs to compare every pair, or a table that has them."""
 UNDER_STATES = ("forgetting",)
 """Suites of states that were read before, of one draw."""
-ADAPTERS_ELSEWHERE = ("amortisers",)
+ADAPTERS_ELSEWHERE = ("amortisers", "mac-seeds")
 """Suites of adapters that were trained for them, and are too large to be kept: results/SUITE/README.md has commands."""
-BY_TRAINING = ("ccm-seeds", "lessons")
+BY_TRAINING = ("ccm-seeds", "lamp-seeds", "streamingqa-seeds", "mac-seeds", "lessons")
 """Suites of adapters that differ in their training's seed."""
 UNSEEN = ("hellaswag", "winogrande", "openbookqa", "arc_easy", "arc_challenge", "piqa")
 """Tasks that no adapter was trained on."""

@@ -138,7 +138,9 @@ def setting(record: ProfileRecord) -> tuple[Json, ...]:
 
 def machine(record: ProfileRecord) -> str:
     """What a profile was measured on: `cpu, AMD EPYC, 2 threads`."""
-    return computed_on({**record.hardware, "threads": record.machine["threads"]}, record.machine["device"])
+    measured = {"threads": record.hardware["threads"], "device": record.model["device"], **record.machine}
+    return computed_on({**record.hardware, "threads": measured["threads"]}, measured["device"])
+
 
 
 def where(record: ProfileRecord, at: Profiled) -> str:

@@ -23,6 +23,8 @@ OF_BLOCKS = ("split", "chat_template", "limit")
 Natural: TypeAlias = list[tuple[bool, float, str]]
 OF_METHODS = ("method", "checkpoint", "base_checkpoint")
 """Inputs that are the method's own."""
+CHECKPOINT, SEED = "checkpoint file", "seed"
+"""What a checkpoint is known by; and the seed that it was trained with, which its name stands for."""
 CODE = " (code "
 """What stands between a package's version and the digest of its code, see `plugins.Offer.origin`."""
 
@@ -65,6 +67,8 @@ def _told_by(group: Group) -> tuple[str, str]:
 
 def _label(group: Group, block: Sequence[Group], keys: Sequence[str]) -> str:
     told_keys = [key for key in sorted(keys) if key != STATE_OF and group.varying.get(key) is not None]
+    if CHECKPOINT in told_keys and _tells(group, block):
+        told_keys = [key for key in told_keys if key != SEED]
     words = [group.method, *(_setting(key, group.varying[key], group, block) for key in told_keys)]
     state = STATES[str(group.varying[STATE_OF])] if STATE_OF in keys else ""
     return " ".join(words) + state + (f" (theirs: {group.theirs})" if group.theirs else "")
@@ -72,15 +76,19 @@ def _label(group: Group, block: Sequence[Group], keys: Sequence[str]) -> str:
 
 def _setting(key: str, value: Json, group: Group, block: Sequence[Group]) -> str:
     """One setting as it is told: a checkpoint by its folder where that tells it from the others."""
-    if key == "checkpoint file":
-        others = {_checkpoint(other) for other in block if other.varying.get(key) != value}
-        if _checkpoint(group) and _checkpoint(group) not in others:
-            return f"checkpoint={_checkpoint(group)}"
+    if key == CHECKPOINT and _tells(group, block):
+        return f"checkpoint={_checkpoint(group)}"
     if key == "method file" and "==" in str(value):
         package, code, _ = str(value).partition(CODE)
         rest = {str(other.varying.get(key)) for other in block} - {str(value)}
         return f"method={value if any(name.startswith(package + code) for name in rest) else package}"
     return f"{key}={told(value)[: 6 if key.endswith(' file') else None]}"
+
+
+def _tells(group: Group, block: Sequence[Group]) -> bool:
+    """Whether the name of its checkpoint tells it from all other checkpoints of the block."""
+    others = {_checkpoint(other) for other in block if other.varying.get(CHECKPOINT) != group.varying.get(CHECKPOINT)}
+    return bool(_checkpoint(group)) and _checkpoint(group) not in others
 
 
 def _checkpoint(group: Group) -> str:
