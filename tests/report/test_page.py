@@ -24,6 +24,7 @@ from ttabench.report.curves import by_step, over_blocks
 from ttabench.report.page import build, libraries
 from ttabench.report.page.build import digest, embedded, page
 from ttabench.report.page.charts import by_bytes, by_time
+from ttabench.report.page.drawing import quality
 from ttabench.report.page.lines import lines_of
 from ttabench.report.page.samples import disagreeing
 from ttabench.report.page.tables import tables_of
@@ -347,3 +348,12 @@ def test_packages_that_are_missing_are_named_in_one_line(
     monkeypatch.setattr(libraries, "find_spec", lambda name: None if name == "altair" else find_spec(name))
     line = one_line(ttabench("report", *folders, "-o", tmp_path / "a.html"))
     assert "not installed: altair. Install them: pip install 'ttabench[report]'" in line
+
+
+def test_perplexities_that_are_far_apart_have_a_logarithmic_axis() -> None:
+    rows = [{"value": value, "low": value - error, "high": value + error} for value, error in ((1.2, 0.1), (9e4, 1e5))]
+    axis = quality("ppl", rows).to_dict()
+    assert axis["scale"]["type"] == "log"
+    assert all(cells["low"] > 0 for cells in rows), "a bar that ends below zero ends within the axis"
+    assert "type" not in quality("ppl", rows[:1]).to_dict()["scale"]
+    assert "type" not in quality("f1", rows).to_dict()["scale"], "per cent"

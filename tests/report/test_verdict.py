@@ -13,7 +13,7 @@ from ttabench.report.choosing import shown
 from ttabench.report.compare import compare
 from ttabench.report.entries import Entry, ceiling_of, floor_of
 from ttabench.report.pareto import front
-from ttabench.report.shares import share
+from ttabench.report.shares import share, shown_share
 from ttabench.report.standings import standing_of
 from ttabench.report.verdict import sentences, verdict
 from ttabench.stats.estimate import difference, single
@@ -43,7 +43,7 @@ def test_a_method_that_beats_another_on_some_tasks(tmp_path: Path) -> None:
     folders += made(tmp_path, "three", {**shares, "snapkv": 0.78})
     told = verdict(compare(folders))
     assert told.startswith("On the 3 tasks that both lines share, mac leads with 80.0 on average, 33.9 points [")
-    assert "above snapkv (46.1), p <0.001. It keeps about a third of the bytes of snapkv." in told
+    assert "above snapkv (46.1), p <0.001. mac keeps about a third of the bytes of snapkv." in told
     assert "Against snapkv: better on 2 of 3 tasks (one, two); not settled on 1 (three)." in told
     assert "Against none: better on all 3 tasks." in told
     assert "Against icl: worse on all 3 tasks." in told
@@ -60,6 +60,34 @@ def test_one_method_between_floor_and_ceiling(tmp_path: Path) -> None:
     assert share(block, block.entries[2]) == pytest.approx(0.5)
     assert [share(block, end) for end in (floor_of(block.entries), ceiling_of(block.entries)) if end] == [None, None]
     assert [entry.label for entry in front(block.entries)] == ["none", "icl", "mac"]
+
+
+def test_controls_are_not_on_the_front_and_keep_nobody_off_it(tmp_path: Path) -> None:
+    runs = made(tmp_path, "t", {"none": 0.0, "icl": 1.0, "mac": 0.5})
+    for state, part in (("other", 0.9), ("none", 0.7)):
+        run = stored(tmp_path, f"t-mac-{state}", right(part), method="mac", task="t", state_of=state)
+        record = load_record(run)
+        save_record(record.model_copy(update={"cost": {**record.cost, "state_bytes": 0}}), run)
+        runs.append(run)
+    (block,) = compare(runs).blocks
+    assert len(block.entries) == 5
+    assert [entry.label for entry in front(block.entries)] == ["none", "icl", "mac"]
+
+
+def test_a_share_that_says_no_more_than_failure_has_no_figure() -> None:
+    assert [shown_share(part) for part in (None, 0.754, -2.0, -341475.0)] == ["", "75 %", "-200 %", "far below"]
+
+
+def test_what_is_set_aside_is_in_no_mean_and_no_count(tmp_path: Path) -> None:
+    """The ceiling was cut on the second task: its figure there is neither averaged nor beaten."""
+    runs = made(tmp_path, "one", {"none": 0.0, "icl": 1.0, "mac": 0.9, "h2o": 0.5})
+    cut = made(tmp_path, "two", {"none": 0.0, "icl": 0.1, "mac": 0.9, "h2o": 0.5})
+    record = load_record(cut[1])
+    cost = {**record.cost, "truncated_tokens": 90, "tokens_read": 100}
+    save_record(record.model_copy(update={"cost": cost}), cut[1])
+    told = verdict(compare([*runs, *cut]))
+    assert "below icl (100.0)" in told
+    assert "Against icl: worse on one. " in told
 
 
 def test_no_share_where_the_ceiling_is_not_above_the_floor(tmp_path: Path) -> None:

@@ -142,7 +142,6 @@ def machine(record: ProfileRecord) -> str:
     return computed_on({**record.hardware, "threads": measured["threads"]}, measured["device"])
 
 
-
 def where(record: ProfileRecord, at: Profiled) -> str:
     """`nano, 1k to 16k tokens read, 32 of prompt and 128 written`."""
     load = record.config["load"]

@@ -16,7 +16,7 @@ from ttabench.report.entries import Entry, best_of, ceiling_of, floor_of, runnin
 from ttabench.report.figures import plain, shown
 from ttabench.report.labels import natural
 from ttabench.report.pareto import front, timed
-from ttabench.report.shares import share
+from ttabench.report.shares import share, shown_share
 from ttabench.report.submissions import file_called
 from ttabench.terminal.table import Bold, Cell, Table
 
@@ -152,7 +152,7 @@ def entries_table(block: Block) -> Table:
         columns["seeds"] = [",".join(map(str, entry.seeds)) for entry in block.entries]
     shares = [share(block, entry) for entry in block.entries]
     if any(line is not None for line in shares):
-        columns["#of gap"] = ["" if line is None else f"{100 * line:.0f} %" for line in shares]
+        columns["#of gap"] = [shown_share(line) for line in shares]
     if any(entry.trained for entry in block.entries):
         columns["#trained"] = [count(entry.trained) for entry in block.entries]
     columns["#state"] = [size(entry.costs["state_bytes"]) for entry in block.entries]

@@ -27,14 +27,13 @@ class Field:
 
     def pair(self, left: str, right: str) -> Difference | None:
         """The difference of two labels in the one block, or its mean over several; None where it was not tested."""
-        if len(self.blocks) == 1:
-            return self.blocks[0].between(left, right)
-        return between(self.found.overall, left, right)
+        blocks = [block for block, _ in self.outcomes(left, right)] if len(self.blocks) > 1 else self.blocks
+        return blocks[0].between(left, right) if len(blocks) == 1 else between(self.found.overall, left, right)
 
     def both(self, one: str, other: str) -> list[tuple[Entry, Entry]]:
-        """Two lines, block by block, where both are."""
+        """Two lines, block by block, where both are and neither is set aside."""
         pairs = ((block.named(one), block.named(other)) for block in self.blocks)
-        return [(a, b) for a, b in pairs if a is not None and b is not None]
+        return [(a, b) for a, b in pairs if a is not None and b is not None and not (a.aside or b.aside)]
 
     def shown(self, label: str) -> str:
         """The figure of a line, or its mean over the blocks that have it, for people."""
@@ -75,8 +74,9 @@ class Field:
         return any(lone(block) for block in self.blocks)
 
     def outcomes(self, left: str, right: str) -> list[tuple[Block, int | None]]:
-        """Block by block the outcome of the test of left and right; None where not tested."""
-        both = [block for block in self.blocks if block.named(left) and block.named(right)]
+        """Block by block the outcome of the test of left and right; None where not tested. None set aside is there."""
+        both = [block for block in self.blocks
+                if all((line := block.named(label)) and not line.aside for label in (left, right))]  # fmt: skip
         return [(block, tested.outcome if (tested := block.between(left, right)) else None) for block in both]
 
     def end(self, which: End) -> str:
@@ -92,7 +92,9 @@ class Field:
         found = {outcome: blocks for outcome, blocks in blocks_by_outcome.items() if blocks}
         total = sum(map(len, found.values()))
         if len(found) == 1:
-            (outcome,) = found
+            ((outcome, blocks),) = found.items()
+            if total == 1:
+                return f"{outcome} on {self.where(blocks)}"
             return f"{outcome} on {'any of the' if 'not' in outcome.split() else 'all'} {total} {self.noun}"
         clauses: list[str] = []
         for outcome, blocks in found.items():

@@ -14,9 +14,13 @@ AXES = ("state_bytes", "ask_ms")
 
 
 def front(entries: Sequence[Entry]) -> list[Entry]:
-    """The members, in the order given. An entry without one of the costs is none, and beats none."""
+    """The members, in the order given: lines under their own state. One without a cost is none, and beats none.
+
+    Another text's state and an empty one are controls, which nobody would choose: they are none, and beat none.
+    """
     axes = AXES if timed(entries) else AXES[:1]
-    points = [(entry, point) for entry in entries if (point := _point(entry, axes)) is not None]
+    own = [entry for entry in entries if entry.state_of == "own"]
+    points = [(entry, point) for entry in own if (point := _point(entry, axes)) is not None]
     return [entry for entry, point in points if not any(_beats(other, point) for _, other in points)]
 
 

@@ -9,6 +9,8 @@ from ttabench.report.compare import Block
 from ttabench.report.entries import Entry, ceiling_of, floor_of, share_of_gap
 from ttabench.stats.testing import LEVEL
 
+LOST = -10.0
+"""A loss of so many times the way has no figure that says more than that the method fails."""
 BEYOND = 2.0
 """Where a line goes so many times as far, `icl` is no ceiling, whatever it read: its base may not read so far."""
 
@@ -26,6 +28,11 @@ def share(block: Block, entry: Entry) -> float | None:
         return None
     others = [part for each in block.entries if (part := share_of_gap(each, floor, ceiling)) is not None]
     return share_of_gap(entry, floor, ceiling) if max(others, default=0.0) <= BEYOND else None
+
+
+def shown_share(part: float | None) -> str:
+    """A share for people: `75 %`; empty for None, and "far below" for one that lost more than ten times the way."""
+    return "" if part is None else "far below" if part < LOST else f"{100 * part:.0f} %"
 
 
 def recovered(blocks: Sequence[Block], label: str) -> tuple[float | None, int]:

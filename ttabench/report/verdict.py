@@ -79,7 +79,7 @@ def _lead(field: Field, standing: Standing) -> list[str]:
     at = kept_bytes(field.both(leader, second), second)
     sentences = [
         f"{_where(field, standing)}{first}",
-        f"It keeps {at}" if at else "",
+        f"{leader} keeps {at}" if at else "",
         _one_by_one(field, leader, second),
         _against(field, leader, [label for label in standing.order if label not in (leader, second)]),
     ]

@@ -61,10 +61,10 @@ def _scattered(
             ms=number(entry.costs.get("ask_ms"), 1), front=any(entry is member for member in members),
         )) is not None
     ]  # fmt: skip
-    methods = [entry.method for entry, _ in costs]
+    methods, axis = [entry.method for entry, _ in costs], quality(metric, rows)
     drawn, shape, y = base(rows, methods, look).encode(x=x), marks(methods, look), alt.Y("value:Q")
     tooltip = [told("label"), told("told", metric), told("state"), told("ms", "ask ms")]
-    layers = [drawn.mark_rule().encode(y=quality(metric), y2="high:Q")]
+    layers = [drawn.mark_rule().encode(y=axis, y2="high:Q")]
     own, caption = [cells for cells in rows if cells["own"]], [f"{better(metric)} and further to the left is better."]
     if len({cells["method"] for cells in own}) < len(own):
         layers.append(drawn.transform_filter("datum.own").mark_line(strokeWidth=1).encode(y=y))

@@ -35,6 +35,8 @@ Rows = Sequence[Mapping[str, Any]]
 
 NARROWEST, LETTER = 96, 6
 """In pixels: a column of the legend, a letter there."""
+FAR_APART = 50
+"""From so many times the smallest figure on, the axis of perplexities is logarithmic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +76,20 @@ def marks(methods: Sequence[str], look: Look) -> alt.Shape:
                      legend=LEGEND)  # fmt: skip
 
 
-def quality(metric: str) -> alt.Y:
-    """The axis of a metric, from the lower ends of the bars."""
+def quality(metric: str, rows: Sequence[dict[str, Any]] = ()) -> alt.Y:
+    """The axis of a metric, from the lower ends of the bars; a logarithmic one of rows that are far apart.
+
+    Args:
+        metric: its name.
+        rows: what is drawn. Where the axis is logarithmic, bars that would end at zero or below end within it instead.
+    """
     title = f"{metric}, per cent" if scale(metric) == 100 else metric
-    return alt.Y("low:Q", title=title, scale=alt.Scale(zero=False, nice=True))
+    values = [cells["value"] for cells in rows]
+    if not values or scale(metric) == 100 or min(values) <= 0 or max(values) < FAR_APART * min(values):
+        return alt.Y("low:Q", title=title, scale=alt.Scale(zero=False, nice=True))
+    for cells in rows:
+        cells["low"] = max(cells["low"], min(values) / 2)
+    return alt.Y("low:Q", title=f"{title} (logarithmic)", scale=alt.Scale(type="log", nice=True))
 
 
 def better(metric: str) -> str:

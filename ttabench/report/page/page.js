@@ -36,6 +36,13 @@ dress(wish.matches);
 wish.addEventListener("change", () => dress(wish.matches));
 button.addEventListener("click", () => dress(!root.classList.contains("dark")));
 
+// Headings sort with Enter; with Space, too, which would scroll the page.
+document.addEventListener("keydown", (event) => {
+  if (event.key !== " " || !event.target.closest("table.dataTable thead")) return;
+  event.preventDefault();
+  event.target.click();
+});
+
 // What is far from the window waits: hundreds of runs open as fast as two.
 function whenNear(elements, act) {
   const watcher = new IntersectionObserver((seen) => {

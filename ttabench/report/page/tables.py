@@ -13,7 +13,8 @@ from ttabench.report.differences import Difference
 from ttabench.report.entries import best_of
 from ttabench.report.figures import plain, probability, scale, shown, together
 from ttabench.report.pareto import front
-from ttabench.report.shares import share
+from ttabench.report.setting_aside import MARKS
+from ttabench.report.shares import share, shown_share
 from ttabench.report.state_sentences import Outcome, state_outcomes
 from ttabench.terminal.table import Bold, Table
 
@@ -93,7 +94,8 @@ def _figure(block: Block, label: str, outcomes: Mapping[str, Outcome]) -> Cell:
         return Cell("", MISSING)
     mark = outcomes[label].mark if label in outcomes else ""
     strong = any(entry is best for best in best_of(block.entries))
-    return Cell(f"{plain(entry.metric, entry.value)} {mark}".rstrip(), entry.value * scale(entry.metric), strong)
+    figure = plain(entry.metric, entry.value) + MARKS[entry.aside]
+    return Cell(f"{figure} {mark}".rstrip(), entry.value * scale(entry.metric), strong)
 
 
 def _overview(blocks: Sequence[Block]) -> Shown | None:
@@ -128,8 +130,8 @@ def _lines(comparison: Comparison) -> Shown:
         "Every line: a method with its settings, over all seeds. Of gap: how far it goes from none (0 %) to icl "
         "(100 %). Trained: its parameters that were trained before it read the text. State: bytes that it keeps of the "
         "text. Ask ms: milliseconds to answer a query; adapt s: seconds to read the text. Front (Pareto): no other "
-        "line of its block is at least as good in value, state and ask ms, and better in one of them. ~: other "
-        "programs were running, so the time is rough."
+        "line of its block under its own state is at least as good in value and state (and ask ms, where all were "
+        "measured on one calm machine), and better in one of them. ~: other programs ran, so the time is rough."
     )
     return Shown(name="lines", title="Lines", caption=caption, columns=columns, rows=rows)
 
@@ -146,7 +148,7 @@ def _lines_of(block: Block, name: str, *, mixed: bool) -> Iterator[tuple[Cell, .
             Cell(name), Cell(entry.marked), *([Cell(origin(entry))] if mixed else []),
             Cell(entry.metric), Cell(shown(entry.metric, entry.value, entry.stderr), entry.value * scale(entry.metric),
                  any(entry is best_line for best_line in best)),
-            Cell("" if part is None else f"{100 * part:.0f} %", _order(part)),
+            Cell(shown_share(part), _order(part)),
             Cell(f"{entry.n:,}", float(entry.n)), Cell(", ".join(map(str, entry.seeds))),
             Cell(count(entry.trained), float(entry.trained)),
             Cell(size(costs.get("state_bytes")), _order(costs.get("state_bytes"))),
