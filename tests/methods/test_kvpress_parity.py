@@ -134,8 +134,8 @@ def test_presses_keep_their_budget(lm: LM, name: str, reduced: bool) -> None:
         ("SnapKVPress?windowsize=3", "Did you mean 'window_size'"),
         ("AdaKVPress", r"kvpress:AdaKVPress\(SnapKVPress\)"),
         ("AdaKVPress(SimLayerKVPress)", "AdaKVPress requires a ScorerPress"),
-        ("KVzipPress", "only presses of one pass"),
-        ("DecodingPress(StreamingLLMPress)", "only presses of one pass"),
+        ("KVzipPress", "only presses that read the text in one pass"),
+        ("DecodingPress(StreamingLLMPress)", "only presses that read the text in one pass"),
         ("SnapKVPress?compression_ratio=0.5", "--set budget=0.5"),
     ],
 )
@@ -145,7 +145,7 @@ def test_what_is_not_offered_is_said(name: str, complaint: str) -> None:
 
 
 def test_uneven_layers_and_short_texts_are_refused() -> None:
-    with pytest.raises(UserError, match="in different layers"):
+    with pytest.raises(UserError, match="in one layer and"):
         read(make("kvpress:PerLayerCompressionPress(KnormPress)?compression_ratios=0.5,0.25"), *TEXTS)
     with pytest.raises(UserError, match=r"cannot compress these 31 tokens \(Query length 31 should be greater"):
         read(make("kvpress:SnapKVPress", 20), TEXTS[0] + ".")

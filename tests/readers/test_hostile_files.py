@@ -184,7 +184,7 @@ def test_a_long_cell_in_the_list_of_books(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["A(" * 2000, "A(" * 2000 + ")" * 2000, "A(" * 30 + "B" + ")" * 30])
 def test_presses_nested_too_deep(text: str) -> None:
-    with pytest.raises(UserError, match="nests more than 20 presses"):
+    with pytest.raises(UserError, match="has more than 20 presses"):
         parse(text)
 
 

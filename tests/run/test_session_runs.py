@@ -35,4 +35,4 @@ def test_the_same_turns_are_likelier_the_more_sessions_were_read(ttabench: Comma
 
 def test_scored_turns_are_asked_in_no_chat_template(ttabench: Command) -> None:
     chosen = ("--task", "msc", "--task-set", "ask=last", "--chat-template")
-    assert "msc reads a conversation, whose turns are scored" in one_line(ttabench("eval", "--method", "none", *chosen))
+    assert "msc scores the turns of a conversation" in one_line(ttabench("eval", "--method", "none", *chosen))
