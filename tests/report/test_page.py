@@ -107,6 +107,7 @@ def test_verdict_first_then_tables_charts_samples_and_runs(folders: list[Path]) 
     assert len([each for each in read.of("details") if each.get("class") == "sample"]) == 2
     for run in ("r1", "r2", "r3", "r4"):
         assert run in read.said("summary")
+    assert "best mac 100.0, worst lora 0.0" in read.said("span"), "floor and ceiling do not count beside two methods"
     assert "Who?" in read.said("span"), "a closed sample is known by its question"
     assert "ttabench eval --method mac --task t" in read.said("dd")
     assert all(each.get("scope") in ("col", "row") for each in read.of("th"))
@@ -357,3 +358,12 @@ def test_perplexities_that_are_far_apart_have_a_logarithmic_axis() -> None:
     assert all(cells["low"] > 0 for cells in rows), "a bar that ends below zero ends within the axis"
     assert "type" not in quality("ppl", rows[:1]).to_dict()["scale"]
     assert "type" not in quality("f1", rows).to_dict()["scale"], "per cent"
+
+
+def test_lines_that_answer_alike_are_counted_at_the_end_of_a_sample(tmp_path: Path) -> None:
+    right, wrong = ("Ada", 1.0), ("Bob", 0.0)
+    folders = [answering(tmp_path, f"r{place}", {"a": one}, method)
+               for place, (method, one) in enumerate((("mac", right), ("h2o", wrong), ("lora", right)))]  # fmt: skip
+    (block,) = compare(folders).blocks
+    (sample_shown,) = disagreeing(block, 5).shown
+    assert sample_shown.ends == "best mac and 1 more 100.0, worst h2o 0.0"

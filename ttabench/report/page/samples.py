@@ -50,6 +50,8 @@ class Disagreement:
     prompt: str
     gold: str
     sides: tuple[Side, ...]
+    ends: str
+    """Best and worst of the lines whose disagreement counts: `best icl and 4 more 100.0, worst lora 0.0`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +83,9 @@ def disagreeing(block: Block, most: int) -> Disagreements:
         among = [gain for place, gain in own.items() if place in counted]
         apart[query] = max(among, default=0.0) - min(among, default=0.0)
     chosen = sorted((query for query in apart if apart[query] > 0), key=lambda query: (-apart[query], query))
-    texts = [_texts(group, chosen[:most]) for group in block.groups] if most else []
-    disagreements = tuple(_disagreement(block, query, gains[query], texts) for query in chosen[:most]) if most else ()
+    first = chosen[:most] if most else []
+    texts = [_texts(group, first) for group in block.groups] if first else []
+    disagreements = tuple(_disagreement(block, query, gains[query], texts, counted) for query in first)
     hidden = any(is_digest(str(cells.get("prompt", ""))) for own in texts for cells in own.values())
     note = "Scores are stored with these runs, and not the texts of prompts and answers." if hidden else ""
     return Disagreements(shown=disagreements, count=len(chosen), note=note)
@@ -125,7 +128,7 @@ def _texts(group: Group, queries: Sequence[Query]) -> dict[Place, Cells]:
 
 
 def _disagreement(
-    block: Block, query: Query, gains: Mapping[int, float], texts: Sequence[Mapping[Place, Cells]]
+    block: Block, query: Query, gains: Mapping[int, float], texts: Sequence[Mapping[Place, Cells]], counted: set[int]
 ) -> Disagreement:
     ordered = sorted(gains, key=lambda place: -gains[place])
     kept = [texts[place].get(query[:3], {}) for place in ordered]
@@ -143,8 +146,19 @@ def _disagreement(
     )  # fmt: skip
     gold = " | ".join(filter(None, (kept_text(str(answer)) for answer in first.get("answers") or ())))
     prompt = kept_text(str(first.get("prompt") or ""))
+    among = {place: gain for place, gain in gains.items() if place in counted}
     return Disagreement(key=key, place=", ".join(where), question=_end(" ".join(prompt.split()), LONGEST_QUESTION),
-                        prompt=_end(prompt, LONGEST_PROMPT), gold=gold[:LONGEST_ANSWER], sides=sides)  # fmt: skip
+                        prompt=_end(prompt, LONGEST_PROMPT), gold=gold[:LONGEST_ANSWER], sides=sides,
+                        ends=_ends(block, among))  # fmt: skip
+
+
+def _ends(block: Block, gains: Mapping[int, float]) -> str:
+    """The lines that answered best and worst: of several the first, and how many more."""
+    clauses = []
+    for word, end in (("best", max(gains.values())), ("worst", min(gains.values()))):
+        first, *more = [block.entries[place].marked for place in sorted(gains) if gains[place] == end]
+        clauses.append(f"{word} {first}{f' and {len(more)} more' if more else ''} {_figure(block, end)}")
+    return ", ".join(clauses)
 
 
 def _figure(block: Block, gain: float) -> str:
