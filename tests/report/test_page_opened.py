@@ -53,6 +53,9 @@ def test_it_can_be_used_and_nothing_leaves_it(opened: Opened) -> None:
     head.locator("[tabindex='0']").press("Enter")
     page.wait_for_selector("#lines thead th[aria-sort=descending]")
     assert opened.column("lines", 4)[0].startswith("100.0")
+    head.locator("[tabindex='0']").press("Space")
+    page.wait_for_selector("#lines thead th[aria-sort=descending]", state="detached")
+    assert opened.column("lines", 4) == before, "the third time as it was, by Space, too"
 
     page.locator("#lines_wrapper input[type=search]").fill("lora u")
     assert opened.column("lines", 2) == ["lora"]

@@ -82,10 +82,12 @@ function enliven(table) {
   // What scrolls now lies further in: arrow keys have to reach it.
   const outer = table.closest(".wide");
   const inner = table.closest(".dt-layout-cell");
+  const focused = document.activeElement === outer;
   for (const name of ["tabindex", "role", "aria-label"]) {
     inner.setAttribute(name, outer.getAttribute(name));
     outer.removeAttribute(name);
   }
+  if (focused) inner.focus({ preventScroll: true });
   measure(table, inner);
 }
 
