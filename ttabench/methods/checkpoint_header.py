@@ -42,6 +42,12 @@ def trained_tasks(training: Mapping[str, Any]) -> list[str]:
     return [str(task["task"]) for task in (data, *data.get("also", ())) if task.get("task")]
 
 
+def training_seed(training: Mapping[str, Any]) -> int | None:
+    """The seed that a checkpoint was trained with; None where nothing was trained, or it does not say."""
+    seed = training.get("config", {}).get("seed")
+    return None if seed is None else int(seed)
+
+
 def header(folder: Path) -> Header:
     """The header of a checkpoint.
 

@@ -129,13 +129,7 @@ def recipe(record: RunRecord) -> Json:
     data = {name: config["data"].get(name) for name in EPISODES}
     steps = {name: value for name, value in config.items() if name in STEPS}
     settings = {name: value for name, value in with_defaults(record.config)["settings"].items() if name != "seed"}
-    return {"tasks": list(trained_tasks(training)), "data": data, "steps": steps, "settings": settings}
-
-
-def training_seed(record: RunRecord) -> int:
-    """The seed of the training of its adapter; 0 for a method that was not trained."""
-    training = record.method.get("training")
-    return int(training["config"].get("seed", 0)) if training else 0
+    return {"tasks": trained_tasks(training), "data": data, "steps": steps, "settings": settings}
 
 
 def _text(value: Json) -> Json:

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ttabench.core.types import Json
+from ttabench.methods.checkpoint_header import training_seed
 from ttabench.papers.declared import Place, Scale, Table, paper
-from ttabench.papers.matching import Stored, fits, recipe, scale_of, training_seed, words
+from ttabench.papers.matching import Stored, fits, recipe, scale_of, words
 from ttabench.report.answers import Answers, answers_of, joined
 from ttabench.report.blocks import Group, blocks_of
 from ttabench.report.blocks import Place as BlockPlace
@@ -135,11 +136,12 @@ def _spot(
 
 def _first_trainings(groups: Sequence[Group]) -> list[Group]:
     """Of adapters that differ in the seed of their training alone the one of the lowest seed; all others stay."""
-    by_seed = sorted(groups, key=lambda group: training_seed(group.record))
-    recipes = [recipe(group.record) for group in by_seed]
-    first = [group for place, group in enumerate(by_seed)
-             if recipes[place] is None or recipes[place] not in recipes[:place]]  # fmt: skip
-    return [group for group in groups if any(group is kept for kept in first)]
+    first: list[tuple[Json, Group]] = []
+    for group in sorted(groups, key=lambda group: training_seed(group.record.method.get("training", {})) or 0):
+        trained_by = recipe(group.record)
+        if trained_by is None or all(trained_by != earlier for earlier, _ in first):
+            first.append((trained_by, group))
+    return [group for _, group in first]
 
 
 def _fault(entry: Entry, groups: Sequence[Group], within: bool, answers: Answers) -> str:

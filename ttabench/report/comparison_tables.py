@@ -21,7 +21,8 @@ from ttabench.report.submissions import file_called
 from ttabench.terminal.table import Bold, Cell, Table
 
 GLOSSARY = {
-    "front": "Front: no other line is at least as good in value, state and ask ms, and better in one of them.",
+    "front": "Front: of lines under their own state, no other is at least as good in value, state and ask ms, and "
+    "better in one.",
     "#of gap": "Of gap: the way from none (0 %) to icl (100 %).",
     "#trained": "Trained: parameters of the method that were trained before it read anything.",
 }

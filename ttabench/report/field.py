@@ -74,7 +74,7 @@ class Field:
         return any(lone(block) for block in self.blocks)
 
     def outcomes(self, left: str, right: str) -> list[tuple[Block, int | None]]:
-        """Block by block the outcome of the test of left and right; None where not tested. None set aside is there."""
+        """Block by block the outcome of the test of two lines, where neither is set aside; None where not tested."""
         both = [block for block in self.blocks
                 if all((line := block.named(label)) and not line.aside for label in (left, right))]  # fmt: skip
         return [(block, tested.outcome if (tested := block.between(left, right)) else None) for block in both]

@@ -78,7 +78,10 @@ def _scattered(
         rings = drawn.transform_filter("datum.front").mark_point(shape="circle", size=260, filled=False)
         layers.append(rings.encode(y=y, tooltip=tooltip))
         axes = "value, state and ask ms" if timed(block.entries) else "value and state"
-        caption.append(f"A ring: on the Pareto front: no other line is at least as good in {axes}, and better in one.")
+        caption.append(
+            f"A ring: on the Pareto front: of lines under their own state, no other is at least as good in {axes}, "
+            "and better in one."
+        )
     if len(rows) <= NAMED:
         layers += _labels(drawn, rows, y)
     entries = [entry for entry, _ in costs]

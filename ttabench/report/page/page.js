@@ -7,9 +7,9 @@ const drawn = new Set();
 function dressed(spec, width) {
   const dark = root.classList.contains("dark");
   const [ink, edge] = dark ? ["#ececec", "#454a52"] : ["#1a1a1a", "#d8d8d8"];
-  // Floor and ceiling are black, and one colour nearly is: on a dark page they would not be seen.
-  const seen = JSON.stringify(spec).replaceAll('"#000000"', `"${ink}"`);
-  const own = JSON.parse(dark ? seen.replaceAll('"#882255"', '"#cc6699"') : seen);
+  // Floor and ceiling are black, and one method nearly is: on a dark page they would not be seen.
+  const colours = { "#000000": ink, ...(dark && { "#882255": "#cc6699" }) };
+  const own = JSON.parse(JSON.stringify(spec).replace(/#[0-9a-f]{6}/g, (colour) => colours[colour] ?? colour));
   const axis = { labelColor: ink, titleColor: ink, domainColor: ink, tickColor: ink, gridColor: edge };
   own.config = {
     background: null, axis, legend: { labelColor: ink, titleColor: ink, columns: Math.max(1, Math.floor((width - 60) / spec.usermeta.column)) }, text: { color: ink },
