@@ -19,6 +19,7 @@ from statistics import fmean, stdev
 from pandas import DataFrame
 
 from ttabench.core.amounts import size
+from ttabench.methods.checkpoint_header import training_seed
 from ttabench.records.schema import Row, RunRecord, load_record
 from ttabench.report.compare import compared, pooled
 from ttabench.report.figures import shown
@@ -168,7 +169,7 @@ def by_training(runs: Sequence[RunRecord]) -> str:
     several = len({str(run.config["method"]) for run in runs}) > 1
     held: dict[tuple[str, str], dict[int | None, list[float]]] = {}
     for run in _ordered(runs) if several else runs:
-        row, seed = run.value(run.main_metric), _training_seed(run)
+        row, seed = run.value(run.main_metric), training_seed(run.method.get("training", {}))
         if row is None or (seed is None and not several):
             continue
         value = row.value if run.main_metric.startswith("ppl") else 100 * row.value
@@ -187,12 +188,6 @@ def by_training(runs: Sequence[RunRecord]) -> str:
         lines.sort(key=lambda line: list(dict.fromkeys(metric for metric, _ in held)).index(line[0]))
     head = "method" if several else "whose state answers"
     return table(("task", head, "mean of trainings", *(f"training seed {seed}" for seed in seeds)), lines, 2)
-
-
-def _training_seed(run: RunRecord) -> int | None:
-    """The seed that its adapter was trained with; None for a method without one."""
-    training = run.method["training"]
-    return int(training["config"]["seed"]) if training else None
 
 
 def _task_line(run: RunRecord) -> str:
