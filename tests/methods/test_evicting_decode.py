@@ -17,13 +17,13 @@ from ttabench.core.types import Observe
 from ttabench.cost import Workload, shape_from
 from ttabench.lm.forward.patching import encoded, select_rows
 from ttabench.lm.forward.tokens import piece_ids
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import choose, nll, score_options, token_logprobs
 from ttabench.methods.eviction.h2o import H2O, HeavyHitters
-from ttabench.methods.eviction.rotary import rotates
 from ttabench.methods.eviction.scores import ColumnSums, grouped
 from ttabench.methods.eviction.settings import H2OSettings
 from ttabench.methods.icl.method import InContext
@@ -63,7 +63,7 @@ def steps(lm: LM, patch: Patch, prompt: list[int], tokens: list[int]) -> Iterato
 @pytest.mark.parametrize("lm", [tiny_llama(), tiny_gpt2()], ids=["llama-gqa", "gpt2"])
 @pytest.mark.parametrize("positions", ["original", "cache"])
 def test_the_budget_holds_at_every_step(lm: LM, positions: str) -> None:
-    if positions == "cache" and not rotates(lm):
+    if positions == "cache" and not ways_of(lm).rotates:
         pytest.skip("positions=cache is refused without rotary position embeddings")
     patch = patch_of(method(lm, positions=positions))
     assert patch.prefix is not None

@@ -9,8 +9,8 @@ from torch import Tensor
 from tests.tiny import tiny_gpt2, tiny_llama
 from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Call
+from ttabench.lm.forward.ways import rotary_of
 from ttabench.methods.eviction.evicted_cache import EvictedCache
-from ttabench.methods.eviction.rotary import Rotary
 from ttabench.methods.eviction.scores import column_sums, kept_slots, pooled, tokens_of
 from ttabench.methods.parts.amount import check_amount
 
@@ -67,7 +67,7 @@ def test_amounts_are_tokens_or_shares() -> None:
 
 def test_rotation_is_the_models_own_and_can_be_undone() -> None:
     lm = tiny_llama()
-    rotary = Rotary(lm)
+    rotary = rotary_of(lm)
     keys, places = torch.randn(2, 2, 5, 8), torch.tensor([[0, 3, 4, 9, 400], [1, 2, 3, 4, 5]])
     turned = rotary.rotate(keys, places)
     torch.testing.assert_close(rotary.unrotate(turned, places), keys, atol=1e-5, rtol=1e-5)
@@ -76,4 +76,4 @@ def test_rotation_is_the_models_own_and_can_be_undone() -> None:
     expected = apply_rotary_pos_emb(keys, keys, *lm.decoder.rotary_emb(keys, places))[1]  # type: ignore[operator]
     torch.testing.assert_close(turned, expected)
     with pytest.raises(UserError, match="no rotary position embeddings"):
-        Rotary(tiny_gpt2())
+        rotary_of(tiny_gpt2())

@@ -15,12 +15,12 @@ from ttabench.core.errors import UserError
 from ttabench.core.typed import parse_value
 from ttabench.cost import Workload, shape_from
 from ttabench.lm.forward.patching import forward
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import State
 from ttabench.methods.eviction.evicted_cache import EvictedCache
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.h2o import H2O
-from ttabench.methods.eviction.rotary import rotates
 from ttabench.methods.eviction.scores import kept_slots
 from ttabench.methods.eviction.settings import H2OSettings, SnapKVSettings, WindowSettings
 from ttabench.methods.eviction.snapkv import SnapKV
@@ -66,7 +66,7 @@ def logits(method: Any, state: State) -> Tensor:
 @pytest.mark.parametrize("name", FULL)
 def test_a_full_budget_is_full_context(name: str, lm: LM) -> None:
     expected = logits(full := InContext(lm, InContextSettings()), read(full, *TEXTS))
-    for positions in ["original", "cache"] if rotates(lm) else ["original"]:
+    for positions in ["original", "cache"] if ways_of(lm).rotates else ["original"]:
         for chunk in (None, 17):
             method = make(name, replace(FULL[name], positions=positions, chunk=chunk), lm)
             torch.testing.assert_close(logits(method, read(method, *TEXTS)), expected, **NOISE)

@@ -185,8 +185,8 @@ def test_what_is_hidden_from_a_head_has_no_influence_on_it(presses: None) -> Non
         return torch.cat([logits(method.lm, patch), logits(method.lm, patch, 3), logits(method.lm, on_top)])
 
     expected = answers(torch.zeros_like(hidden))
-    assert torch.equal(expected[1:2], expected[:1])
-    assert torch.equal(answers(hidden), expected)
+    torch.testing.assert_close(expected[1:2], expected[:1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(answers(hidden), expected, atol=1e-5, rtol=0)
     seen_by_one = torch.zeros_like(hidden)
     seen_by_one[:, :, 0, 111] = True
     assert hidden[0, 0, :, 111].tolist() == [False, True]

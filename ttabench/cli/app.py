@@ -29,7 +29,7 @@ from ttabench.cli.report import report
 from ttabench.cli.show import list_, show
 from ttabench.cli.sweep import sweep
 from ttabench.cli.train import train
-from ttabench.core.errors import UnknownName
+from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.progress import say_loading
 from ttabench.core.version import __version__
 from ttabench.run.request import RunRequest
@@ -78,13 +78,25 @@ app.command("list")(list_)
 
 
 @app.command()
-@takes("typed", RunRequest, only=("preset", "settings"), typed_only=True)
-def check(typed: Mapping[str, Any], method: o.Checked, json: o.AsJson = False) -> None:
-    """Check that a method keeps the promises of the contract, one verdict a line; exit code 1 if one is broken."""
-    say_loading("models of two layers", json)
+@takes("typed", RunRequest, only=("preset", "settings", "model", "device", "dtype"), typed_only=True)
+def check(typed: Mapping[str, Any], method: o.Checked = "", json: o.AsJson = False) -> None:
+    """Check that a method keeps the promises of the contract; or, with --model alone, what methods give on a model.
+
+    One verdict a line; exit code 1 if a promise is broken, or a method neither right nor refused.
+    """
     from ttabench.cli import contract
 
-    if not contract.check(method, typed.get("preset", ""), typed.get("settings", ()), json=json):
+    if bool(method) == ("model" in typed):
+        raise UserError(
+            "`check` takes a method or --model, one of them.", "Run `ttabench check mac`, or --model FOLDER."
+        )
+    if method:
+        say_loading("models of two layers", json)
+        kept = contract.check(method, typed.get("preset", ""), typed.get("settings", ()), json=json)
+    else:
+        say_loading(f"the base model {typed['model']}", json)
+        kept = contract.check_model(typed["model"], typed.get("device", "auto"), typed.get("dtype", "auto"), json=json)
+    if not kept:
         raise typer.Exit(1)
 
 

@@ -48,6 +48,33 @@ def check(method: str, preset: str, changes: Sequence[str], *, json: bool) -> bo
     return kept == len(verdicts_shown)
 
 
+def check_model(model: str, device: str, dtype: str, *, json: bool) -> bool:
+    """Print what methods give under a base model, one a line; whether each is right or refused.
+
+    Raises:
+        UserError: the model cannot be loaded, or nothing can be done with it.
+    """
+    from ttabench.contract.models import outcomes
+    from ttabench.core.environment import quiet_libraries
+    from ttabench.lm.forward.ways import ways_of
+    from ttabench.lm.model import load
+
+    quiet_libraries()
+    lm = load(model, device=device, dtype=dtype)
+    ways, said = ways_of(lm).record(lm), outcomes(lm)
+    if json:
+        render.print_json({"model": model, "architecture": str(lm.config.model_type), "ways": ways, "methods": said})
+    else:
+        for name, outcome in said.items():
+            verdict, _, why = outcome.partition(": ")
+            render.print_line(f"{verdict:<8}{name}{why and f': {why}'}")
+        unusual = ", ".join(f"{part} {way}" for part, way in ways.items())
+        render.remark(
+            f"{lm.name} ({lm.config.model_type}) is run {f'with {unusual}' if unusual else 'in the usual way'}."
+        )
+    return all(outcome.startswith(("right", "refused")) for outcome in said.values())
+
+
 def _settings(spec: MethodSpec, preset: str, changes: Sequence[str]) -> object:
     """The settings to check a method with: those typed, on top of a preset or of the defaults."""
     if preset or spec.checked is None:

@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 
 SPECIALS = ("<|bos|>", "<|eos|>", "<|pad|>")
@@ -38,7 +39,9 @@ def drawn(cls: type[Any], config: Any, name: str, seed: int, *, bos: bool = True
     """A model of this class whose weights are drawn from the seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return LM(cls(config), byte_tokenizer(bos=bos), name, random_weights=True)
+        lm = LM(cls(config), byte_tokenizer(bos=bos), name, random_weights=True)
+    ways_of(lm)
+    return lm
 
 
 def tiny_llama(seed: int = 0, gqa: bool = True) -> LM:

@@ -10,40 +10,60 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.pytorch_utils import Conv1D
 
 from ttabench.core.architectures import NANO
+from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
-from ttabench.lm.attention import interface
 from ttabench.lm.loading import hub
 from ttabench.lm.loading.devices import find_device, find_dtype
 from ttabench.lm.text.texts import Texts
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
+
+
+UNLIMITED = 2**20
+"""Positions of a model that knows no limit."""
+
+
+class Outputs(BaseModelOutputWithPast):  # type: ignore[misc]  # transformers is not typed
+    """What a decoder gives: last hidden states, and nothing of all else that a model may ask for."""
+
+    def __getattr__(self, name: str) -> None:
+        """None, of outputs that only some decoders have."""
+        if name.startswith("__"):
+            raise AttributeError(name)
 
 
 class LM(Texts):
     """A frozen causal language model with its tokenizer, whose texts it reads as `Texts` says.
 
     Args:
-        model: a transformers causal LM whose logits are `output_embeddings(decoder(ids))` (Llama-likes, GPT-2, OPT).
+        model: a causal LM of transformers; how it is run is found out by `forward.ways`.
         tokenizer: a fast tokenizer whose ids all fit the model's vocabulary.
         name: how the user named it; stands in records.
         random_weights: whether the weights were never trained.
         tokenizer_name: stands in records; by default `name`.
+        attention: of transformers ("eager", "sdpa", "flash_attention_2"), in place of ours; "" for ours.
         bos: "auto" begins texts with what the tokenizer itself adds, "yes" with its BOS token, "no" with nothing.
 
     Attributes:
         max_positions: longest window; position ids run from 0 to this less one.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
         eos_ids: what may end an answer: the tokenizer's end of sequence, and those of the model's `generation_config`.
+        native_attention: the attention of transformers that the model's own forward is run with.
+        linear_head: whether logits are known to be the output embeddings of last hidden states alone (`forward.ways`).
         stands_on: the checkpoint whose deltas were added to the weights, see `run.base_model`; empty where none was.
+        ways: what records say of how the model is run, where that is not the usual way (`forward.ways`).
         weights: what records say of them, e.g. "Q4_1, dequantised"; empty where there is nothing to say.
 
     Raises:
@@ -59,37 +79,73 @@ class LM(Texts):
         random_weights: bool = False,
         tokenizer_name: str = "",
         bos: str = "auto",
+        attention: str = "",
     ) -> None:
         super().__init__(tokenizer, tokenizer_name or name, bos)
         self.model = model.eval().requires_grad_(False)
-        model.set_attn_implementation(interface.NAME)
+        self.native_attention = "eager"
+        try:
+            self.attend_by(self.native_attention)
+        except ValueError:  # the model has another one
+            self.native_attention = str(model.config._attn_implementation)
+        self.attention, self.linear_head = attention, False
+        if attention:
+            try:
+                self.attend_by(attention)
+            except (ImportError, ValueError) as error:
+                reason = " ".join(str(error).split())[:160].rstrip(".")
+                raise UserError(f"{name} cannot attend by {attention!r}: {reason}.", "Leave --attention out.") from None
         self.name = name
         self.random_weights = random_weights
         self.weights = ""
-        config = self.config = model.config
+        config = self.config = model.config.get_text_config(decoder=True)
         self.vocab_size: int = config.vocab_size
-        self.max_positions: int = config.max_position_embeddings
+        self.max_positions: int = max(0, _size(config, "max_position_embeddings") or 0) or UNLIMITED
         self.hidden_size: int = config.hidden_size
         self.layers: int = config.num_hidden_layers
-        self.heads: int = config.num_attention_heads
-        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or self.heads
-        self.head_dim: int = getattr(config, "head_dim", None) or self.hidden_size // self.heads
+        self.heads: int = _size(config, "num_attention_heads") or 1
+        self.kv_heads: int = _size(config, "num_key_value_heads") or self.heads
+        self.head_dim: int = _size(config, "head_dim") or self.hidden_size // self.heads
         self.eos_ids = frozenset({self.eos_id, *_ends(model)})
         if len(tokenizer) > self.vocab_size:
             fault = f"Tokenizer {self.tokenizer_name!r} has {len(tokenizer)} tokens, model {name!r} {self.vocab_size}."
             raise UserError(fault, "Give the tokenizer that belongs to the model.")
         self.stands_on: Mapping[str, Any] = {}
+        self.ways: Mapping[str, Any] = {}
 
     @property
     def decoder(self) -> nn.Module:
         """The model without its head: ids to last hidden states."""
         base: nn.Module = self.model.base_model
-        return base
+        if base is not self.model:
+            return base
+        inside = (part for part in self.model.children() if isinstance(part, PreTrainedModel))
+        found: nn.Module = next(inside, base)
+        return found
+
+    def attend_by(self, attention: str) -> None:
+        """Have the model attend by an attention that transformers knows by this name, if it can choose."""
+        with quiet_loading():
+            self.model.set_attn_implementation(attention)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Next-token logits [..., V] of the last hidden states [..., D]."""
-        out: Tensor = self.model.get_output_embeddings()(hidden_ND)
-        return out
+        """Next-token logits [..., V] of last hidden states [..., D], by all that the model does behind its decoder."""
+        if self.linear_head:
+            plain: Tensor = self.model.get_output_embeddings()(hidden_ND)
+            return plain
+        rows_1ND = hidden_ND.reshape(1, -1, hidden_ND.shape[-1])
+        ids_1N = torch.zeros(rows_1ND.shape[:2], dtype=torch.int64, device=rows_1ND.device)
+        decoder = self.decoder
+        inner = decoder.get_decoder() if isinstance(decoder, PreTrainedModel) else decoder  # OPT's head asks that one
+        decoders = {part for part in (decoder, inner) if isinstance(part, PreTrainedModel)} - {self.model}
+        with (
+            ExitStack() as undo
+        ):  # the model's own forward, with these hidden states in place of what its decoder gives
+            for decoder in decoders:
+                vars(decoder)["forward"] = lambda *_, **__: Outputs(last_hidden_state=rows_1ND)
+                undo.callback(vars(decoder).pop, "forward")
+            logits: Tensor = self.model(input_ids=ids_1N, use_cache=False).logits
+        return logits.view(*hidden_ND.shape[:-1], -1)
 
     def embedded(self, ids_BT: Tensor, more_NC: Tensor | None = None) -> Tensor:
         """Input embeddings [B, T, C] of these ids; those from `vocab_size` on are rows of `more_NC`, differentiable."""
@@ -134,7 +190,7 @@ class LM(Texts):
         """Names of the linear maps inside the decoder layers (`Linear`, GPT-2's `Conv1D`), in model order; no head."""
         blocks = {id(m) for m in self.blocks().modules()}
         named = self.model.named_modules()
-        return [name for name, m in named if id(m) in blocks and isinstance(m, nn.Linear | Conv1D)]
+        return [name for name, m in named if id(m) in blocks and _is_linear(m)]
 
     def linear_shape(self, name: str) -> tuple[int, int]:
         """(features in, features out) of the linear map of that name."""
@@ -146,9 +202,13 @@ class LM(Texts):
 
     def blocks(self) -> nn.ModuleList:
         """The decoder layers, in order."""
-        lists = [m for m in self.decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
-        assert lists, f"{self.name}: found no list of {self.layers} decoder layers"
-        return lists[0]
+        inner = self.model.get_decoder()  # of a model of images and texts, what reads texts
+        decoder = inner if isinstance(inner, PreTrainedModel) else self.decoder
+        for module in decoder.modules():
+            if isinstance(module, nn.ModuleList) and len(module) == self.layers:
+                return module
+        fault = f"{self.name} ({self.config.model_type}) cannot be used here: it has no list of {self.layers} layers"
+        raise UserError(f"{fault}.", "Use none, icl or rag.")
 
     def changed(self, stands_on: Mapping[str, Any]) -> None:
         """Say that the weights are now those of a base that stands on a checkpoint: it has another fingerprint."""
@@ -171,7 +231,22 @@ class LM(Texts):
             **({} if self.chat is None else {"chat_end": self.chat.end}),
             **({"stands_on": dict(self.stands_on)} if self.stands_on else {}),
             **({"weights": self.weights} if self.weights else {}),
+            **({"ways": dict(self.ways)} if self.ways else {}),
         }
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a module is a linear map and nothing else; routers of experts give more."""
+    return isinstance(module, Conv1D) or (isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward)
+
+
+def _size(config: Any, name: str) -> int | None:
+    """A size in a configuration; None where it has none, or one for each layer."""
+    try:
+        value = getattr(config, name, None)
+    except (RuntimeError, ValueError):
+        return None
+    return value if isinstance(value, int) else None
 
 
 def _ends(model: PreTrainedModel) -> list[int]:
@@ -189,6 +264,7 @@ def load(
     dtype: str = "auto",
     seed: int = 0,
     bos: str = "auto",
+    attention: str = "",
 ) -> LM:
     """The base LM of that name, frozen.
 
@@ -199,6 +275,7 @@ def load(
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
         seed: of the random weights.
         bos: what begins a text, see `LM`.
+        attention: see `LM`.
 
     Raises:
         UserError: unknown name (closest named), folder without a model, hub not reachable, broken weights (see
@@ -208,8 +285,10 @@ def load(
     kind = find_dtype(dtype, where)
     if random_weights:
         model, tokenizer, tokenizer_name = hub.random(name, kind, where, seed)
-        return LM(model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos)
+        return LM(
+            model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos, attention=attention
+        )
     pretrained = hub.pretrained(name, kind, where)
-    lm = LM(pretrained.model, pretrained.tokenizer, name, bos=bos)
+    lm = LM(pretrained.model, pretrained.tokenizer, name, bos=bos, attention=attention)
     lm.weights = pretrained.weights
     return lm

@@ -64,6 +64,9 @@ class Prefix:
     bias_LBHP: tuple[Tensor, ...] | None = None
     """One float [B, H, P] a layer, or [B, N, P] of query heads: added to attention scores (natural log: log 2 counts a
     slot twice, -inf hides it); None for nothing. Differentiable."""
+    positions_LBHP: tuple[Tensor, ...] | None = None
+    """Where slots stand in the text, int [B or 1, H or 1, P], one a layer or one for all; None: one behind the other,
+    up to the text. What a sliding window of the model sees depends on them."""
 
     @property
     def nbytes(self) -> int:
@@ -83,10 +86,24 @@ class Prefix:
 
         keys, values = picked(self.keys_LBHPD, 2), picked(self.values_LBHPD, 2)
         hidden, bias = picked(self.hidden_LBHP, 2), picked(self.bias_LBHP, 2)
+        positions = picked(self.positions_LBHP or self._consecutive(), 2)
         assert keys is not None
         assert values is not None
         mask_BP = None if self.mask_BP is None else self.mask_BP.index_select(1, slots_P)
-        return replace(self, keys_LBHPD=keys, values_LBHPD=values, mask_BP=mask_BP, hidden_LBHP=hidden, bias_LBHP=bias)
+        kept = replace(self, keys_LBHPD=keys, values_LBHPD=values, mask_BP=mask_BP)
+        return replace(kept, hidden_LBHP=hidden, bias_LBHP=bias, positions_LBHP=positions)
+
+    def positions(self) -> tuple[Tensor, ...]:
+        """Where slots stand, see `positions_LBHP`; -1 where they are padding."""
+        known = self.positions_LBHP or self._consecutive()
+        return known if self.mask_BP is None else tuple(p.masked_fill(~self.mask_BP[:, None], -1) for p in known)
+
+    def _consecutive(self) -> tuple[Tensor, ...]:
+        """[B or 1, 1, P] for all layers: slots that are no padding stand one behind the other, up to the text."""
+        slots, device = self.keys_LBHPD[0].shape[2], self.next_position_B.device
+        real_BP = torch.ones(1, slots, dtype=torch.bool, device=device) if self.mask_BP is None else self.mask_BP
+        from_end_BP = real_BP.long().flip(1).cumsum(1).flip(1)
+        return ((self.next_position_B[:, None] - from_end_BP.to(device))[:, None],)
 
 
 class Eviction(Protocol):

@@ -17,6 +17,7 @@ from torch import nn
 
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Growth, Json, Observe
+from ttabench.lm.forward.ways import refusal, ways_of
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.piece_shares import PieceShares
 from ttabench.methods.spec import MethodSpec
@@ -54,6 +55,9 @@ class BaseMethod(Generic[SettingsT]):
     Args:
         lm: the frozen base model.
         settings: an instance of the `Settings` of its spec.
+
+    Raises:
+        UserError: the base model lacks what the method needs.
     """
 
     spec: ClassVar[MethodSpec]
@@ -80,8 +84,16 @@ class BaseMethod(Generic[SettingsT]):
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         self.lm = lm
+        for part in self.needs(settings):
+            if ways_of(lm).lacks(part):
+                raise refusal(lm, part)
         self.settings = settings
         self.growth, self.looks_at_question = self.spec.growth, self.spec.looks_at_question
+
+    @classmethod
+    def needs(cls, settings: SettingsT) -> Sequence[str]:  # noqa: ARG003  # for methods whose needs depend on them
+        """What the base model must be able to do, in the words of `lm.forward.ways.REASONS`; else it is refused."""
+        return ()
 
     @property
     def name(self) -> str:

@@ -12,10 +12,10 @@ from ttabench.core.progress import in_words
 from ttabench.core.sizes import short
 from ttabench.core.types import Json
 from ttabench.lm import model as base
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.loading import memory_limit
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.eviction.rotary import rotates
 from ttabench.profiling.job import Emit, Job
 from ttabench.profiling.limits import Limits
 from ttabench.profiling.measure import Measuring
@@ -107,7 +107,7 @@ def lift_positions(lm: LM, needed: int) -> str:
     Returns:
         a note for the record; empty where nothing was lifted.
     """
-    if lm.max_positions >= needed or not rotates(lm):
+    if lm.max_positions >= needed or not ways_of(lm).rotates:
         return ""
     before, lm.max_positions = lm.max_positions, needed
     return f"positions of {lm.name} were lifted from {before:,} for measuring cost; its answers there mean nothing"

@@ -25,13 +25,14 @@ from ttabench.run.resolve import named
 if TYPE_CHECKING:
     from ttabench.lm.model import LM
 
-Base: TypeAlias = "tuple[str, str, str, bool, str, bool]"
+Base: TypeAlias = "tuple[str, str, str, bool, str, str, bool]"
 """Options that tell loaded base models apart."""
 
 
 def base_of(request: RunRequest, *, chat_template: bool) -> Base:
-    """The base model of a request: name, device, number format, random weights, BOS, chat template."""
-    return (request.base_name, request.device, request.dtype, request.random_weights, request.bos, chat_template)
+    """The base model of a request: name, device, number format, random weights, BOS, attention, chat template."""
+    how = request.device, request.dtype, request.random_weights, request.bos, request.attention
+    return (request.base_name, *how, chat_template)
 
 
 class ModelCache:
@@ -58,6 +59,7 @@ class ModelCache:
                 device=request.device,
                 dtype=request.dtype,
                 bos=request.bos,
+                attention=request.attention,
             )
             if request.base_checkpoint:
                 lm = merge_checkpoint(lm, named(request.base_checkpoint, request.model), request.base_checkpoint)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ttabench.core.errors import UserError
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Choose, Episode, Generate, Observe, Score
-from ttabench.cost import Shape, Workload, shape_from, shape_of
+from ttabench.cost import Shape, Workload, shape_of
 from ttabench.readers.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -53,8 +53,21 @@ def refuse_on_paper(plan: Plan) -> None:
 
 def refuse_by_tokens(plan: Plan, lm: LM) -> None:
     """The same by the model's own tokens."""
-    shape = shape_from(lm.config.to_dict(), str(lm.config.model_type))
-    _refuse(plan, replace(shape, starts=len(lm.start_ids), positions=lm.max_positions), lm, "")
+    shape = Shape(
+        layers=lm.layers,
+        hidden=lm.hidden_size,
+        heads=lm.heads,
+        kv_heads=lm.kv_heads,
+        head_dim=lm.head_dim,
+        feed_forward=4 * lm.hidden_size,
+        vocabulary=lm.vocab_size,
+        gated=False,
+        tied=True,
+        model_type=str(lm.config.model_type),
+        starts=len(lm.start_ids),
+        positions=lm.max_positions,
+    )
+    _refuse(plan, shape, lm, "")
 
 
 def _refuse(plan: Plan, shape: Shape, tokens: Tokens, at_least: str) -> None:

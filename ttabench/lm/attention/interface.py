@@ -10,17 +10,23 @@ some of its slots, both parts share one softmax over written scores.
 A text read in blocks is attended to in the same two parts on a CPU (`Extras.reads_on`): what was read before without
 any mask, the block itself causally. Half the operations of a masked square are saved, and the mask is never made.
 
-Registered with transformers under `NAME`, where it is sdpa until there are `Extras`: a prefix that all rows share,
-slots that single heads miss or weigh otherwise, a text that is read on, or somebody who watches: `watched(look)` shows
-every call of a forward to `look`, which may also answer it in place of the kernel. `plan` chooses what a window gives.
+Registered with transformers under `NAME`, where it is sdpa until there are `Extras`: masks by layer, a prefix that all
+rows share, slots that single heads miss or weigh otherwise, a text that is read on, or somebody who watches:
+`watched(look)` shows every call of a forward to `look`, which may also answer it in place of the kernel. `plan` chooses
+what a window gives. A model whose attention has terms that sdpa does not know (sinks, a soft cap) attends by its own
+eager function, with the same masks and biases (`OWN`).
+
+transformers makes no masks for it: those of a window are made from positions (`forward.masks`). What each layer of a
+model hides is learned once, from the mask functions that transformers would call (`learning_masks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -28,15 +34,21 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import causal_mask_function, sdpa_mask
 
+from ttabench.core.errors import UserError
 from ttabench.lm.attention.fused import attend_continuation, attend_shared, bias_of, in_two_parts
 
-NAME = "ttabench_shared_prefix"
+NAME, OWN = "ttabench_shared_prefix", "ttabench_own"
+"""Names with transformers: attention of our own, and the model's eager function under our masks."""
 
 SCORES_AT_ONCE = {"cpu": 2**20, "cuda": 2**26}
 """Attention scores alive at a time without gradients; more rows take turns. 4 MiB stay in a CPU's cache: measured twice
 as fast as 64 MiB on one core. A GPU wants few large products: 256 MiB."""
+
+
+MaskFunction: TypeAlias = Callable[[int, int, Tensor, Tensor], Tensor]
+"""A mask of transformers: (batch row, head, position of the query, position of the key) to whether it is seen."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +77,12 @@ class Call:
     value: Tensor
     """[B, H, S, D]"""
     mask: Tensor | None
-    """bool [B or 1, 1, T, S], true where a token sees a slot; None: every token sees all slots up to its own."""
+    """bool [B or 1, 1 or H, T, S], true where a token sees a slot; None: every token sees all slots up to its own."""
     scaling: float
+    near: MaskFunction | None = None
+    """What the layer hides of what is far away, by positions; already in the mask."""
+    weights: Tensor | None = None
+    """[B, N, T, S]: what each token pays to each slot, where the model's own attention was computed (`OWN`)."""
 
 
 Watcher: TypeAlias = Callable[[Call], Tensor | None]
@@ -84,8 +100,15 @@ class Extras:
     nothing."""
     reads_on: bool = False
     """A text is read on: every token sees all that stands before it, and there is no padding."""
+    masks: Sequence[Tensor | None] | None = None
+    """What each token sees, bool [B or 1, 1 or H, T, S] a layer, with the slots of `shared` in front; None, of all
+    layers or of one: every token sees all slots up to its own."""
+    local: Mapping[int, MaskFunction] = field(default_factory=dict)
+    """The mask functions of layers that hide what is far away, for watchers that make masks of their own."""
     watcher: Watcher | None = None
     """Sees every call, see `Watcher`."""
+    learned: dict[int, MaskFunction | None] | None = None
+    """While it is learned what layers hide: filled with the mask function of every layer, None where it is causal."""
 
 
 _extras: ContextVar[Extras] = ContextVar("attention", default=Extras())  # noqa: B039  # nothing in it changes
@@ -124,36 +147,112 @@ def forward(
     # Five ways out, in this order: a watcher's own answer; a text read on, in two parts; transformers' sdpa, with or
     # without a bias; a shared prefix in two parts by the fused kernel; or in one softmax over written scores.
     extras = _extras.get()
-    assert isinstance(module.layer_idx, int), "attention modules of transformers know their layer"
-    scaling = options.get("scaling")
-    scaling = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
+    mask, scaling = call.mask, call.scaling
     if extras.watcher is not None:
         assert extras.shared is None, "a shared prefix is not shown to watchers"
-        answered = extras.watcher(Call(module.layer_idx, query, key, value, attention_mask, scaling))
+        answered = extras.watcher(call)
         if answered is not None:
             return answered, None
-    bias = None if extras.bias is None else extras.bias[module.layer_idx]
+    bias = None if extras.bias is None else extras.bias[call.layer]
     if bias is not None:
         assert extras.shared is None, "the bias of a shared prefix is its own"
         assert extras.watcher is None, "what single heads see is not shown to watchers"
     # A single new token (T = 1) sees all slots: sdpa needs no mask for it. Where nothing is held (S = T) it is causal.
-    if extras.reads_on and 1 < query.shape[2] < key.shape[2]:
+    if extras.reads_on and mask is None and 1 < query.shape[2] < key.shape[2]:
         past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
         return attend_continuation(query, key, value, scaling, past), None
+    if mask is not None and 1 < mask.shape[1] < query.shape[1]:
+        mask = mask.repeat_interleave(query.shape[1] // mask.shape[1], dim=1)
     if bias is not None:
-        attention_mask = _biased(bias, query, key, attention_mask)  # bool [B, 1, T, S] or None to float [B, N, T, S]
-    shared = None if extras.shared is None else extras.shared[module.layer_idx]
+        mask = _biased(bias, query, key, mask)  # bool [B, 1, T, S] or None to float [B, N, T, S]
+    shared = None if extras.shared is None else extras.shared[call.layer]
     if shared is None or not shared.keys.shape[2]:
-        out: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, **options
-        )
+        out: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, dropout=dropout, **options)
         return out
     if shared.all_seen and in_two_parts(query.device):
         # the mask is of P shared and S own slots; all shared ones are seen, so only [B, 1, T, S] is left of it
-        own_mask = None if attention_mask is None else attention_mask[..., shared.keys.shape[2] :]
+        own_mask = None if mask is None else mask[..., shared.keys.shape[2] :]
         bias = None if own_mask is None else bias_of(own_mask, query.dtype)
         return attend_shared(query, (key, value), (shared.keys, shared.values), bias, scaling, shared.bias), None
-    return attend_in_parts(query * scaling, (key, value), shared, attention_mask), None
+    return attend_in_parts(query * scaling, (key, value), shared, mask), None
+
+
+def _call(
+    module: nn.Module, parts: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, extras: Extras, scaling: float | None
+) -> Call:
+    """The arguments of one layer, with the mask of its window, or of transformers where no window made one."""
+    layer = module.layer_idx
+    assert isinstance(layer, int), "attention modules of transformers know their layer"
+    if extras.learned is not None:
+        _learn(extras.learned, layer, mask)
+        mask = None
+    elif extras.masks is not None:
+        assert mask is None, f"layer {layer} of {type(module).__name__} brings a mask of its own"
+        mask = extras.masks[layer]
+        mask = mask if mask is None else mask.to(parts[0].device)
+    scaling = parts[0].shape[-1] ** -0.5 if scaling is None else float(scaling)
+    return Call(layer, *parts, mask, scaling, extras.local.get(layer))
+
+
+def eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]] | None:
+    """The eager attention function of a module of transformers; None where its file has none."""
+    function: Callable[..., tuple[Tensor, Tensor | None]] | None
+    function = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+    return function
+
+
+def own_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """As `forward`, by the model's own eager function, which takes masks as numbers added to scores.
+
+    Raises:
+        UserError: a watcher would answer in its place, without terms that only the model knows.
+    """
+    extras = _extras.get()
+    call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
+    mask = _causal(call.query, call.key) if call.mask is None else call.mask
+    if 1 < mask.shape[1] < call.query.shape[1]:
+        mask = mask.repeat_interleave(call.query.shape[1] // mask.shape[1], dim=1)
+    bias = None if extras.bias is None else extras.bias[call.layer]
+    dtype = call.query.dtype
+    added = bias_of(mask, dtype) if bias is None else _biased(bias, call.query, call.key, mask)
+    function = eager_of(module)
+    assert function is not None, f"the file of {type(module).__name__} has no eager attention"
+    out, weights = function(module, query, key, value, added, dropout=dropout, **options)
+    if extras.watcher is not None and extras.watcher(replace(call, weights=weights)) is not None:
+        fault = f"The attention of {type(module).__name__} has terms (sinks, a soft cap) that only the model's own code"
+        raise UserError(f"{fault} computes, and this method computes attention itself.", "Use icl, snapkv or h2o.")
+    return out, None
+
+
+@contextmanager
+def learning_masks() -> Iterator[dict[int, MaskFunction | None]]:
+    """Learn in the forwards of the block which mask function each layer has; None where it is plainly causal.
+
+    A function is told from others by the number of heads that its mask has, which survives all that models do to masks.
+    """
+    _functions.clear()
+    with given(learned={}):
+        learned = _extras.get().learned
+        assert learned is not None
+        yield learned
+
+
+_functions: list[MaskFunction] = []
+
+
+def _learn(learned: dict[int, MaskFunction | None], layer: int, mask: Tensor | None) -> None:
+    assert layer not in learned, f"layer {layer} attends twice"
+    function = causal_mask_function if mask is None else _functions[mask.shape[1] - 1]
+    learned[layer] = None if function is causal_mask_function else function
 
 
 def attend_in_parts(query: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask: Tensor | None) -> Tensor:
@@ -183,6 +282,7 @@ def _biased(bias_BMP: Tensor, query: Tensor, key: Tensor, mask: Tensor | None) -
     mask = _causal(query, key) if mask is None else mask  # once there is a bias, sdpa makes no causal mask of its own
     bias_BMS = widened(bias_BMP.to(query.dtype), key.shape[2])
     bias_BNTS = bias_BMS.repeat_interleave(query.shape[1] // bias_BMP.shape[1], dim=1)[:, :, None]
+    mask = mask.expand(len(query), -1, -1, -1)
     return torch.where(mask, bias_BNTS, torch.finfo(query.dtype).min)
 
 
@@ -222,11 +322,17 @@ def _attend(query_BNTD: Tensor, own: tuple[Tensor, Tensor], shared: Shared, mask
     return out_HBXD.view(*shape, size).permute(1, 3, 0, 2, 4).reshape(rows, tokens, count, size)
 
 
-def _mask(*arguments: Any, **named: Any) -> Tensor | None:
-    """The mask that transformers makes for sdpa; none where a text is read on."""
-    made: Tensor | None = None if _extras.get().reads_on else sdpa_mask(*arguments, **named)
-    return made
+def _mask(*, mask_function: MaskFunction, **options: Any) -> Tensor | None:
+    """No mask where a window brings its own, else transformers'; while masks are learned, one that says whose it is."""
+    extras = _extras.get()
+    if extras.learned is None:
+        made: Tensor | None = None if extras.masks is not None else sdpa_mask(mask_function=mask_function, **options)
+        return made
+    _functions.append(mask_function)
+    shape = 1, len(_functions), options["q_length"], options["kv_length"]
+    return torch.ones(shape, dtype=torch.bool, device=options.get("device"))
 
 
-AttentionInterface.register(NAME, forward)
-AttentionMaskInterface.register(NAME, _mask)
+for name, function in ((NAME, forward), (OWN, own_forward)):
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, _mask)

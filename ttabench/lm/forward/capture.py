@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 
 Place: TypeAlias = int | str
@@ -43,6 +44,7 @@ def observe_inputs(
         blocks: decoder layers by number; `lm.layers` for what leaves the last one.
         maps: linear maps by name, see `LM.linear_names`.
     """
+    ways_of(lm)  # which are found out before anybody looks
     layers = lm.blocks()
     assert all(0 <= number <= lm.layers for number in blocks), f"layers {list(blocks)} of {lm.layers}"
     with ExitStack() as undo:

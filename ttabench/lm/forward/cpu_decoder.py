@@ -29,11 +29,9 @@ from torch.nn.functional import embedding, linear
 from ttabench.lm.attention.cache_layer import CacheLayer
 from ttabench.lm.attention.fused import in_two_parts
 from ttabench.lm.attention.unpadded import Text
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
-
-DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model"}
-"""Classes of transformers whose forward is the one below: pre-norm blocks, rotated queries and keys, gated MLP."""
 
 STATIC = {"default", "linear", "llama3", "yarn"}
 """Kinds of rotary frequencies that do not change with the length of what is read."""
@@ -73,7 +71,9 @@ class _Block:
 
 
 class CpuDecoder:
-    """A decoder of one of `DECODERS`, run without transformers' forward.
+    """A decoder of Llama's kind (pre-norm blocks, rotated queries and keys, gated MLP) without transformers' forward.
+
+    Any model whose modules have the names of Llama's; that nothing else happens in it is found out by `ways`.
 
     Args:
         lm: the base model.
@@ -98,13 +98,13 @@ class CpuDecoder:
 
     @classmethod
     def of(cls, lm: LM) -> CpuDecoder | None:
-        """The lean form of the model's decoder; None where it has none."""
+        """The lean form of the model's decoder; None where its modules are not those of Llama."""
         decoder: Any = lm.decoder
-        kind = type(decoder)
-        known = kind.__name__ in DECODERS and kind.__module__.startswith("transformers.models.")
-        if not known or lm.dtype != torch.float32 or getattr(lm.config, "sliding_window", None) is not None:
+        try:
+            known = lm.dtype == torch.float32 and decoder.rotary_emb.rope_type in STATIC
+            return cls(lm) if known else None
+        except (AttributeError, TypeError, ValueError):
             return None
-        return cls(lm) if decoder.rotary_emb.rope_type in STATIC else None
 
     def serves(self, device: torch.device) -> bool:
         """Whether it may stand in for the decoder now: no gradients, on a CPU, and nothing hooked but linear maps."""
@@ -169,7 +169,7 @@ def packs(lm: LM, patch: Patch) -> bool:
         (delta.a_BRI, delta.b_BOR) if isinstance(delta, LowRank) else (delta.delta,) for delta in patch.deltas.values()
     ]
     alike = all(len(tensor) == 1 for part in parts for tensor in part)
-    return alike and in_two_parts(lm.device) and CpuDecoder.of(lm) is not None
+    return alike and in_two_parts(lm.device) and ways_of(lm).lean
 
 
 def _turned(x_XND: Tensor, cos_X1D: Tensor, signed_sin_X1D: Tensor) -> Tensor:

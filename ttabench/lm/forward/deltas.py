@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Delta, Dense, LowRank, Patch
 
@@ -40,6 +41,7 @@ def deltas_applied(lm: LM, deltas: Mapping[str, Delta], rows: int, marked_BT: Te
 
     Everything is undone when the block ends, exceptions included. Contexts nest: the outer deltas stay in effect.
     """
+    ways_of(lm)  # which are found out on the model as it is
     dense = {name: delta for name, delta in deltas.items() if isinstance(delta, Dense)}
     assert marked_BT is None or not dense, "a dense delta acts at every token"
     with ExitStack() as undo:
@@ -66,6 +68,7 @@ def merged(lm: LM, patch: Patch) -> Iterator[Patch]:
     or are of the head. Forwards under it equal those under the whole patch; differentiable as they are. When the block
     ends, exceptions included, the parameters are the very ones they were.
     """
+    ways_of(lm)
     inner = set(lm.linear_names())  # not the head: its weight may be the embedding, too
     whole = {
         name: delta
@@ -172,6 +175,7 @@ def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
 
     The parameters are the very ones they were when the block ends, exceptions included.
     """
+    ways_of(lm)
     held = {name: (_held(lm.model, name), value) for name, value in values.items()}
     with _placed(lm.model, {id(base): (base, value.to(base.dtype)) for base, value in held.values()}):
         yield

@@ -33,9 +33,10 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     Raises:
         NotFinite: one is not, where no gradient is wanted: training looks at its loss.
     """
-    head = lm.model.get_output_embeddings()
-    if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(head) and not wants_second_order():
-        values_N: Tensor = _FrozenHead.apply(hidden_ND, targets_N, head)  # type: ignore[no-untyped-call]
+    if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(lm) and not wants_second_order():
+        head = lm.model.get_output_embeddings() if lm.linear_head else None
+        known = _FrozenHead if isinstance(head, nn.Linear) else _AnyHead
+        values_N: Tensor = known.apply(hidden_ND, targets_N, head or lm)  # type: ignore[no-untyped-call]
         return values_N
     size = len(hidden_ND) if torch.is_grad_enabled() else max(1, LOGITS_AT_ONCE // lm.vocab_size)
     parts = zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True)
@@ -58,10 +59,35 @@ def logprobs_and_best(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     return values_N2
 
 
-def _is_frozen(head: nn.Module) -> bool:
-    """Whether the head is one linear map that nothing trains: no weight, no delta of it, no hook that adds one."""
+def _is_frozen(lm: LM) -> bool:
+    """Whether nothing trains the head: no weight of it, no delta, no hook that adds one."""
+    head = lm.model.get_output_embeddings()
     held = [parameter for parameter in head._parameters.values() if parameter is not None]
-    return isinstance(head, nn.Linear) and not head._forward_hooks and not any(tensor.requires_grad for tensor in held)
+    return not head._forward_hooks and not any(tensor.requires_grad for tensor in held)
+
+
+class _AnyHead(torch.autograd.Function):
+    """Log-probabilities of targets by all that a model does behind its decoder, and their gradients with them."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, targets_N: Tensor, lm: LM) -> Tensor:
+        size = max(1, LOGITS_TRAINED.get(hidden_ND.device.type, 2**26) // lm.vocab_size)
+        values: list[Tensor] = []
+        slopes: list[Tensor] = []
+        for hidden, targets in zip(torch.split(hidden_ND, size), torch.split(targets_N, size), strict=True):
+            with torch.enable_grad():
+                leaf = hidden.detach().requires_grad_()
+                value = -cross_entropy(lm.logits(leaf).float(), targets, reduction="none")
+                slopes += torch.autograd.grad(value.sum(), leaf)
+            values.append(value.detach())
+        ctx.save_for_backward(torch.cat(slopes))
+        return torch.cat(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (slopes_ND,) = ctx.saved_tensors
+        return slopes_ND * gradients[0][:, None].to(slopes_ND.dtype), None, None
 
 
 class _FrozenHead(torch.autograd.Function):

@@ -229,6 +229,7 @@ def select_rows(patch: Patch, indices: Sequence[int] | Tensor) -> Patch:
             eviction=eviction.select(index_N.to(prefix.next_position_B.device)) if eviction and own else eviction,
             hidden_LBHP=None if prefix.hidden_LBHP is None else tuple(pick(hidden) for hidden in prefix.hidden_LBHP),
             bias_LBHP=None if prefix.bias_LBHP is None else tuple(pick(bias) for bias in prefix.bias_LBHP),
+            positions_LBHP=prefix.positions_LBHP and tuple(pick(positions) for positions in prefix.positions_LBHP),
         )
     return Patch(
         tokens_BT=None if patch.tokens_BT is None else pick(patch.tokens_BT),

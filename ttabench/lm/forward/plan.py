@@ -1,7 +1,7 @@
 """How a window attends, chosen once from the base model, the prefix and the rows that are fed.
 
     plan = plan_for(lm, prefix, rows=32)
-    plan.path(device)       "lean", "sdpa", or by its name another attention that was chosen for the model: "eager"
+    plan.path(device)       "lean", "sdpa", "own", "transformers" or "again", see `ways`
 
 What a prefix needs (one for several rows, slots that single heads miss or weigh otherwise) is met on every path of our
 own: the decoder written out (`cpu_decoder`), and `attention.interface`, which transformers calls. Windows say which
@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ttabench.lm.attention.interface import NAME, Shared, is_watched
+from ttabench.lm.attention.interface import Shared, is_watched
 from ttabench.lm.forward.cpu_decoder import CpuDecoder
+from ttabench.lm.forward.ways import refusal, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 
@@ -31,8 +32,8 @@ LEAN, SDPA = "lean", "sdpa"
 class AttentionPlan:
     """How the layers of a window attend."""
 
-    implementation: str
-    """The attention of transformers that the model is set to; ours is `interface.NAME`."""
+    attention: str
+    """How the model attends, see `Ways`."""
     lean: CpuDecoder | None = None
     """The decoder written out, where the model has one: it runs whenever it may (`CpuDecoder.serves`)."""
     shared: tuple[Shared, ...] | None = None
@@ -43,16 +44,11 @@ class AttentionPlan:
     parts: bool = False
     """Whether a text that is read on may be attended to in two parts, where nothing is padded (`Extras.reads_on`)."""
 
-    @property
-    def ours(self) -> bool:
-        """Whether attention is our own."""
-        return self.implementation == NAME
-
     def path(self, device: torch.device) -> str:
         """The path of a forward now: hooks, watchers and gradients are transformers' to serve."""
         if self.lean is not None and not is_watched() and self.lean.serves(device):
             return LEAN
-        return SDPA if self.ours else self.implementation
+        return self.attention
 
     def of_rows(self, rows_N: Tensor) -> AttentionPlan:
         """For these rows of the window, in this order."""
@@ -70,25 +66,31 @@ class AttentionPlan:
 def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
     """The plan of a window of so many rows behind a prefix.
 
-    One prefix for several rows stays one, unless every row evicts slots of its own, somebody watches, or another
-    attention was chosen for the model.
+    One prefix for several rows stays one, unless every row evicts slots of its own, somebody watches, or the attention
+    is not ours.
+
+    Raises:
+        UserError: the model cannot read on, or has no attention that tells heads apart or can be watched.
     """
-    implementation = str(lm.model.config._attn_implementation)
-    ours, sliding = implementation == NAME, getattr(lm.config, "sliding_window", None) is not None
+    ways = ways_of(lm)
+    ours = ways.attention == SDPA
+    if prefix is not None and not ways.caches:
+        raise refusal(lm, "cache")
     bias = None if prefix is None else _finite_bias(lm, prefix)
-    assert ours or bias is None, "no other attention tells heads apart"
+    if not ways.hooked and (bias is not None or is_watched() or (prefix is not None and prefix.eviction is not None)):
+        raise refusal(lm, "hooks")
     shared = None
-    if ours and prefix is not None and _is_lent(prefix, rows):
-        all_seen = prefix.mask_BP is None and not sliding
+    if ours and ways.lends and prefix is not None and _is_lent(prefix, rows):
         added: Sequence[Tensor | None] = [None] * lm.layers if bias is None else bias
-        layers = zip(pairs_of(lm, prefix), added, strict=True)
-        shared = tuple(Shared(keys, values, all_seen, more) for (keys, values), more in layers)
+        layers = enumerate(zip(pairs_of(lm, prefix), added, strict=True))
+        seen = [prefix.mask_BP is None and layer not in ways.local for layer in range(lm.layers)]
+        shared = tuple(Shared(keys, values, seen[layer], more) for layer, ((keys, values), more) in layers)
     return AttentionPlan(
-        implementation=implementation,
-        lean=CpuDecoder.of(lm) if ours else None,
+        attention=ways.attention,
+        lean=CpuDecoder.of(lm) if ways.lean else None,
         shared=shared,
         bias=None if shared else bias,
-        parts=ours and not sliding and shared is None,
+        parts=ours and shared is None,
     )
 
 

@@ -11,19 +11,22 @@ prefix brings an `Eviction`, slots are thrown away after every feed.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache
 
+from ttabench.core.errors import UserError
 from ttabench.core.meter import take_path
 from ttabench.lm.attention.cache_layer import CacheLayer, joined
-from ttabench.lm.attention.fused import bias_of, in_two_parts
+from ttabench.lm.attention.fused import in_two_parts
 from ttabench.lm.attention.interface import given, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.attention.unpadded import Attending
 from ttabench.lm.forward.plan import LEAN, pairs_of, plan_for
+from ttabench.lm.forward.ways import refusal, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Eviction, Prefix
 
@@ -48,17 +51,28 @@ class Window:
         self._evict, self._eviction = evict, self._eviction_of(prefix)
         parts = {} if prefix is None else {"hidden": prefix.hidden_LBHP, "bias": prefix.bias_LBHP}
         self._by_head = {name: [tensor.to(lm.device) for tensor in held] for name, held in parts.items() if held}
+        self._ways = ways_of(lm)
         self._plan = plan_for(lm, prefix, rows)
         pairs = [] if self._plan.shared or prefix is None else pairs_of(lm, prefix)
         # A prefix that all rows share is lent by the plan, so layers hold none of it; else each row holds a copy.
         own: list[tuple[Tensor, Tensor] | None] = [*pairs] if pairs else [None] * lm.layers
         assert retain or self._eviction is None, "what was not retained cannot be evicted"
-        room = room if retain and self._eviction is None else 0  # a buffer cannot shrink under an eviction
+        buffer = room if retain and self._eviction is None else 0  # a buffer cannot shrink under an eviction
         slots = self._plan.shared[0].keys.shape[2] if self._plan.shared else 0
-        self._layers = [CacheLayer(pair, shared=slots, room=room, retain=retain) for pair in own]
+        self._layers = [CacheLayer(pair, shared=slots, room=buffer, retain=retain) for pair in own]
         self._cache = Cache(layers=list(self._layers))
         start = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B
         self._next_B = start.to(lm.device)
+        self._room = room
+        self._length = 0
+        """Tokens that all of the text will have, where the model's angles depend on it."""
+        self._ids_BS: Tensor | None = None
+        """All that was fed, where the model reads it anew every time."""
+        self._places: list[Tensor] | None = None
+        """Positions of all slots [B or 1, 1 or H, S], of all layers or one a layer, where layers hide what is far."""
+        if self._ways.local:
+            empty = torch.zeros(1, 1, 0, dtype=torch.int64)
+            self._places = [held.to(lm.device) for held in ((empty,) if prefix is None else prefix.positions())]
 
     def _eviction_of(self, prefix: Prefix | None) -> Eviction | None:
         """That of the prefix, one row a batch row."""
@@ -95,6 +109,7 @@ class Window:
     def feed_laid(self, ids_BT: Tensor, layout: Layout, mask_BT: Tensor | None = None) -> Tensor:
         """Read tokens that stand as `layout` says (its marks are for `deltas_applied`); otherwise as `feed`."""
         assert self._eviction is None, "what is thrown away has no place in a layout"
+        self._ways.check_layout(self.lm, layout)
         mask_BS, tokens = self._extended_mask(ids_BT, mask_BT), ids_BT.shape[1]
         positions_BT = layout.positions(self._positions(ids_BT, mask_BT)[0], self.lm.max_positions)
         mask, slots = mask_BS, self._cache.get_seq_length() + tokens
@@ -112,6 +127,7 @@ class Window:
         for layer, keys, values in zip(self._layers, prefix.keys_LBHPD, prefix.values_LBHPD, strict=True):
             layer.keys, layer.values = keys, values
         self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
+        self._places = None if self._places is None else list(prefix.positions())
 
     def feed_forks(
         self, ids_BT: Tensor, depths_BT: Tensor, branches_BT: Tensor, filled_BT: Tensor | None = None
@@ -151,37 +167,104 @@ class Window:
         if path == LEAN:
             assert plan.lean is not None
             text = plan.lean.text(ids_BT, positions_BT, filled_BT, embeddings_BTC)
-            seen = self._seen(ids_BT.shape[1], mask)
+            seen = self._seen(ids_BT.shape[1], mask, parts=True)
             attend = Attending(text, plan.lean.scaling, plan.shared, seen, plan.bias)
             return plan.lean.run(text, self._layers, attend)
-        # Several tokens behind others, none of them padding: in two parts, for which transformers makes no mask.
-        behind = ids_BT.shape[1] > 1 and self._cache.get_seq_length() > 0
-        reads_on = behind and mask is None and plan.parts and in_two_parts(self.lm.device)
-        if mask is not None and mask.dim() == 4 and not plan.ours:
-            mask = bias_of(mask, self.lm.dtype)  # eager attention adds what it is given
-        with given(shared=plan.shared, bias=plan.bias, reads_on=reads_on):
-            output = self.lm.decoder(
-                input_ids=ids_BT if embeddings_BTC is None else None,
-                inputs_embeds=embeddings_BTC,
-                attention_mask=mask,
-                position_ids=positions_BT,
-                past_key_values=self._cache,
-                use_cache=True,
+        if not self._ways.hooked:
+            return self._transformers(ids_BT, mask, positions_BT, embeddings_BTC)
+        # Several tokens behind others, none of them padding: in two parts, without a mask.
+        reads_on = plan.parts and in_two_parts(self.lm.device)
+        seen = self._seen(ids_BT.shape[1], mask, parts=reads_on)
+        masks = self._local(seen, positions_BT)
+        with given(
+            shared=plan.shared,
+            bias=plan.bias,
+            reads_on=reads_on,
+            masks=masks,
+            local=self._ways.local,
+        ):
+            return self._decoded(
+                ids_BT, embeddings_BTC, None, positions_BT, past_key_values=self._cache, use_cache=True
             )
-        hidden_BTD: Tensor = output.last_hidden_state
+
+    def _transformers(
+        self, ids_BT: Tensor, mask: Tensor | None, positions_BT: Tensor, embeddings_BTC: Tensor | None
+    ) -> Tensor:
+        """The same where the model attends in its own way: with masks that it makes of a mask of slots."""
+        mask_BS = None if mask is None else mask.long()
+        if self._ways.caches:
+            cache = {"past_key_values": self._cache, "use_cache": True}
+            return self._decoded(ids_BT, embeddings_BTC, mask_BS, positions_BT, **cache)
+        # Nothing can be read on from: all of the text once more.
+        self._ids_BS = ids_BT if self._ids_BS is None else torch.cat([self._ids_BS, ids_BT], dim=1)
+        slots, tokens = self._ids_BS.shape[1], ids_BT.shape[1]
+        steps_1S = torch.arange(slots, device=ids_BT.device)[None]
+        return self._decoded(self._ids_BS, None, mask_BS, steps_1S, use_cache=False)[:, slots - tokens :]
+
+    def _decoded(
+        self, ids_BT: Tensor, embeddings_BTC: Tensor | None, mask: Tensor | None, positions_BT: Tensor, **cache: Any
+    ) -> Tensor:
+        inputs = {"input_ids": ids_BT} if embeddings_BTC is None else {"inputs_embeds": embeddings_BTC}
+        if self._ways.positions:
+            inputs["position_ids"] = positions_BT
+        if self._ways.same_angles is not None:
+            self._settle(positions_BT)
+        with self._ways.rotating_as(self._length):
+            hidden_BTD: Tensor = self.lm.decoder(**inputs, attention_mask=mask, **cache)[0]
         return hidden_BTD
 
-    def _seen(self, tokens: int, mask: Tensor | None) -> Tensor | None:
-        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own."""
+    def _settle(self, positions_BT: Tensor) -> None:
+        """Choose the angles for all of the text, when its first tokens are read.
+
+        Raises:
+            UserError: what stands before them was read with others, or more is read than was said.
+        """
+        held, end, of = int(self._next_B.max()), int(positions_BT.max()) + 1, self._ways.angles_of
+        chosen = self._length or held
+        self._length = self._length or max(end, held + self._room)
+        if chosen and of(chosen) != of(max(end, self._length)):
+            limit, fault = self._ways.same_angles, f"{self.lm.name} rotates texts of more than"
+            fault = f"{fault} {limit} tokens by other angles, and of {max(end, self._length)}, {held} were read already"
+            raise UserError(f"{fault}.", f"Have context and question together lie within {limit} tokens, or read more.")
+
+    def _seen(self, tokens: int, mask: Tensor | None, *, parts: bool) -> Tensor | None:
+        """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own.
+
+        `parts`: attention knows text that is read on in two parts, without a mask.
+        """
         if mask is not None and mask.dim() == 4:
             return mask
         held = self._layers[0].get_seq_length()
         # causal attention knows two parts; of three (shared, read before, read now) a mask says who sees what
-        in_parts = self._plan.shared is not None and self._layers[0].own_length() > 0
-        if tokens == 1 or (mask is None and not in_parts):
+        three = self._plan.shared is not None and self._layers[0].own_length() > 0
+        if tokens == 1 or (mask is None and (not held or (parts and not three))):
             return mask if mask is None else mask[:, None, None]
         causal_TS = torch.ones(tokens, held + tokens, dtype=torch.bool, device=self._next_B.device).tril(held)
         return causal_TS[None, None] if mask is None else mask[:, None, None] & causal_TS
+
+    def _local(self, seen: Tensor | None, positions_BT: Tensor) -> list[Tensor | None]:
+        """What each token sees in every layer [B or 1, 1 or H, T, S]: less where a layer hides what is far away."""
+        masks = [seen] * self.lm.layers
+        if self._places is None:
+            return masks
+        tokens, query = positions_BT.shape[1], positions_BT[:, None, :, None]
+        self._places = [_behind(place, positions_BT) for place in self._places]
+        made: dict[tuple[int, int], Tensor | None] = {}
+        for layer, near in self._ways.local.items():
+            number = layer if len(self._places) > 1 else 0
+            if (key := (id(near), number)) not in made:
+                place = self._places[number][:, :, None]  # [B, H, 1, S]
+                if bool(near(0, 0, query.max(), place.clamp(min=0).min())):
+                    made[key] = seen
+                    continue
+                base = seen
+                if base is None and tokens > 1:
+                    base = torch.ones(tokens, place.shape[-1], dtype=torch.bool, device=place.device)
+                    base = base.tril(place.shape[-1] - tokens)[None, None]
+                local = near(0, 0, query, place)
+                made[key] = local if base is None else base & local
+            masks[layer] = made[key]
+        return masks
 
     def _positions(self, ids_BT: Tensor, mask_BT: Tensor | None) -> tuple[Tensor, Tensor]:
         if mask_BT is None and ids_BT.shape[1] == 1:
@@ -205,7 +288,13 @@ class Window:
         return torch.cat([held_BS.expand(self.rows, -1), new_BT], dim=1)
 
     def prefix(self) -> Prefix:
-        """Everything read so far, one row a batch row."""
+        """Everything read so far, one row a batch row.
+
+        Raises:
+            UserError: the model keeps no keys and values.
+        """
+        if not self._ways.caches:
+            raise refusal(self.lm, "cache")
         keys, values = [layer.keys for layer in self._layers], [layer.values for layer in self._layers]
         if (shared := self._plan.shared) is not None:
             keys = [joined(lent.keys, own) for lent, own in zip(shared, keys, strict=True)]
@@ -215,6 +304,8 @@ class Window:
         for name, held in self._by_head.items():
             more = slots - held[0].shape[2]
             by_head[f"{name}_LBHP"] = tuple(pad(tensor, (0, more)).expand(self.rows, -1, -1) for tensor in held)
+        if self._places is not None:
+            by_head["positions_LBHP"] = tuple(place.expand(self.rows, -1, -1) for place in self._places)
         return Prefix(tuple(keys), tuple(values), next_B, mask_BP, self.holds_bos, eviction=self._eviction, **by_head)
 
     def select(self, rows_N: Tensor) -> None:
@@ -228,5 +319,16 @@ class Window:
             self._mask_BS = self._mask_BS.index_select(0, rows_N)
         if self._next_B.shape[0] > 1:
             self._next_B = self._next_B.index_select(0, rows_N)
+        if self._places is not None:
+            self._places = [p if len(p) == 1 else p.index_select(0, rows_N) for p in self._places]
+        if self._ids_BS is not None:
+            self._ids_BS = self._ids_BS.index_select(0, rows_N)
         if self._eviction is not None:
             self._eviction = self._eviction.select(rows_N)
+
+
+def _behind(places_BHS: Tensor, positions_BT: Tensor) -> Tensor:
+    """Positions of slots, and behind them those of further tokens, of every row and head."""
+    rows, heads = max(len(places_BHS), len(positions_BT)), places_BHS.shape[1]
+    more_BHT = positions_BT[:, None].expand(rows, heads, -1)
+    return torch.cat([places_BHS.expand(rows, -1, -1), more_BHT.to(places_BHS)], dim=2)

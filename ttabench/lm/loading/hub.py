@@ -208,7 +208,7 @@ def random(
     try:
         with torch.random.fork_rng(), torch.device(device):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.bfloat16)
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype or torch.bfloat16, attn_implementation="eager")
     except (RuntimeError, MemoryError) as error:
         raise refusal(Source(name, architecture.hub), error) from error
     return model, tokenizer, whose

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-SIZES = ("vocab_size", "max_position_embeddings", "hidden_size", "num_hidden_layers", "num_attention_heads")
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers")
 """Fields that a configuration must have for a model to be used here."""
 
 
@@ -94,11 +94,12 @@ def _from_files(source: Source, dtype: torch.dtype | None) -> tuple[Any, Any, Ma
             weights["quantization_config"] = transformers.GgufConfig(dequantize=True)
     tokenizer = transformers.AutoTokenizer.from_pretrained(source.place, **given)
     config = transformers.AutoConfig.from_pretrained(source.place, **given)
-    config._attn_implementation = config._experts_implementation = None  # whatever it says: the usual, no kernels
+    config._experts_implementation = None  # whatever it says: the usual, no kernels
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         source.place,
         config=config,
         dtype=dtype or "auto",
+        attn_implementation="eager",  # the truth that `lm.forward.probe` holds our own to
         ignore_mismatched_sizes=True,  # they are in the report, and refused
         output_loading_info=True,
         **weights,
@@ -157,9 +158,9 @@ def _check_tensors(source: Source, model: PreTrainedModel, report: Mapping[str, 
 def _check_kind(source: Source, model: PreTrainedModel, tokenizer: Any) -> None:
     """Refuse what the package has no use for: no decoder with positions and a head, a tokenizer in plain Python."""
     kind = f"Model {source.name!r} ({model.config.model_type})"
-    hint = "Give a causal LM like Llama, GPT-2 or OPT."
+    hint = "Give a causal LM like Llama, Qwen or Gemma."
     for size in SIZES:
-        value = getattr(model.config, size, None)
+        value = getattr(model.config.get_text_config(decoder=True), size, None)
         if not isinstance(value, int) or value < 1:
             raise UserError(f"{kind} cannot be used: its {size} is {value}.", hint)
     ends = getattr(getattr(model, "generation_config", None), "eos_token_id", None)

@@ -21,6 +21,7 @@ from torch.nn.functional import log_softmax
 
 from ttabench.lm.forward.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
 from ttabench.lm.forward.tokens import pad
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.loading.finite import refuse_not_finite
 from ttabench.lm.model import LM
@@ -72,6 +73,8 @@ def generate(
     check_fits(lm, patch.prefix, [len(text) + max_new_tokens - 1 for text in texts])
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
     results: list[list[int]] = [[] for _ in texts]
+    ways = ways_of(lm)
+    batch_size = batch_size if ways.rows and ways.same_angles is None else 1
     for begin in range(0, len(order), batch_size):
         chosen = order[begin : begin + batch_size]
         batch, rows = [texts[i] for i in chosen], select_rows(patch, chosen)

@@ -30,6 +30,7 @@ from ttabench.lm.forward.cpu_decoder import packs
 from ttabench.lm.forward.head import logprobs_and_best, logprobs_of
 from ttabench.lm.forward.patching import check_fits, deltas_applied, encoded, patch_rows, select_rows, text_start
 from ttabench.lm.forward.tokens import pad, windows
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
@@ -150,6 +151,8 @@ def _in_batches(
     results: list[list[tuple[Tensor, Tensor]]] = [[]] * len(items)
     lengths = [len(prompt) + sum(map(len, options)) for prompt, options in items]
     like = LIKE_PACKED if packs(lm, patch) else LIKE
+    ways = ways_of(lm)  # where a row's length would matter to the angles of another, each is read alone
+    batch_size = batch_size if ways.rows and ways.same_angles is None else 1
     for chosen in _batches(lengths, batch_size, like):
         scores = _values(lm, select_rows(patch, chosen), [items[i] for i in chosen], read or logprobs_of)
         for index, options in zip(chosen, scores, strict=True):
@@ -217,9 +220,9 @@ def _values(lm: LM, patch: Patch, items: Sequence[Question], read: Read) -> list
             of_texts = iter(teacher_forced(lm, patch, [(start + prompt, options) for prompt, options in items], read))
             return [[next(of_texts) for _ in options] for _, options in items]
         patch = replace(patch, prefix=replace(patch.prefix, eviction=None))  # nothing is read after the prompt
-    if getattr(lm.config, "sliding_window", None) is None:
+    if ways_of(lm).hooked:
         rows = [_row(owner, start + prompt, options) for owner, (prompt, options) in enumerate(items)]
-    else:  # which is counted in slots, and a fork has more slots than positions
+    else:  # which makes its own masks, and knows no forks
         rows = [_row(owner, start + prompt, [o]) for owner, (prompt, options) in enumerate(items) for o in options]
         patch = select_rows(patch, [row.owner for row in rows])
     counts = [count for row in rows for count in row.counts]

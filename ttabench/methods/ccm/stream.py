@@ -27,11 +27,11 @@ from ttabench.core.errors import UserError
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.deltas import deltas_applied
 from ttabench.lm.forward.patching import hidden_states
+from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import LowRank, Patch
 from ttabench.methods.ccm.settings import CcmSettings
 from ttabench.methods.eviction.evicted_cache import EvictedCache, extended
-from ttabench.methods.eviction.rotary import Rotary, rotates
 
 OnStep: TypeAlias = Callable[[range], None]
 """Told how many slots are held before each of the tokens of one forward."""
@@ -51,7 +51,7 @@ class Stream:
     def __init__(self, lm: LM, settings: CcmSettings) -> None:
         assert settings.window is not None, "a stream has a window"
         self.lm, self.settings, self.window = lm, settings, settings.window
-        self.rotary = Rotary(lm) if rotates(lm) else None
+        self.rotary = rotary_of(lm) if ways_of(lm).rotates else None
         self.first = max(1, len(lm.start_ids))
         """Slots that always stay: of what begins a text, or else of its first token."""
         needed, most = self.first + settings.memory + settings.piece, lm.max_positions - 1

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ttabench.lm.attention.fused import in_two_parts, merge_partials, summed
-from ttabench.lm.attention.interface import Call
-from ttabench.methods.eviction.rotary import Rotary
+from ttabench.lm.attention.interface import Call, MaskFunction
+from ttabench.lm.forward.rotary import Rotary
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Band:
         width: last tokens seen, itself included.
         query_BT: position of every token read.
         key_BS: position of every slot, -1 for padding; those of the band are consecutive.
-        rotary: turns queries for the sinks; None leaves them as far away as they are.
+        rotary: turns queries for the sinks.
     """
 
     sinks: int
     width: int
     query_BT: Tensor
     key_BS: Tensor
-    rotary: Rotary | None
+    rotary: Rotary
 
     def __call__(self, call: Call) -> Tensor:
         """Attention [B, T, N, D] of one layer."""
@@ -48,18 +48,18 @@ class Band:
         heads = call.key.shape[1]
         key_BHDS = call.key.transpose(-1, -2)
         scores = _folded(call.query, heads) @ key_BHDS
-        if self.rotary is not None and self.sinks:
+        if self.sinks:
             self._turn_to_sinks(call, scores, key_BHDS)
         scores = scores.view(rows, heads, -1, tokens, scores.shape[-1]).float() * call.scaling
-        scores = scores.masked_fill_(~self.seen()[:, None, None], torch.finfo(torch.float32).min)
+        scores = scores.masked_fill_(~self.seen(call.near)[:, None, None], torch.finfo(torch.float32).min)
         weights_BHXS = scores.softmax(-1).to(call.value.dtype).flatten(2, 3)
         out_BHXD = weights_BHXS @ call.value
         return out_BHXD.view(rows, count, tokens, size).transpose(1, 2)
 
     def _fused(self, call: Call) -> Tensor:
         """The same by kernels that write no scores: sinks and band apart where queries are turned; [B, N, T, D]."""
-        seen_BTS, dtype = self.seen(), call.query.dtype
-        if self.rotary is None or not self.sinks:
+        seen_BTS, dtype = self.seen(call.near), call.query.dtype
+        if not self.sinks:
             return summed(call.query, call.key, call.value, call.scaling, bias=_bias(seen_BTS, dtype))[0]
         sink_BS = (self.key_BS >= 0) & (self.key_BS < self.sinks)
         first = self._first(sink_BS)
@@ -73,20 +73,25 @@ class Band:
 
     def _turned(self, call: Call) -> Tensor:
         """Queries that stand no further than the end of a full cache."""
-        assert self.rotary is not None
-        near_BT = self.query_BT.clamp(max=self.sinks + self.width - 1)
-        return self.rotary.rotate(self.rotary.unrotate(call.query, self.query_BT), near_BT)
+        return self.rotary.query_at(call.query, self.query_BT, self._near(), call.layer)
+
+    def _near(self) -> Tensor:
+        """int64 [B, T]: where queries stand for the sinks."""
+        return self.query_BT.clamp(max=self.sinks + self.width - 1)
 
     @staticmethod
     def _first(sink_BS: Tensor) -> int:
         """Slots up to the last one that is a sink."""
         return int(sink_BS.any(0).long().cumsum(0).argmax()) + 1
 
-    def seen(self) -> Tensor:
-        """bool [B, T, S]: which slots each token sees."""
-        key_B1S, distance_BTS = self.key_BS[:, None], self.query_BT[..., None] - self.key_BS[:, None]
-        near_BTS = (distance_BTS < self.width) | (key_B1S < self.sinks)
-        return (key_B1S >= 0) & (distance_BTS >= 0) & near_BTS
+    def seen(self, near: MaskFunction | None) -> Tensor:
+        """bool [B, T, S]: which slots each token sees; `near`: of those that the model's own window leaves."""
+        seen_BTS = band(self.sinks, self.width, self.query_BT, self.key_BS)
+        if near is None:
+            return seen_BTS
+        key_B1S = self.key_BS[:, None]
+        query_BTS = torch.where(key_B1S < self.sinks, self._near()[..., None], self.query_BT[..., None])
+        return seen_BTS & near(0, 0, query_BTS, key_B1S)
 
     def _turn_to_sinks(self, call: Call, scores_BHXS: Tensor, key_BHDS: Tensor) -> None:
         """Overwrite the scores of sinks by those of turned queries."""
@@ -94,6 +99,12 @@ class Band:
         first, turned = self._first(sink_BS), self._turned(call)
         to_sinks = _folded(turned, call.key.shape[1]) @ key_BHDS[..., :first]
         scores_BHXS[..., :first] = torch.where(sink_BS[:, None, None, :first], to_sinks, scores_BHXS[..., :first])
+
+
+def band(sinks: int, width: int, query_BT: Tensor, key_BS: Tensor) -> Tensor:
+    """bool [B, T, S]: of slots at these positions (-1: padding) the first, and the last with the token itself."""
+    key_B1S, distance_BTS = key_BS[:, None], query_BT[..., None] - key_BS[:, None]
+    return (key_B1S >= 0) & (distance_BTS >= 0) & ((distance_BTS < width) | (key_B1S < sinks))
 
 
 def _folded(query_BNTD: Tensor, heads: int) -> Tensor:

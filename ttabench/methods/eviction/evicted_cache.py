@@ -13,7 +13,7 @@ Shape letters: L layers · B rows · H key/value heads · P slots kept · T toke
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,10 +21,11 @@ from torch import Tensor
 from ttabench.core.errors import UserError
 from ttabench.lm.attention.interface import Watcher, watched
 from ttabench.lm.forward.patching import BLOCK
+from ttabench.lm.forward.rotary import Rotary
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix, State
-from ttabench.methods.eviction.rotary import Rotary, rotates
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class EvictedCache:
         keys = self.keys if rotary is None else rotary.rotate(self.keys, self.slots())
         following_B = self.next if rotary is None else valid_BP.sum(1)
         mask_BP = None if bool(valid_BP.all()) else valid_BP
-        return Prefix(tuple(keys.unbind(0)), tuple(self.values.unbind(0)), following_B, mask_BP, holds_bos=True)
+        places = None if rotary is not None else tuple(self.index.long().unbind(0))
+        held = Prefix(tuple(keys.unbind(0)), tuple(self.values.unbind(0)), following_B, mask_BP, holds_bos=True)
+        return replace(held, positions_LBHP=places)
 
     def select(self, rows_N: Tensor) -> EvictedCache:
         """These rows, in this order; one row serves any number without a copy."""
@@ -115,11 +118,14 @@ def check_room(lm: LM, kept: EvictedCache | None, mask_BT: Tensor, rotary: Rotar
     counts_B = mask_BT.sum(1)
     if kept is not None:
         counts_B = counts_B + (kept.next if rotary is None else kept.valid.sum(1))
-    worst = int(counts_B.max())
-    if worst <= lm.max_positions:
+    worst, most = int(counts_B.max()), ways_of(lm).same_angles
+    if worst <= lm.max_positions and (rotary is None or most is None or worst <= most):
         return
+    if most is not None and rotary is not None:
+        fault = f"Of texts of {most} tokens and more the angles of {lm.name} change, and its keys cannot be moved"
+        raise UserError(f"{fault}: {worst} are needed.", "Keep less, or use --set positions=original.")
     hint = "Read less (--task-set documents=N) or give a --model with more positions."
-    if rotates(lm):
+    if ways_of(lm).rotates:
         hint = (
             "Read in pieces that move up as others go: --set positions=cache --set chunk=256, and a budget in tokens."
         )

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from ttabench.core.types import Ask, Observe
+from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.forward.tokens import new_ids, pad
+from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.eviction.evicted_cache import EvictedCache, extended, padding_first
-from ttabench.methods.eviction.rotary import Rotary, rotates
 from ttabench.methods.eviction.scores import ColumnSums
 from ttabench.methods.eviction.settings import ReadingSettings
 
@@ -37,10 +38,15 @@ class EvictingMethod(BaseMethod[SettingsT]):
     chunk: int | None
     """Tokens after which it evicts at the latest."""
 
+    @classmethod
+    def needs(cls, settings: SettingsT) -> Sequence[str]:
+        """Attention that can be watched, and positions with gaps; nothing where tokens alone are kept."""
+        return () if getattr(settings, "mode", "") == "stride" else ("hooks", "gaps", "shape")
+
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         super().__init__(lm, settings)
-        moving = settings.positions == "cache" or (settings.positions == "auto" and rotates(lm))
-        self.rotary = Rotary(lm) if moving else None
+        moving = settings.positions == "cache" or (settings.positions == "auto" and ways_of(lm).rotates)
+        self.rotary = rotary_of(lm) if moving else None
         self.chunk = settings.chunk
         self.reads = "run" if settings.join else "pieces"
 

@@ -26,12 +26,12 @@ from torch.nn.functional import pad
 
 from ttabench.core.types import Ask
 from ttabench.lm.attention.interface import Call
+from ttabench.lm.forward.rotary import Rotary
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods import eviction
 from ttabench.methods.eviction.evicted_cache import EvictedCache, joined
 from ttabench.methods.eviction.evicting import EvictingMethod, compacted, observed
-from ttabench.methods.eviction.rotary import Rotary
 from ttabench.methods.eviction.scores import ColumnSums, grouped, kept_slots, newest, tokens_of
 from ttabench.methods.eviction.settings import H2OSettings
 from ttabench.methods.parts.amount import Amount

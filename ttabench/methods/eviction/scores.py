@@ -42,6 +42,8 @@ def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
         counted_BT: bool, which queries count.
         block: queries at a time; changes memory, not results.
     """
+    if call.weights is not None:
+        return torch.einsum("bnts,bt->bns", call.weights.float(), counted_BT.float())
     rows, count, _, size = call.query.shape
     heads, slots = call.key.shape[1], call.key.shape[2]
     query_BHGTD = call.query.reshape(rows, heads, count // heads, -1, size)
@@ -52,8 +54,8 @@ def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
         part = slice(begin, min(begin + block, columns[-1] + 1))
         scores = query_BHGTD[:, :, :, part].flatten(2, 3) @ key_BHDS  # a group's queries as one matrix
         scores = scores.view(rows, heads, count // heads, -1, slots).float() * call.scaling
-        hidden_B11TS = ~_seen(call, part)[:, :, None]
-        weights = scores.masked_fill_(hidden_B11TS, torch.finfo(torch.float32).min).softmax(-1)
+        hidden_BH1TS = ~_seen(call, part)[:, :, None]
+        weights = scores.masked_fill_(hidden_BH1TS, torch.finfo(torch.float32).min).softmax(-1)
         sums_BHGS += torch.einsum("bhgts,bt->bhgs", weights, counted_BT[:, part].float())
     return sums_BHGS.flatten(1, 2)
 

@@ -28,13 +28,15 @@ from torch import Tensor
 from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.attention.interface import watched
+from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, State
 from ttabench.methods import eviction
 from ttabench.methods.base import tokens_read
-from ttabench.methods.eviction.band import Band
+from ttabench.methods.eviction.band import Band, band
 from ttabench.methods.eviction.evicted_cache import EvictedCache, check_room, extended, joined, padding_first
 from ttabench.methods.eviction.evicting import EvictingMethod
 from ttabench.methods.eviction.scores import kept_slots, newest, oldest, tokens_of
@@ -59,12 +61,13 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             return
         self.width = self._recent + (settings.evict == "after")
         self.chunk = settings.chunk or STREAM_BLOCK
+        if ways_of(lm).own and settings.positions == "auto":
+            self.rotary = None
         if self.rotary is not None:
-            room = lm.max_positions - settings.n_sink - self._recent
+            most = min(lm.max_positions, ways_of(lm).same_angles or lm.max_positions)
+            room = most - settings.n_sink - self._recent
             if room < 1:
-                fault = (
-                    f"{settings.n_sink} sinks and {self._recent} recent tokens fill all {lm.max_positions} positions"
-                )
+                fault = f"{settings.n_sink} sinks and {self._recent} recent tokens fill all {most} positions"
                 raise UserError(f"{fault} of {lm.name}.", "Use --set recent=N with a smaller N.")
             self.chunk = min(self.chunk, room)
 
@@ -113,11 +116,18 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
         check_room(self.lm, kept, mask_BT, self.rotary)
         start = None if kept is None else kept.prefix(self.rotary)
         window = Window(self.lm, start, ids_BT.shape[0], room=ids_BT.shape[1])
-        with watched(self._band(kept, mask_BT)):
-            hidden_BTD = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
+        real_BT = None if bool(mask_BT.all()) else mask_BT
+        query_BT, key_BS = self._places(kept, mask_BT)
+        if self.rotary is None:
+            layout = Layout(sees_BTS=band(self.settings.n_sink, self.width, query_BT, key_BS))
+            hidden_BTD = window.feed_laid(ids_BT, layout, real_BT)
+        else:
+            with watched(Band(self.settings.n_sink, self.width, query_BT, key_BS, self.rotary)):
+                hidden_BTD = window.feed(ids_BT, real_BT)
         return self._cut(joined(kept, window.prefix(), mask_BT, self.rotary)), hidden_BTD
 
-    def _band(self, kept: EvictedCache | None, mask_BT: Tensor) -> Band:
+    def _places(self, kept: EvictedCache | None, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions of the tokens of a block [B, T], and of all slots [B, S], -1 where one is padding."""
         steps_BT = mask_BT.long().cumsum(1) - 1
         if kept is None:
             query_BT, key_BS = steps_BT, steps_BT.masked_fill(~mask_BT, -1)
@@ -127,7 +137,7 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             first_B = kept.valid.sum(1) if moved else kept.next
             query_BT = first_B[:, None] + steps_BT
             key_BS = torch.cat([held_BP, query_BT.masked_fill(~mask_BT, -1)], dim=1)
-        return Band(self.settings.n_sink, self.width, query_BT.clamp(min=0), key_BS, self.rotary)
+        return query_BT.clamp(min=0), key_BS
 
     def _cut(self, whole: EvictedCache) -> EvictedCache:
         """Sinks and recent tokens only, the same ones in every layer and head."""

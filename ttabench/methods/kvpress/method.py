@@ -29,6 +29,7 @@ from ttabench.core.errors import UserError
 from ttabench.core.types import Ask, Observe
 from ttabench.cost.formula import NoSettings
 from ttabench.lm.forward.tokens import new_ids
+from ttabench.lm.forward.ways import ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch, Prefix, State
 from ttabench.methods.base import BaseMethod
@@ -46,6 +47,8 @@ EAGER = {"ObservedAttentionPress"}
 HIDING = {"AdaKVPress", "CriticalAdaKVPress", "DMSPress", "DuoAttentionPress", "LUKVPress"}
 """Presses that hide slots from single heads and keep all of them."""
 
+ASKED = 256
+"""Tokens of prompt and answer for which there must be room in a window of the model."""
 LABEL_NOTES = {
     "cache_reduced": {
         True: "removed slots from the cache",
@@ -67,6 +70,11 @@ class KvPress(BaseMethod[Any]):
     label_notes = LABEL_NOTES
     known: ClassVar[Mapping[str, type[Any]]] = {}
     """Classes of presses by name."""
+
+    @classmethod
+    def needs(cls, settings: Any) -> Sequence[str]:  # noqa: ARG003
+        """Parts of the base model."""
+        return "hooks", "gaps", "shape"
 
     def __init__(self, lm: LM, settings: KvPressSettings | NoSettings) -> None:
         super().__init__(lm, settings)
@@ -120,6 +128,12 @@ class KvPress(BaseMethod[Any]):
         if total > self.lm.max_positions:
             fault = f"A context of {total} tokens exceeds the {self.lm.max_positions} positions of {self.lm.name}."
             raise UserError(fault, "Read less (--task-set documents=N) or give a --model with more positions.")
+        first, behind = torch.zeros(1), torch.full((1,), total + ASKED)
+        if not all(bool(near(0, 0, behind, first)) for near in ways_of(self.lm).local.values()):
+            fault = f"Layers of {self.lm.name} see no further than a window, which {total} tokens are near"
+            raise UserError(
+                f"{fault}; kvpress does not say where the slots that stay stood.", "Read less, or use snapkv."
+            )
         press = presses.build(self.wanted, self.known)  # a new one for every text: presses remember
         if self.budget is not None:
             press.compression_ratio = removed_share(int(tokens_of(self.budget, torch.tensor([total]))), total)

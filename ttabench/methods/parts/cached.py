@@ -2,11 +2,13 @@
 
 tensors = cached(prefix)          keys and values [L, B, H, P, D], next position [B], mask [B, P] where slots are empty
 prefix = prefix_of(tensors)       None where nothing was cached
+
+Layers of unequal shapes, or on several devices, are tensors of their own: "keys.0", "keys.1" ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -16,11 +18,8 @@ from ttabench.lm.patch import Prefix
 
 def cached(prefix: Prefix) -> dict[str, Tensor]:
     """A prefix of plain slots, the first of them BOS where the model has one, as tensors of a state."""
-    tensors = {
-        "keys": torch.stack(prefix.keys_LBHPD),
-        "values": torch.stack(prefix.values_LBHPD),
-        "next": prefix.next_position_B,
-    }
+    tensors = {"next": prefix.next_position_B, **together("keys", prefix.keys_LBHPD)}
+    tensors |= together("values", prefix.values_LBHPD)
     if prefix.mask_BP is not None and not bool(prefix.mask_BP.all()):
         tensors["mask"] = prefix.mask_BP
     return tensors
@@ -28,7 +27,22 @@ def cached(prefix: Prefix) -> dict[str, Tensor]:
 
 def prefix_of(tensors: Mapping[str, Tensor]) -> Prefix | None:
     """The value that `cached` put there."""
-    if "keys" not in tensors:
+    if "next" not in tensors:
         return None
-    keys, values = tuple(tensors["keys"].unbind(0)), tuple(tensors["values"].unbind(0))
+    keys, values = layers(tensors, "keys"), layers(tensors, "values")
     return Prefix(keys, values, tensors["next"], tensors.get("mask"), holds_bos=True)
+
+
+def together(name: str, parts: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Tensors of all layers as one [L, ...] of that name, or as one each where they do not go together."""
+    if len({(part.shape, part.device) for part in parts}) == 1:
+        return {name: torch.stack(list(parts))}
+    return {f"{name}.{layer}": part for layer, part in enumerate(parts)}
+
+
+def layers(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, ...]:
+    """What `together` put there, a tensor a layer."""
+    if name in tensors:
+        return tuple(tensors[name].unbind(0))
+    own = [key for key in tensors if key.startswith(f"{name}.")]
+    return tuple(tensors[f"{name}.{layer}"] for layer in range(len(own)))

@@ -37,7 +37,9 @@ def target_names(lm: LM, targets: Sequence[str]) -> list[str]:
 def by_layer(lm: LM, names: Sequence[str]) -> list[list[str]]:
     """These linear maps, given in model order, of each decoder layer: as many in every one."""
     maps_a_layer = len(names) // lm.layers
-    assert maps_a_layer * lm.layers == len(names), f"{lm.name}: layers differ in their linear maps"
+    if not names or maps_a_layer * lm.layers != len(names):
+        fault = f"{lm.name} ({lm.config.model_type}) has {len(names)} of the wanted linear maps in {lm.layers} layers"
+        raise UserError(f"{fault}, not as many in each.", "Use none, icl, rag, or lora with other --set targets.")
     return [list(names[begin : begin + maps_a_layer]) for begin in range(0, len(names), maps_a_layer)]
 
 

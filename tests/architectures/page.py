@@ -1,0 +1,50 @@
+"""The page of the guide that says which architectures are right under which methods: computed from the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+
+from tests.places import ROOT
+from ttabench.contract.models import SETTINGS
+
+PAGE = Path(ROOT) / "docs" / "guide" / "architectures.md"
+MARKS = "<!-- architectures -->", "<!-- /architectures -->"
+Found = Mapping[str, Mapping[str, str]]
+
+
+def bad(found: Found) -> dict[str, dict[str, str]]:
+    """What is neither right nor refused."""
+    wrong = {
+        kind: {name: said for name, said in row.items() if said.startswith(("wrong", "raised"))}
+        for kind, row in found.items()
+    }
+    return {kind: row for kind, row in wrong.items() if row}
+
+
+def table(found: Found) -> list[str]:
+    """Markdown lines: architectures alike in one row, those of most methods first."""
+    made = {kind: row for kind, row in found.items() if "made" not in row}
+    marks = {kind: tuple(row[name].split(":")[0] for name in SETTINGS) for kind, row in made.items()}
+    why = {kind: next((said for said in row.values() if said != "right"), "") for kind, row in made.items()}
+    why = {kind: said.partition("cannot be used here: ")[2].partition(". ")[0] or said for kind, said in why.items()}
+    lines = ["| architectures | " + " | ".join(SETTINGS) + " | why |", "| --- |" + " --- |" * (len(SETTINGS) + 1)]
+
+    def key(kind: str) -> tuple[int, tuple[str, ...], str]:
+        return -marks[kind].count("right"), marks[kind], why[kind]
+
+    for (_, row, reason), kinds in groupby(sorted(made, key=key), key=key):
+        shown = ["yes" if mark == "right" else "-" if mark == "refused" else mark for mark in row]
+        lines.append(f"| {', '.join(kinds)} | {' | '.join(shown)} | {reason} |")
+    right = sum(row["icl"] == "right" for row in made.values())
+    none = len(found) - len(made)
+    count = f"{len(found)} architectures: {right} are right under icl; {none} could not be made tiny by rule"
+    return [*lines, "", f"{count} ({', '.join(kind for kind in found if kind not in made)})."]
+
+
+def write(found: Found) -> None:
+    """Put the table between its marks."""
+    text = PAGE.read_text()
+    before, after = text.partition(MARKS[0])[0], text.partition(MARKS[1])[2]
+    PAGE.write_text(before + "\n".join([MARKS[0], *table(found), MARKS[1]]) + after)

@@ -1,0 +1,152 @@
+"""What is found out about a model: each part of it on models that differ in that part alone, and its opposite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM
+
+from tests.architectures.tiny import tiny
+from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import read
+from ttabench.lm.forward.ways import rotary_of, ways_of
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.lm.verbs.generation import generate
+from ttabench.lm.verbs.scoring import token_logprobs
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 259, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.2, "pad_token_id": 258,
+}  # fmt: skip
+
+
+def made(cls: type[Any], config: type[Any], **more: Any) -> LM:
+    torch.manual_seed(0)
+    return LM(cls(config(**{**SIZES, **more})), byte_tokenizer(), cls.__name__, random_weights=True)
+
+
+def text(tokens: int, seed: int = 0) -> list[int]:
+    return torch.randint(0, 256, (tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def plain(lm: LM, prompt: list[int], target: list[int]) -> float:
+    """By transformers alone."""
+    ids = torch.tensor([[*lm.start_ids, *prompt, *target]])
+    used = lm.model.config._attn_implementation
+    lm.attend_by("eager")
+    with torch.no_grad():
+        logprobs = lm.model(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
+    lm.attend_by(used)
+    return float(logprobs[-len(target) - 1 : -1].gather(1, torch.tensor(target)[:, None]).sum())
+
+
+def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
+    for lm in (tiny_llama(), tiny_gpt2()):
+        ways = ways_of(lm)
+        assert (ways.attention, ways.linear_head, ways.rows, ways.lends) == ("sdpa", True, True, True)
+        assert "ways" not in lm.describe()
+    assert ways_of(tiny_llama()).lean
+    assert not ways_of(tiny_gpt2()).lean
+
+
+def test_what_happens_behind_the_last_linear_map_is_not_lost() -> None:
+    class Capped(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 3 * torch.tanh(super().forward(x) / 3)
+
+    lm = made(LlamaForCausalLM, LlamaConfig)
+    assert ways_of(lm).linear_head
+    gemma = LM(tiny("gemma2"), byte_tokenizer(), "gemma2")
+    assert not ways_of(gemma).linear_head
+    assert gemma.describe()["ways"]["head"] == "transformers"
+    (values,) = token_logprobs(gemma, Patch(), [(text(9), text(4, 1))])
+    assert float(values.sum()) == pytest.approx(plain(gemma, text(9), text(4, 1)), abs=1e-3)
+
+
+def test_distances_in_a_sliding_window_are_those_of_positions() -> None:
+    lm = made(MistralForCausalLM, MistralConfig, sliding_window=12)
+    assert sorted(ways_of(lm).local) == [0, 1]
+    items = [(text(30), text(4, 1)), (text(5, 2), text(2, 3))]
+    for together in (items, items[:1], items[1:]):
+        for item, values in zip(together, token_logprobs(lm, Patch(), together), strict=True):
+            assert float(values.sum()) == pytest.approx(plain(lm, *item), abs=1e-3)
+    with torch.no_grad():
+        prefix = read(lm, Patch(), torch.tensor([text(30)]))
+    questions = [(text(7, 5), [9]), (text(3, 6), [8])]
+    behind = token_logprobs(lm, Patch(prefix=prefix), questions)
+    for (prompt, target), values in zip(questions, behind, strict=True):
+        assert float(values.sum()) == pytest.approx(plain(lm, text(30) + prompt, target), abs=1e-3)
+    wide = made(MistralForCausalLM, MistralConfig, sliding_window=200)
+    assert abs(plain(wide, *items[0]) - plain(lm, *items[0])) > 1e-2
+
+
+def test_answers_under_a_sliding_window_are_the_same_in_a_batch() -> None:
+    lm = made(MistralForCausalLM, MistralConfig, sliding_window=12)
+    prompts = [text(25), text(4, 1), text(11, 2)]
+    together = generate(lm, Patch(), prompts, max_new_tokens=8)
+    assert together == [generate(lm, Patch(), [prompt], max_new_tokens=8)[0] for prompt in prompts]
+
+
+@pytest.mark.parametrize("kind", ["llama", "glm", "cohere", "gpt_neox", "hunyuan_v1_dense", "nanochat", "llama4_text"])
+def test_keys_are_moved_as_the_model_rotates_them(kind: str) -> None:
+    lm = LM(tiny(kind), byte_tokenizer(), kind)
+    rotary, turns = rotary_of(lm), ways_of(lm).turns
+    assert turns is not None
+    keys_BHPD, at = torch.randn(1, 2, 5, lm.head_dim), torch.arange(5)[None]
+    for layer, turn in enumerate(turns):
+        moved = rotary.rotate(keys_BHPD, at, layer)
+        torch.testing.assert_close(rotary.unrotate(moved, at, layer), keys_BHPD, atol=1e-4, rtol=1e-4)
+        assert (turn is None) == torch.equal(moved, keys_BHPD)
+    assert any(turn is not None for turn in turns)
+
+
+def test_keys_of_learned_positions_are_not_moved() -> None:
+    with pytest.raises(UserError, match="no rotary position embeddings"):
+        rotary_of(tiny_gpt2())
+
+
+LONG = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0],
+        "original_max_position_embeddings": 64}  # fmt: skip
+
+
+@pytest.mark.parametrize("rope", [LONG, {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}])
+def test_angles_that_depend_on_the_length_are_those_of_the_whole_text(rope: dict[str, Any]) -> None:
+    kind = (Phi3ForCausalLM, Phi3Config) if rope is LONG else (LlamaForCausalLM, LlamaConfig)
+    more = {"max_position_embeddings": 256, "original_max_position_embeddings": 64, "eos_token_id": 257}
+    lm = made(*kind, rope_parameters=rope, **(more if rope is LONG else {"max_position_embeddings": 64}))
+    lm.max_positions = 256
+    assert ways_of(lm).same_angles == 64
+    assert ways_of(lm).angles_grow == (rope is not LONG)
+    items = [(text(20), text(3, 1)), (text(90, 2), text(3, 3))]
+    for item, values in zip(items, token_logprobs(lm, Patch(), items), strict=True):
+        assert float(values.sum()) == pytest.approx(plain(lm, item[0], item[1][:-1]) + _last(lm, item), abs=2e-3)
+    with torch.no_grad():
+        short = read(lm, Patch(), torch.tensor([text(50)]))
+    assert len(token_logprobs(lm, Patch(prefix=short), [(text(5), [1])])) == 1
+    with pytest.raises(UserError, match="rotates texts of more than 64 tokens by other angles"):
+        token_logprobs(lm, Patch(prefix=short), [(text(40), [1])])
+
+
+def _last(lm: LM, item: tuple[list[int], list[int]]) -> float:
+    """Of the last target, which nothing is predicted from, so that it has no part in the length."""
+    prompt, target = item
+    ids = torch.tensor([[*lm.start_ids, *prompt, *target[:-1]]])
+    used = lm.model.config._attn_implementation
+    lm.attend_by("eager")
+    with torch.no_grad():
+        logprobs = lm.model(input_ids=ids, use_cache=False).logits[0, -1].log_softmax(-1)
+    lm.attend_by(used)
+    return float(logprobs[target[-1]])
+
+
+def test_a_model_that_cannot_be_run_is_refused_in_one_line() -> None:
+    lm = made(LlamaForCausalLM, LlamaConfig)
+    lm.model.model.layers[0].register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(UserError, match="cannot read a text: division by zero"):
+        ways_of(lm)

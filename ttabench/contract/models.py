@@ -1,0 +1,113 @@
+"""`ttabench check --model MODEL`: what methods give under a base model, beside plain forwards of transformers.
+
+    outcomes(lm)     {"none": "right", "icl": "right", "window": "refused: ...", ...}
+
+The truth is transformers' own forward of the whole text (eager, no cache, no padding, its own head). A method that
+keeps all it reads must equal it with the context in front; one that changes weights, under the changed weights.
+Log-likelihoods and greedy answers count, and questions of unequal length asked together must equal each alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ttabench.core.errors import UserError
+from ttabench.core.types import Ask, Generate, Observe
+from ttabench.lm.forward.deltas import merged
+from ttabench.lm.forward.probe import BOUNDS, whole
+from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Patch
+from ttabench.methods import registry
+from ttabench.methods.session import Session
+
+TEXT = Observe(text="Mira Tolen keeps nine grey geese by the mill, and a heron.")
+QUESTIONS = (("How many geese?", "nine"), ("Who?", "Mira"), ("By what are they?", "a mill"))
+NEW_TOKENS = 4
+ASKS = tuple(
+    Ask(prompt=question, key=question, want=Generate(answers=(answer,), max_new_tokens=NEW_TOKENS))
+    for question, answer in QUESTIONS
+)
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "none": {},
+    "icl": {},
+    "window": {"recent": 200},
+    "snapkv": {"budget": 200, "window": 8},
+    "h2o": {"heavy": 300, "recent": 300},
+    "templora": {"prefix": 0, "lr": 1e-3, "schedule": "constant"},
+    "generative_adapter": {},
+}
+"""Methods, at budgets that keep all of the text; the last is trained, here with fresh weights."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is given for one question: a summed log-probability (natural log), and the text of a greedy answer."""
+
+    logprob: float
+    answer: str
+
+
+def outcomes(lm: LM) -> dict[str, str]:
+    """By method "right", "refused: ..", "wrong: .." or "raised: ..", the last two of which are faults of ours."""
+    said = {}
+    for name in SETTINGS:
+        try:
+            said[name] = outcome(name, lm)
+        except UserError as error:
+            said[name] = f"refused: {error}"
+        except Exception as error:  # which must not happen, and is shown where it does
+            said[name] = f"raised: {type(error).__name__}: {str(error)[:120]}"
+    return said
+
+
+def outcome(name: str, lm: LM) -> str:
+    """Of one method.
+
+    Raises:
+        UserError: the model is refused.
+    """
+    spec = registry.find(name)
+    settings = spec.Settings(**SETTINGS[name]) if SETTINGS[name] or spec.checked is None else spec.checked
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        session = Session(lm, spec.load()(lm, settings))
+        session.read([TEXT])
+        patch = session.patch(ASKS[:1])
+    context = [] if name == "none" or patch.deltas else piece_ids(lm, TEXT, first=True)
+    for ask, batch in zip(ASKS, given(session, ASKS), strict=True):
+        with merged(lm, Patch(deltas=patch.deltas)):
+            expected = truth(lm, ask, context)
+        for own, how in ((batch, "in a batch"), (given(session, [ask])[0], "alone")):
+            bound = BOUNDS[lm.dtype] * (2 + abs(expected.logprob) / 50)
+            if abs(own.logprob - expected.logprob) > bound:
+                return f"wrong: log-likelihood {how} {own.logprob:.3f} for {expected.logprob:.3f}"
+            if own.answer != expected.answer and lm.dtype == torch.float32:
+                return f"wrong: answer {how} {own.answer!r} for {expected.answer!r}"
+    return "right"
+
+
+@torch.no_grad()
+def truth(lm: LM, ask: Ask, context: Sequence[int]) -> Given:
+    """By plain forwards of the whole text, one for the gold answer and one for every token of the greedy one."""
+    prompt = [*lm.start_ids, *context, *prompt_ids(lm, ask, follows=bool(context))]
+    target, answer = gold_ids(lm, ask), list[int]()
+
+    def logprobs(ids: Sequence[int]) -> torch.Tensor:
+        return whole(lm, torch.tensor([ids], device=lm.device))
+
+    places_TV = logprobs([*prompt, *target])[len(prompt) - 1 : -1]
+    while len(answer) < NEW_TOKENS and not (answer and answer[-1] in lm.eos_ids):
+        answer.append(int(logprobs([*prompt, *answer])[-1].argmax()))
+    written = lm.decode([token for token in answer if token not in lm.eos_ids]).strip()
+    return Given(float(places_TV.gather(1, torch.tensor(target, device=lm.device)[:, None]).sum()), written)
+
+
+def given(session: Session, asks: Sequence[Ask]) -> list[Given]:
+    """What a session gives for these questions, asked together."""
+    likelihoods, answers = session.gold_likelihoods(asks), session.answer(asks)
+    return [Given(value, answer.prediction) for (value, _), answer in zip(likelihoods, answers, strict=True)]

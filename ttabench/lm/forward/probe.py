@@ -1,0 +1,273 @@
+"""Which ways through a model give what transformers' own forward gives: tried once, on a few made-up tokens.
+
+The truth is transformers' eager forward of a whole text with the model's own head. Each way reads the text whole, on
+behind a cache, token by token, and in rows of unequal length, beyond the model's own windows (which are made short for
+it); the first one whose logits are equal is taken. Then it is tried whether the head is its last linear map alone,
+whether rows may share a prefix, whether embeddings may stand in for tokens, whether positions may have gaps, how keys
+are rotated, and from which length on angles change. There is no list of architectures.
+
+Shape letters: B rows · T tokens · S slots · V vocabulary · L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ttabench.core.errors import UserError
+from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
+from ttabench.lm.attention.layout import Layout
+from ttabench.lm.forward.cpu_decoder import CpuDecoder
+from ttabench.lm.forward.rotary import Angles, Turn, angles_seen, learned
+from ttabench.lm.forward.ways import REASONS, Ways, probes, take
+from ttabench.lm.forward.window import Window
+from ttabench.lm.model import LM
+from ttabench.lm.patch import Prefix
+
+BOUNDS = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
+"""Largest difference of log-probabilities that counts as equal; two kernels in bfloat16 differ by a tenth."""
+WINDOW = 8
+"""What windows of a model are cut to while it is tried."""
+TOKENS, FIRST, ALIKE, SHIFT = 24, 15, 6, 32
+"""Tokens of the text, those in front of what is read on, those that two texts share, and how far keys are moved."""
+
+
+def tried(lm: LM) -> Ways:
+    """How this model is run.
+
+    Raises:
+        UserError: it cannot read a text at all.
+    """
+    with torch.no_grad(), torch.random.fork_rng():
+        texts = _texts(lm)
+        with _short_windows(lm):
+            try:
+                ways = _first_right(lm, texts, [whole(lm, ids) for ids in texts])
+            except Exception as error:  # whatever a model raises that cannot run at all
+                reason = " ".join(str(error).split())[:160].rstrip(".")
+                fault = f"{lm.name} ({lm.config.model_type}) cannot read a text: {reason}"
+                raise UserError(f"{fault}.", REASONS["none"][1]) from error
+        if ways.attention == "none":
+            return ways
+        take(lm, ways)
+        angles, local = _learned(lm, ways)
+        ways = replace(ways, local=local)
+        take(lm, ways)
+        if limit := _same_angles(lm, angles):
+            grow = _changed(lm, angles, 2 * limit, 3 * limit)
+            rotaries = [module for module in lm.decoder.modules() if "Rotary" in type(module).__name__]
+            ways = replace(ways, same_angles=limit, angles_grow=grow, rotaries=rotaries)
+        with suppress(Exception):  # whatever it raises, its keys cannot be moved
+            if ways.hooked:
+                turns, query_turns = _turns(lm, angles, texts[0])
+                if turns is not None and query_turns is not None:
+                    ways = replace(ways, turns=turns, query_turns=query_turns)
+        return ways
+
+
+def _texts(lm: LM) -> list[Tensor]:
+    """Two texts of unequal length, the second shorter; they begin alike."""
+    made = torch.Generator().manual_seed(0)
+    least = min(lm.vocab_size - 1, 16)
+    ids_1T = torch.randint(least, lm.vocab_size, (1, TOKENS), generator=made).to(lm.device)
+    other_1T = torch.randint(least, lm.vocab_size, (1, TOKENS - 7), generator=made).to(lm.device)
+    return [ids_1T, torch.cat([ids_1T[:, :ALIKE], other_1T[:, ALIKE:]], dim=1)]
+
+
+@contextmanager
+def _short_windows(lm: LM) -> Iterator[None]:
+    """The model's own windows, for both sides of the comparison, so short that the text goes beyond them."""
+    names = ("sliding_window", "attention_chunk_size")
+    held = {name: getattr(lm.config, name, None) for name in names}
+    short = {name: WINDOW for name, value in held.items() if isinstance(value, int) and value > WINDOW}
+    try:
+        for name, value in short.items():
+            setattr(lm.config, name, value)
+        yield
+    finally:
+        for name in short:
+            setattr(lm.config, name, held[name])
+
+
+def whole(lm: LM, ids_1T: Tensor) -> Tensor:
+    """Log-probabilities [T, V] by transformers alone: its eager forward of a whole text [1, T], with its own head."""
+    used = str(lm.model.config._attn_implementation)
+    lm.attend_by(lm.native_attention)
+    try:
+        logits: Tensor = lm.model(input_ids=ids_1T, use_cache=False).logits
+    finally:
+        lm.attend_by(used)
+    return logits[0].float().log_softmax(-1)
+
+
+def _first_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
+    """The first way that is right in all, else the first that is right row by row."""
+    alone = Ways(attention="none")
+    tried = [Ways(attention=attention) for attention in ("sdpa", "own", "transformers")][-1 if lm.attention else 0 :]
+    for ways in (*tried, *(Ways(attention=last, positions=False) for last in ("transformers", "again"))):
+        try:
+            ways = _right(lm, ways, texts, truth)
+        except Exception:  # whatever a model raises there, it is not this way that is right
+            continue
+        if ways.rows:
+            return ways
+        alone = ways if alone.attention == "none" else alone
+    return alone
+
+
+def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> Ways:
+    """The way with what it can do.
+
+    Raises:
+        AssertionError: it is not right.
+    """
+    ids_1T, wanted = texts[0], truth[0]
+    take(lm, ways)
+    if ways.hooked:
+        ways = replace(ways, local=_learned(lm, ways)[1])
+        take(lm, ways)
+    hidden = Window(lm, None, 1, retain=False).feed(ids_1T)
+    assert _equal(lm, _logprobs(lm, hidden), wanted), "other logits"
+    with suppress(Exception):
+        linear = lm.model.get_output_embeddings()(hidden)[0].float().log_softmax(-1)
+        ways = replace(ways, linear_head=_equal(lm, linear, wanted))
+        take(lm, ways)
+    window = Window(lm, None, 1)
+    parts = [window.feed(ids_1T[:, part]) for part in (slice(FIRST), slice(FIRST, -1), slice(TOKENS - 1, None))]
+    assert _equal(lm, _logprobs(lm, torch.cat(parts, 1)), wanted), "other logits behind a cache"
+    if not ways.caches:
+        return replace(ways, rows=False)
+    ways = replace(ways, shapes=_shapes(window.prefix()), rows=_rows_right(lm, texts, truth))
+    if not ways.hooked:
+        return ways
+    assert _seen_shapes(lm, ids_1T) == ways.shapes, "attention is given other keys than are held"
+    ways = replace(ways, lends=_lent_right(lm, texts, truth))
+    take(lm, ways)
+    with suppress(Exception):
+        embedded = Layout(embeddings_BTC=lm.embedded(ids_1T))
+        take(lm, replace(ways, embeddings=True))
+        ways = replace(
+            ways, embeddings=_equal(lm, _logprobs(lm, Window(lm, None, 1).feed_laid(ids_1T, embedded)), wanted)
+        )
+    steps_1T = torch.arange(TOKENS, device=lm.device)[None]
+    hidden = Window(lm, None, 1).feed_laid(ids_1T, Layout(positions_BT=steps_1T + 5 * (steps_1T >= FIRST)))
+    ways = replace(ways, gaps=not _equal(lm, _logprobs(lm, hidden), wanted))
+    return replace(ways, lean=_lean_right(lm, ways, texts, truth))
+
+
+def _shapes(prefix: Prefix) -> frozenset[tuple[int, int, int]]:
+    pairs = zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True)
+    return frozenset((keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in pairs)
+
+
+def _seen_shapes(lm: LM, ids_1T: Tensor) -> frozenset[tuple[int, int, int]]:
+    """The same of keys and values that attention is given."""
+    shapes = set()
+    with watched(lambda call: shapes.add((call.key.shape[1], call.key.shape[3], call.value.shape[3]))):
+        Window(lm, None, 1).feed(ids_1T)
+    return frozenset(shapes)
+
+
+def _lent_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
+    """Whether two rows may read on behind keys and values that they share."""
+    with suppress(Exception):
+        shared = Window(lm, None, 1)
+        shared.feed(texts[0][:, :ALIKE])
+        length = texts[1].shape[1]
+        hidden = Window(lm, shared.prefix(), 2).feed(torch.cat([ids[:, ALIKE:length] for ids in texts]))
+        rows = zip(hidden, truth, strict=True)
+        return all(_equal(lm, _logprobs(lm, row[None]), wanted[ALIKE:length]) for row, wanted in rows)
+    return False
+
+
+def _rows_right(lm: LM, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
+    """Whether rows that are padded in front, in the middle and behind are read as each alone."""
+    cuts = [(0, FIRST, TOKENS - 3, TOKENS), (0, ALIKE, TOKENS - 11, TOKENS - 7)]  # of either text: read in three parts
+    window = Window(lm, None, 2)
+    seen: list[list[Tensor]] = [[], []]
+    with suppress(Exception):
+        for step, side in enumerate(("left", "right", "left")):
+            parts = [ids[0, cut[step] : cut[step + 1]] for ids, cut in zip(texts, cuts, strict=True)]
+            width = max(map(len, parts))
+            ids_BT = torch.zeros(2, width, dtype=torch.int64, device=lm.device)
+            mask_BT = torch.zeros(2, width, dtype=torch.bool, device=lm.device)
+            for row, part in enumerate(parts):
+                place = slice(width - len(part), width) if side == "left" else slice(len(part))
+                ids_BT[row, place], mask_BT[row, place] = part, True
+            hidden = window.feed(ids_BT, None if bool(mask_BT.all()) else mask_BT)
+            for row in range(2):
+                seen[row].append(hidden[row][mask_BT[row]])
+        rows = [_logprobs(lm, torch.cat(parts)[None]) for parts in seen]
+        return all(_equal(lm, row, wanted) for row, wanted in zip(rows, truth, strict=True))
+    return False
+
+
+def _lean_right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
+    """Whether the decoder written out does the same."""
+    if ways.own or ways.local or not ways.linear_head or CpuDecoder.of(lm) is None:
+        return False
+    take(lm, replace(ways, lean=True))
+    with suppress(Exception):
+        whole = _logprobs(lm, Window(lm, None, 1, retain=False).feed(texts[0]))
+        return _equal(lm, whole, truth[0]) and _rows_right(lm, texts, truth)
+    return False
+
+
+def _logprobs(lm: LM, hidden_1TD: Tensor) -> Tensor:
+    return lm.logits(hidden_1TD)[0].float().log_softmax(-1)
+
+
+def _equal(lm: LM, own: Tensor, wanted: Tensor) -> bool:
+    """Whether log-probabilities are equal up to the noise of their number format; a NaN is as good as another."""
+    near = (own - wanted).abs() <= BOUNDS[lm.dtype] + 1e-4 * wanted.abs()
+    return bool((near | (own == wanted) | (own.isnan() & wanted.isnan())).all())
+
+
+def _learned(lm: LM, ways: Ways) -> tuple[list[Angles], dict[int, MaskFunction]]:
+    """What makes the model's angles, and the mask functions of its layers, from one short forward."""
+    ids_1T = torch.full((1, 2), min(16, lm.vocab_size - 1), device=lm.device)
+    with angles_seen(lm) as angles, learning_masks() as local:
+        lm.decoder(input_ids=ids_1T, use_cache=False)
+    assert not ways.hooked or local.keys() == set(range(lm.layers)), "layers that do not attend through the interface"
+    return angles, {layer: near for layer, near in local.items() if near is not None}
+
+
+def _turns(lm: LM, angles: Sequence[Angles], ids_1T: Tensor) -> tuple[list[Turn | None] | None, ...]:
+    """How each layer rotates its keys, and its queries."""
+    ids_B1, calls = ids_1T.T, []
+    at_B1 = torch.arange(len(ids_B1), device=lm.device)[:, None]
+    for shift in (0, SHIFT):
+        seen: dict[int, Call] = {}
+        window = Window(lm, None, len(ids_B1))
+        window._next_B = at_B1[:, 0] + shift
+        with watched(lambda call, seen=seen: seen.update({call.layer: call})):  # type: ignore[misc]
+            window.feed(ids_B1)
+        calls.append([seen[layer] for layer in range(lm.layers)])
+    bound = 1e-4 if lm.dtype in (torch.float32, torch.float64) else 0.03
+    sides = [[[getattr(call, name) for call in part] for part in calls] for name in ("key", "query")]
+    return tuple(learned(lm, angles, here, there, at_B1, SHIFT, bound) for here, there in sides)
+
+
+def _changed(lm: LM, angles: Sequence[Angles], *lengths: int) -> bool:
+    """Whether the first positions of texts of two lengths have other angles."""
+    few = torch.arange(4, device=lm.device)[None]
+    texts = [torch.cat([few, few.new_tensor([[length - 1]])], dim=1) for length in lengths]
+    return any(not torch.equal(*(made(text)[0][:, :4] for text in texts)) for made in angles)
+
+
+def _same_angles(lm: LM, angles: Sequence[Angles]) -> int | None:
+    """Most positions of a text that leave angles as they are; None where no length changes them."""
+    low, high = 5, lm.max_positions
+    if not angles or not _changed(lm, angles, low, high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _changed(lm, angles, 5, middle) else (middle, high)
+    return low
+
+
+probes[:] = [tried]
