@@ -1,0 +1,111 @@
+"""Adapters of peft on the base model: the logits of peft itself, the three ways to give one, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import forward
+from ttabench.lm.loading import safetensors_io
+from ttabench.lm.model import LM, load
+from ttabench.lm.patch import LowRank, Patch
+from ttabench.methods import checkpoints
+from ttabench.methods.lora.method import Lora
+from ttabench.methods.peft_config import CONFIG, PeftConfig
+from ttabench.methods.peft_export import WEIGHTS
+from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.request import RunRequest
+
+IDS = torch.tensor([[65, 66, 67, 68, 97, 98]])
+ALL = "all-linear"
+
+
+def peft_folder(lm: LM, folder: Path, base: str = "", **options: Any) -> Path:
+    """An adapter that peft made, every tensor of it moved at random: factors, magnitudes, biases, whole modules."""
+    from peft import LoraConfig, get_peft_model
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        lm.model.set_attn_implementation("sdpa")
+        kind = options.pop("kind", LoraConfig)
+        model = get_peft_model(lm.model, kind(task_type="CAUSAL_LM", **options))
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.data.add_(torch.randn_like(parameter) * (0.02 if "magnitude" in name else 0.1))
+        model.peft_config["default"].base_model_name_or_path = base
+        model.save_pretrained(folder)
+    return folder
+
+
+def of_peft(make: Callable[[], LM], folder: Path) -> Tensor:
+    from peft import PeftModel
+
+    base = make().model
+    base.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        logits: Tensor = PeftModel.from_pretrained(base, folder)(input_ids=IDS).logits
+    return logits
+
+
+def ours(lm: LM, patch: Patch | None = None) -> Tensor:
+    """Logits of a text under a patch."""
+    with torch.no_grad():
+        return forward(lm, patch or Patch(), IDS)[0]
+
+
+def read(lm: LM, folder: Path) -> Patch:
+    method = checkpoints.load(Lora, lm, folder)
+    return method.patch(method.begin(1), [])
+
+
+def untied() -> LM:
+    """A GPT-2 whose head is its own."""
+    lm = tiny_gpt2()
+    head = lm.model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().clone() * 0.9, requires_grad=False)
+    lm.model.config.tie_word_embeddings = False
+    return lm
+
+
+MAKES: Mapping[str, Callable[[], LM]] = {"llama": tiny_llama, "gpt2": tiny_gpt2, "untied gpt2": untied}
+CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "list": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 7}),
+    "all-linear": ("llama", {"target_modules": ALL, "use_rslora": True, "lora_alpha": 4}),
+    "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj"}),
+    "layers": ("llama", {"target_modules": ["o_proj"], "layers_to_transform": [1], "lora_dropout": 0.1}),
+    "patterns": ("llama", {"target_modules": ALL, "r": 4, "rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 1},
+                           "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, ".*o_proj": 16, "proj": 5}}),
+    "conv1d": ("gpt2", {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
+    "gpt2 all-linear": ("gpt2", {"target_modules": ALL}),
+    "bias of all": ("gpt2", {"target_modules": ["c_fc"], "bias": "all"}),
+    "bias of lora": ("gpt2", {"target_modules": ["c_attn"], "bias": "lora_only"}),
+    "bias of B": ("gpt2", {"target_modules": ["c_attn", "c_fc"], "lora_bias": True, "lora_alpha": 20}),
+    "whole modules": ("llama", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "norm", "down_proj"]}),
+    "embedding": ("llama", {"target_modules": ["k_proj", "embed_tokens"]}),
+    "head": ("llama", {"target_modules": ["q_proj", "lm_head"]}),
+    "dora": ("llama", {"target_modules": ALL, "use_dora": True}),
+    "dora of all kinds": ("llama", {"target_modules": ["q_proj", "embed_tokens"], "use_dora": True, "use_rslora": True,
+                                    "modules_to_save": ["lm_head"]}),
+    "dora conv1d": ("gpt2", {"target_modules": ["c_attn", "c_fc"], "use_dora": True, "bias": "all"}),
+    "untied": ("untied gpt2", {"target_modules": ["wte", "lm_head", "c_attn"]}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_peft(case: str, tmp_path: Path) -> None:
+    make, options = CASES[case]
+    peft_folder(MAKES[make](), tmp_path, **options)
+    wanted, lm = of_peft(MAKES[make], tmp_path), MAKES[make]()
+    assert (wanted - ours(lm)).abs().max() > 1e-2
+    torch.testing.assert_close(ours(lm, read(lm, tmp_path)), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours(merge_checkpoint(lm, tmp_path, "mine")), wanted, atol=2e-5, rtol=1e-5)
