@@ -39,7 +39,7 @@ HARMLESS = frozenset(
     "qalora_group_size runtime_config task_type".split()
 )
 """Fields of training, of initialisation, or of what the names of the tensors say."""
-Rank = Annotated[int, Field(ge=1)]
+Rank = Annotated[int, Field(ge=1, le=2**20)]
 Alpha = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -123,7 +123,8 @@ def header_fields(folder: Path) -> dict[str, Json]:
     config = config_of(folder)
     listed = [] if isinstance(config.target_modules, str) else config.target_modules or []
     targets = () if any("." in name for name in listed) else tuple(sorted(listed))
-    settings = LoraSettings(rank=config.r, alpha=config.scale("") * config.r, targets=targets)
+    alpha = config.lora_alpha * (sqrt(config.r) if config.use_rslora else 1.0)
+    settings = LoraSettings(rank=config.r, alpha=alpha, targets=targets)
     return {
         "method": "lora",
         "settings": asdict(settings),
@@ -141,16 +142,18 @@ def standing(model: str) -> tuple[str, str] | None:
     Raises:
         UserError: it names none, or a revision of it; see `config_of`.
     """
-    folder = Path(model)
     with suppress(OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
-        folder = folder.expanduser()
-        if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
-            return None
-        config = config_of(folder)
-        own = f"Give the base model yourself: --model BASE --base-checkpoint {folder}."
-        if not config.base:
-            raise UserError(f"{folder / CONFIG} names no base model (base_model_name_or_path).", own)
-        if config.revision not in (None, "", "main"):
-            raise UserError(f"{folder / CONFIG} asks for revision {config.revision} of its base model.", own)
-        return config.base, str(folder)
+        folder = Path(model).expanduser()
+        if (folder / CONFIG).is_file() and not (folder / "config.json").is_file():
+            return _base_of(folder), str(folder)
     return None
+
+
+def _base_of(folder: Path) -> str:
+    config = config_of(folder)
+    hint = f"Give the base model yourself: --model BASE --base-checkpoint {folder}."
+    if not config.base:
+        raise UserError(f"{folder / CONFIG} names no base model (base_model_name_or_path).", hint)
+    if config.revision not in (None, "", "main"):
+        raise UserError(f"{folder / CONFIG} asks for the revision {config.revision} of its base model.", hint)
+    return config.base

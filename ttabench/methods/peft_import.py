@@ -90,34 +90,40 @@ def deltas_of(lm: LM, folder: Path, tensors: Mapping[str, Tensor]) -> dict[str, 
     if odd := files_of_tensors.unfit(tensors, wanted):
         hint = f"Give the base model that it was trained on{config.base and ': '}{config.base}."
         raise UserError(f"The peft adapter {folder} does not fit {lm.name}: {odd}.", hint)
+    values = {name: tensor for name, tensor in tensors.items() if name in places}  # trained whole
     low: dict[str, Delta] = {}
-    values = {name: tensor for name, tensor in tensors.items() if name in places}
     for name in modules:
-        module, scale, weight, bias = lm.model.get_submodule(name), config.scale(name), f"{name}.weight", f"{name}.bias"
+        module, scale = lm.model.get_submodule(name), config.scale(name)
         a_RI, b_OR = (tensors[f"{name}.{factor}"] for factor in _names(module))
         if (b_bias_O := tensors.get(f"{name}.lora_B.bias")) is not None:
+            bias = f"{name}.bias"
             values[bias] = values.get(bias, places[bias].float()) + scale * b_bias_O
         if config.use_dora or isinstance(module, nn.Embedding):
-            held, magnitude_O = values.get(weight, places[weight].float()), tensors.get(f"{name}.{MAGNITUDE}")
+            weight, magnitude_O = f"{name}.weight", tensors.get(f"{name}.{MAGNITUDE}")
+            held = values.get(weight, places[weight].float())
             values[weight] = _changed(module, held, scale * (b_OR @ a_RI), magnitude_O)
         else:
             low[name] = LowRank(a_RI[None], scale * b_OR[None])
     changes = {name: value - places[name].float() for name, value in values.items()}
     dense = {name: Dense(change[None]) for name, change in changes.items() if bool(change.any())}
-    shared = [name for name in (*dense, *(f"{name}.weight" for name in low)) if _is_shared(places, name)]
-    if shared:
-        fault = f"The peft adapter {folder} changes {shared[0]}, which {lm.name} shares between embedding and head."
-        raise UserError(fault, "Give a base model whose head is its own (tie_word_embeddings=false).")
+    for name in (*dense, *(f"{name}.weight" for name in low)):
+        if sum(place is places[name] for place in places.values()) > 1:
+            fault = f"The peft adapter {folder} changes {name}, which stands in two places of {lm.name} (tied weights)."
+            raise UserError(fault, "Give a base model whose head is its own (tie_word_embeddings=false).")
     return {**low, **dense}
 
 
 def _changed(module: nn.Module, weight: Tensor, change_OI: Tensor, magnitude_O: Tensor | None) -> Tensor:
     """A weight with its change, in the module's layout; under DoRA each output's row at the length of its magnitude."""
-    turned = not isinstance(module, nn.Linear)  # Conv1D and embeddings hold [I, O]
-    sum_OI = (weight.T if turned else weight) + change_OI
+    sum_OI = _turned(module, weight) + change_OI
     if magnitude_O is not None:
         sum_OI = sum_OI * (magnitude_O / torch.linalg.norm(sum_OI, dim=1))[:, None]
-    return sum_OI.T if turned else sum_OI
+    return _turned(module, sum_OI)
+
+
+def _turned(module: nn.Module, weight: Tensor) -> Tensor:
+    """A weight [O, I] in the module's layout, or back: Conv1D and embeddings hold [I, O]."""
+    return weight if isinstance(module, nn.Linear) else weight.T
 
 
 def _names(module: nn.Module) -> tuple[str, str]:
@@ -129,24 +135,16 @@ def _names(module: nn.Module) -> tuple[str, str]:
 def _factors(lm: LM, config: PeftConfig, name: str) -> dict[str, Tensor]:
     """The tensors that an adapted module has, without data; none where the base has no such linear map or embedding."""
     module = dict(lm.model.named_modules()).get(name)
-    if isinstance(module, nn.Embedding):
-        features_in, features_out = module.num_embeddings, module.embedding_dim
-    elif isinstance(module, nn.Linear | Conv1D):
-        features_in, features_out = lm.linear_shape(name)
-    else:
+    if not isinstance(module, nn.Linear | Conv1D | nn.Embedding):
         return {}
+    (features_out, features_in), rank = _turned(module, module.weight).shape, config.rank(name)
     a, b = _names(module)
-    shapes: dict[str, tuple[int, ...]] = {a: (config.rank(name), features_in), b: (features_out, config.rank(name))}
+    shapes: dict[str, tuple[int, ...]] = {a: (rank, features_in), b: (features_out, rank)}
     if config.lora_bias and getattr(module, "bias", None) is not None:
         shapes["lora_B.bias"] = (features_out,)
     if config.use_dora:
         shapes[MAGNITUDE] = (features_out,)
     return {f"{name}.{factor}": torch.empty(shape, device="meta") for factor, shape in shapes.items()}
-
-
-def _is_shared(places: Mapping[str, Tensor], name: str) -> bool:
-    """Whether the parameter stands in a second place, too."""
-    return sum(parameter is places[name] for parameter in places.values()) > 1
 
 
 def _read(folder: Path, device: str) -> dict[str, Tensor]:
