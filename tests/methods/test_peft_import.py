@@ -266,6 +266,8 @@ def test_files_that_are_not_read(ttabench: Command, common: list[object], mine: 
     assert "revision v2 of its base model. Give the base model yourself" in line("--model", mine)
     (mine / CONFIG).write_text(json.dumps({**stored, "base_model_name_or_path": None}))
     assert "names no base model" in line("--model", mine)
+    (mine / CONFIG).write_text(json.dumps({**stored, "base_model_name_or_path": "nano on shipped:qa"}))
+    assert "a base model that is not here. Unknown model 'nano on shipped:qa'" in line("--model", mine)
     (mine / CONFIG).unlink()
     assert "neither adapter.json nor peft's adapter_config.json is there" in line(*given)
 

@@ -1,6 +1,7 @@
-"""What the JSON beside a checkpoint's weights says: method, settings, base model, training; ours, and peft's for LoRA.
+"""What the JSON beside a checkpoint's weights says: method, settings, base model, training.
 
-FOLDER/adapter.json      header(FOLDER).method      "mac"
+FOLDER/adapter.json             header(FOLDER).method      "mac"
+FOLDER/adapter_config.json      header(FOLDER).method      "lora", of a folder that peft wrote
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     FOLDER/adapter_config.json           config_of(FOLDER).peft_type      "LORA"
     FOLDER/adapter_model.safetensors     its tensors, see `peft_import`
 
-LoRA is read (and DoRA, biases, embeddings, whole modules beside it). Other adapters, and options that change what the
-tensors mean, are refused: where a field is not known here, only a false value is.
+LoRA is read (and DoRA, biases, embeddings, whole modules beside it). Other adapters are refused, and options that
+change what the tensors mean, too: a field that is not known here must be false or empty.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
+from ttabench.lm.loading.hub import find_source
 from ttabench.methods.lora.settings import LoraSettings
 
 CONFIG = "adapter_config.json"
 AGAIN = "Copy it again, or save the adapter anew with peft's save_pretrained."
-MERGE = "Merge it in peft: merge_and_unload(), then save_pretrained(FOLDER), and here --model FOLDER."
+MERGE = "Merge it in peft: merge_and_unload(), then save_pretrained of model and tokenizer, and give that as --model."
 WITHOUT_WEIGHTS = (
     "PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CARTRIDGE", "ADAPTION_PROMPT", "CPT",
 )  # fmt: skip
@@ -140,7 +141,7 @@ def standing(model: str) -> tuple[str, str] | None:
     """The base model that a peft folder given as a model names, and the folder; None of anything else.
 
     Raises:
-        UserError: it names none, or a revision of it; see `config_of`.
+        UserError: it names none, one that is not here, or a revision of it; see `config_of`.
     """
     with suppress(OSError, RuntimeError):  # a text that is too long for a name; a home folder that nobody knows
         folder = Path(model).expanduser()
@@ -150,10 +151,15 @@ def standing(model: str) -> tuple[str, str] | None:
 
 
 def _base_of(folder: Path) -> str:
+    """The base model that a peft folder names."""
     config = config_of(folder)
     hint = f"Give the base model yourself: --model BASE --base-checkpoint {folder}."
     if not config.base:
         raise UserError(f"{folder / CONFIG} names no base model (base_model_name_or_path).", hint)
     if config.revision not in (None, "", "main"):
         raise UserError(f"{folder / CONFIG} asks for the revision {config.revision} of its base model.", hint)
+    try:
+        find_source(config.base)
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG} names a base model that is not here. {error.what}", hint) from None
     return config.base
