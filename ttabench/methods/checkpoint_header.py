@@ -1,6 +1,7 @@
 """What the JSON beside a checkpoint's weights says: method, settings, base model, training.
 
-FOLDER/adapter.json      header(FOLDER).method      "mac"
+FOLDER/adapter.json             header(FOLDER).method      "mac"
+FOLDER/adapter_config.json      header(FOLDER).method      "lora", of a folder that peft wrote
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ from typing import Any
 from ttabench.core.checked_file import json_of
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
+from ttabench.methods.peft_config import CONFIG, header_fields
 from ttabench.methods.settings import restored
 from ttabench.methods.spec import MethodSpec
 
 HEADER = "adapter.json"
+
+
+def is_peft(folder: Path) -> bool:
+    """Whether a folder holds an adapter of peft, and no checkpoint of ours."""
+    return (folder / CONFIG).is_file() and not (folder / HEADER).exists()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +56,20 @@ def training_seed(training: Mapping[str, Any]) -> int | None:
 
 
 def header(folder: Path) -> Header:
-    """The header of a checkpoint.
+    """The header of a checkpoint; of a peft folder, what its configuration says in these words.
 
     Raises:
-        UserError: no checkpoint there, or a damaged header.
+        UserError: no checkpoint there, a damaged header, or an adapter of peft that is not read here.
     """
+    if is_peft(folder):
+        return Header(**header_fields(folder))
     path = folder / HEADER
     try:
         stored = Header(**json_of(path))
     except OSError:
         raise UserError(
-            f"{folder} holds no checkpoint ({HEADER} is missing).", "Make one with `ttabench train`."
+            f"{folder} holds no checkpoint: neither {HEADER} nor peft's {CONFIG} is there.",
+            "Make one with `ttabench train`.",
         ) from None
     except (ValueError, TypeError):
         raise UserError(f"{path} is damaged.", "Train the method again.") from None
@@ -85,6 +95,8 @@ def settings_in(header: Header, spec: MethodSpec, changes: Mapping[str, Json], f
     Raises:
         UserError: the method has no such setting, or refuses a value.
     """
+    if changes and is_peft(folder):
+        raise UserError(f"{folder} is an adapter of peft: {CONFIG} has its settings.", "Leave --set out.")
     try:
         return replace(restored(spec, header.settings), **changes)
     except (TypeError, ValueError) as error:

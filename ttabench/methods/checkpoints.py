@@ -3,7 +3,8 @@
     FOLDER/adapter.safetensors    the parameters of `modules()`, by name
     FOLDER/adapter.json           method, settings, base model (name and fingerprint), package version, training record
 
-A checkpoint is refused, in one line, on another base model, with other settings, or when a file is damaged.
+A checkpoint is refused, in one line, on another base model, with other settings, or when a file is damaged. A folder
+that peft wrote is read as a checkpoint of `lora`, see `peft_import`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from ttabench.lm.loading import safetensors_io as files_of_tensors
 from ttabench.lm.loading.finite import first_not_finite
 from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
-from ttabench.methods.checkpoint_header import HEADER, Header, header, settings_in
+from ttabench.methods.checkpoint_header import HEADER, Header, header, is_peft, settings_in
+from ttabench.methods.peft_import import PeftLora
 
 WEIGHTS = "adapter.safetensors"
 Stored: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -79,7 +81,7 @@ def load(
     Args:
         cls: the method's class.
         lm: the base model it was trained on.
-        folder: what `save` wrote.
+        folder: what `save` wrote, or peft's `save_pretrained`.
         settings: settings to change, those that do not change the parameters (hierarchy, bank_cap ...).
 
     Raises:
@@ -91,9 +93,10 @@ def load(
         raise UserError(
             f"{folder} is a checkpoint of {stored.method}, not of {cls.spec.name}.", f"Use --method {stored.method}."
         )
-    if stored.base_fingerprint != lm.fingerprint and not cls.serves_other_bases(
-        settings_in(stored, cls.spec, settings or {}, folder)
-    ):
+    chosen = settings_in(stored, cls.spec, settings or {}, folder)
+    if is_peft(folder):
+        return PeftLora(lm, chosen, folder)
+    if stored.base_fingerprint != lm.fingerprint and not cls.serves_other_bases(chosen):
         under = str(stored.stands_on.get("name", ""))
         theirs = f"{stored.base_name} on {under}" if under else stored.base_name
         ours = f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
@@ -102,7 +105,7 @@ def load(
             f"{folder} was trained on another base model ({theirs}) than {ours}.", f"Use {words}, or train on {ours}."
         )
     tensors = _read(folder / WEIGHTS, stored.step)
-    method = cls(lm, settings_in(stored, cls.spec, settings or {}, folder))
+    method = cls(lm, chosen)
     _fill(dict(method.modules().named_parameters()), tensors, folder)
     return method
 

@@ -67,7 +67,7 @@ def save_lora(lm: LM, patch: Patch, folder: Path) -> Path:
         alpha_pattern=others,
         target_modules=sorted(ranks),
         fan_in_fan_out=isinstance(lm.model.get_submodule(next(iter(ranks))), Conv1D),
-        base_model_name_or_path=lm.name,
+        base_model_name_or_path=_base(lm),
         task_type="CAUSAL_LM",
         inference_mode=True,
     )
@@ -111,11 +111,16 @@ def save_cartridge(lm: LM, patch: Patch, folder: Path) -> Path:
         num_layers=lm.layers,
         token_dim=lm.kv_heads * lm.head_dim,
         num_attention_heads=lm.kv_heads,
-        base_model_name_or_path=lm.name,
+        base_model_name_or_path=_base(lm),
         task_type="CAUSAL_LM",
         inference_mode=True,
     )
     return _written(folder, config, {"prompt_embeddings": packed})
+
+
+def _base(lm: LM) -> str:
+    """The name of the base model; of one that stands on a checkpoint no name that loads, as its weights are others."""
+    return f"{lm.name} on {lm.stands_on['name']}" if lm.stands_on else lm.name
 
 
 def _written(folder: Path, config: PeftConfig, tensors: Mapping[str, Tensor]) -> Path:

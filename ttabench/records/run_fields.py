@@ -29,12 +29,12 @@ class RunFields:
 
     model: Annotated[
         str,
-        Declared("Base LM: nano, a known name (`list models`), a folder, a .gguf file, or a hub id.", RUN,
+        Declared("Base LM: nano, a known name (`list models`), a folder (peft's, too), a .gguf file, or a hub id.", RUN,
                  completes="model"),
     ] = NANO  # fmt: skip
     base_checkpoint: Annotated[
         str,
-        Declared("LoRA checkpoint applied to the base LM under any method: a folder, or shipped:NAME.", RUN,
+        Declared("LoRA checkpoint in the base LM under any method: a folder (peft's, too), or shipped:NAME.", RUN,
                  default=False, hashed=False),
     ] = ""  # fmt: skip
     """Its digest is hashed."""

@@ -14,6 +14,7 @@ from typing import Annotated
 
 from ttabench.core.declared import RUN, WHAT, Declared, declared
 from ttabench.core.errors import UserError
+from ttabench.methods.peft_config import standing
 from ttabench.records.run_fields import RunFields
 from ttabench.run.config import check_loading, standing_name
 
@@ -83,11 +84,11 @@ class RunRequest(RunFields):
                 )
             object.__setattr__(self, "source", self.task)
             object.__setattr__(self, "task", OWN_QUESTIONS)
-        if self.model in STANDING:
+        if base := STANDING.get(self.model) or standing(self.model):
             if self.base_checkpoint:
                 raise UserError(f"{self.model} includes a base checkpoint already.", "Leave --base-checkpoint out.")
-            object.__setattr__(self, "base_checkpoint", STANDING[self.model][1])
-            object.__setattr__(self, "model", STANDING[self.model][0])
+            object.__setattr__(self, "model", base[0])
+            object.__setattr__(self, "base_checkpoint", base[1])
 
     @property
     def base_words(self) -> str:

@@ -110,7 +110,9 @@ def request_of(header: Mapping[str, Json], folder: Path, typed: Mapping[str, Jso
 
 
 def _refuse_other(request: RunRequest, folder: Path, name: str, value: str) -> None:
-    own = {getattr(request, name), request.base_name if name == "model" else ""}
+    own = {getattr(request, name)}
+    if name == "model":
+        own |= {request.base_name, request.base_checkpoint}  # a folder of peft stands for its base, too
     if {value, _placed(value), _placed_method(value)} & own:
         return
     wanted = request.base_name if name == "model" else getattr(request, name) or "none"

@@ -21,7 +21,7 @@ from ttabench.core.errors import UnknownName, UserError
 from ttabench.core.identity import changed, hashed, text_of
 from ttabench.core.progress import Tick, no_tick, no_word
 from ttabench.core.typed import as_typed, assignments, whole_numbers
-from ttabench.methods.checkpoint_header import HEADER, Header, header
+from ttabench.methods.checkpoint_header import HEADER, Header, header, is_peft
 from ttabench.methods.recipe import Recipe
 from ttabench.methods.settings import preset_for
 from ttabench.methods.spec import MethodSpec
@@ -278,7 +278,11 @@ def _config(stage: Stage, options: TrainOptions, plan: Plan) -> TrainConfig:
     of_training = asdict(options)
     del of_training["also"]
     of_training["dtype"] = of_training.pop("stored")
-    fresh = plan.resolved.checkpoint is None
+    begins = plan.resolved.checkpoint
+    if begins is not None and is_peft(begins):
+        hint = "Train on top of it: --base-checkpoint."
+        raise UserError(f"No training goes on from {begins}, an adapter of peft.", hint)
+    fresh = begins is None
     try:
         return TrainConfig(**of_recipe, **of_training, out=stage.out, fresh=fresh, data=data)
     except ValueError as error:

@@ -108,6 +108,9 @@ def find_source(name: str) -> str:
 def _folder(folder: Path) -> str:
     if (folder / "config.json").is_file():
         return str(folder)
+    if (folder / "adapter_config.json").is_file():
+        fault = f"Folder {folder} holds an adapter of peft, no model."
+        raise UserError(fault, "Merge it into its base in peft (merge_and_unload(), then save_pretrained).")
     inside = sorted(folder.glob(f"*{GGUF}"))
     hint = f"Give the file: --model {inside[0]}" if inside else "Give a folder written by save_pretrained."
     raise UserError(f"Folder {folder} has no config.json.", hint)

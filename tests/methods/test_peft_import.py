@@ -1,0 +1,291 @@
+"""Adapters of peft on the base model: the logits of peft itself, the three ways to give one, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import Command, one_line
+from tests.tiny import tiny_gpt2, tiny_llama
+from ttabench.core.errors import UserError
+from ttabench.lm.forward.patching import forward
+from ttabench.lm.loading import safetensors_io
+from ttabench.lm.model import LM
+from ttabench.lm.patch import LowRank, Patch
+from ttabench.methods import checkpoints
+from ttabench.methods.checkpoint_header import is_peft
+from ttabench.methods.lora.method import Lora
+from ttabench.methods.peft_config import CONFIG, standing
+from ttabench.methods.peft_export import WEIGHTS, save_lora
+from ttabench.run.base_model import merge_checkpoint
+from ttabench.run.request import RunRequest
+
+IDS = torch.tensor([[65, 66, 67, 68, 97, 98]])
+ALL = "all-linear"
+
+
+def peft_folder(lm: LM, folder: Path, base: str = "", **options: Any) -> Path:
+    """An adapter that peft made, every tensor of it moved at random: factors, magnitudes, biases, whole modules."""
+    from peft import LoraConfig, get_peft_model
+
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        lm.model.set_attn_implementation("sdpa")
+        kind = options.pop("kind", LoraConfig)
+        model = get_peft_model(lm.model, kind(task_type="CAUSAL_LM", **options))
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.data.add_(torch.randn_like(parameter) * (0.02 if "magnitude" in name else 0.1))
+        model.peft_config["default"].base_model_name_or_path = base
+        model.save_pretrained(folder)
+    return folder
+
+
+def of_peft(make: Callable[[], LM], folder: Path) -> Tensor:
+    from peft import PeftModel
+
+    base = make().model
+    base.set_attn_implementation("sdpa")
+    with torch.no_grad():
+        logits: Tensor = PeftModel.from_pretrained(base, folder)(input_ids=IDS).logits
+    return logits
+
+
+def ours(lm: LM, patch: Patch | None = None) -> Tensor:
+    """Logits of a text under a patch."""
+    with torch.no_grad():
+        return forward(lm, patch or Patch(), IDS)[0]
+
+
+def read(lm: LM, folder: Path) -> Patch:
+    method = checkpoints.load(Lora, lm, folder)
+    return method.patch(method.begin(1), [])
+
+
+def untied() -> LM:
+    """A GPT-2 whose head is its own."""
+    lm = tiny_gpt2()
+    head = lm.model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight.detach().clone() * 0.9, requires_grad=False)
+    lm.model.config.tie_word_embeddings = False
+    return lm
+
+
+MAKES: Mapping[str, Callable[[], LM]] = {"llama": tiny_llama, "gpt2": tiny_gpt2, "untied gpt2": untied}
+CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "list": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 3, "lora_alpha": 7}),
+    "all-linear": ("llama", {"target_modules": ALL, "use_rslora": True, "lora_alpha": 4}),
+    "regex": ("llama", {"target_modules": r".*layers\.1\.mlp\.(up|down)_proj"}),
+    "layers": ("llama", {"target_modules": ["o_proj"], "layers_to_transform": [1], "lora_dropout": 0.1}),
+    "patterns": ("llama", {"target_modules": ALL, "r": 4, "rank_pattern": {"q_proj": 2, "layers.1.mlp.up_proj": 1},
+                           "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 3, ".*o_proj": 16, "proj": 5}}),
+    "conv1d": ("gpt2", {"target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True}),
+    "gpt2 all-linear": ("gpt2", {"target_modules": ALL}),
+    "bias of all": ("gpt2", {"target_modules": ["c_fc"], "bias": "all"}),
+    "bias of lora": ("gpt2", {"target_modules": ["c_attn"], "bias": "lora_only"}),
+    "bias of B": ("gpt2", {"target_modules": ["c_attn", "c_fc"], "lora_bias": True, "lora_alpha": 20}),
+    "whole modules": ("llama", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "norm", "down_proj"]}),
+    "embedding": ("llama", {"target_modules": ["k_proj", "embed_tokens"]}),
+    "head": ("llama", {"target_modules": ["q_proj", "lm_head"]}),
+    "dora": ("llama", {"target_modules": ALL, "use_dora": True}),
+    "dora of all kinds": ("llama", {"target_modules": ["q_proj", "embed_tokens"], "use_dora": True, "use_rslora": True,
+                                    "modules_to_save": ["lm_head"]}),
+    "dora conv1d": ("gpt2", {"target_modules": ["c_attn", "c_fc"], "use_dora": True, "bias": "all"}),
+    "untied": ("untied gpt2", {"target_modules": ["wte", "lm_head", "c_attn"]}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CASES)
+def test_logits_are_those_of_peft(case: str, tmp_path: Path) -> None:
+    make, options = CASES[case]
+    peft_folder(MAKES[make](), tmp_path, **options)
+    wanted, lm = of_peft(MAKES[make], tmp_path), MAKES[make]()
+    assert (wanted - ours(lm)).abs().max() > 1e-2
+    torch.testing.assert_close(ours(lm, read(lm, tmp_path)), wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(ours(merge_checkpoint(lm, tmp_path, "mine")), wanted, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_what_is_exported_is_read_again(make: Callable[[], LM], tmp_path: Path) -> None:
+    lm = make()
+    deltas = {}
+    for rank, name in enumerate(lm.linear_names()[:3], 1):
+        features_in, features_out = lm.linear_shape(name)
+        deltas[name] = LowRank(torch.randn(1, rank, features_in) / 10, torch.randn(1, features_out, rank) / 10)
+    patch = Patch(deltas=deltas)
+    again = read(lm, save_lora(lm, patch, tmp_path / "plain"))
+    assert sorted(again.deltas) == sorted(deltas)
+    torch.testing.assert_close(ours(lm, again), ours(lm, patch), atol=1e-5, rtol=1e-5)
+    assert checkpoints.header(tmp_path / "plain").base_name == lm.name
+    lm.changed({"name": "shipped:qa"})
+    save_lora(lm, patch, tmp_path / "tuned")
+    assert checkpoints.header(tmp_path / "tuned").base_name == f"{lm.name} on shipped:qa", "never the base without it"
+
+
+@pytest.fixture
+def mine(tiny_base: Path, tmp_path: Path) -> Path:
+    """An adapter of the tiny base."""
+    return peft_folder(tiny_llama(), tmp_path / "mine", str(tiny_base), r=4, target_modules=["q_proj", "v_proj"])
+
+
+def test_the_three_ways_to_give_one(ttabench: Command, common: list[object], mine: Path) -> None:
+    def run(method: str, *words: object) -> Any:
+        return ttabench("eval", "--method", method, *common, *words, "--limit", 1, "--json").json()["runs"][0]
+
+    method, under = run("lora", "--checkpoint", mine), run("none", "--base-checkpoint", mine)
+    named, plain = run("none", "--model", mine), run("none")
+    assert named["id"] == under["id"] != plain["id"]
+    assert named["model"]["stands_on"]["name"] == method["config"]["checkpoint"] == str(mine)
+    assert named["model"]["stands_on"]["training"]["kind"] == method["method"]["training"]["kind"] == "peft"
+    settings = method["method"]["settings"]
+    assert (settings["rank"], settings["targets"], method["method"]["parameters"]) == (4, ["q_proj", "v_proj"], 896)
+    one, other, base = (
+        next(row["value"] for row in ran["rows"] if row["metric"] == "answer_nll") for ran in (method, named, plain)
+    )
+    assert one == pytest.approx(other, abs=1e-5)
+    assert abs(one - base) > 1e-3
+    assert f"--model {common[5]} --base-checkpoint {mine}" in ttabench("show", named["id"], "--out", common[7]).out
+    assert f"--checkpoint {mine}" in ttabench("show", method["id"], "--out", common[7]).out
+    assert ttabench("compare", common[7]).code == 0
+    tensors, _ = safetensors_io.read(mine / WEIGHTS)
+    safetensors_io.write(mine / WEIGHTS, {name: tensor * 1.001 for name, tensor in tensors.items()})
+    assert run("lora", "--checkpoint", mine)["id"] != method["id"]
+    assert run("none", "--model", mine)["id"] != named["id"]
+
+
+def test_what_else_takes_one(ttabench: Command, common: list[object], mine: Path, tmp_path: Path) -> None:
+    assert ttabench("eval", "--method", "lora+icl", *common, "--checkpoint", mine, "--limit", 1).code == 0
+    steps = ["--steps", 1, "--documents", 1, "--questions", 1, "--out", tmp_path / "new"]
+    assert "--base-checkpoint" in one_line(ttabench("train", "--method", "lora", *common, "--checkpoint", mine, *steps))
+    assert ttabench("train", "--method", "lora", *common, "--base-checkpoint", mine, *steps).code == 0
+    assert checkpoints.header(tmp_path / "new").stands_on["name"] == str(mine)
+    asked = ttabench(
+        "eval", "--method", "lora", *common, "--model", mine, "--checkpoint", tmp_path / "new", "--limit", 1
+    )
+    assert asked.code == 0, asked.err
+    state, text = tmp_path / "state", tmp_path / "a.txt"
+    text.write_text("Ada keeps a cat.")
+    assert ttabench("adapt", "--method", "icl", "--model", mine, "--context", text, "--out", state).code == 0
+    assert ttabench("ask", "--state", state, "--model", mine, "Who?").code == 0
+    other = one_line(ttabench("ask", "--state", state, "--model", "nano", "Who?"))
+    assert f"made with model {common[5]}-mine, not nano" in other
+
+
+def test_a_model_with_an_adapter_beside_it_is_a_model(tiny_base: Path, tmp_path: Path) -> None:
+    assert standing("x" * 5000) is standing(str(tiny_base)) is standing("~nobody-here/x") is None
+    (tmp_path / CONFIG).write_text('{"peft_type": "LORA", "base_model_name_or_path": "nano", "revision": "main"}')
+    request = RunRequest(method="icl", task="streamingqa", model=str(tmp_path))
+    assert (request.model, request.base_checkpoint) == ("nano", str(tmp_path))
+    with pytest.raises(UserError, match="includes a base checkpoint already"):
+        RunRequest(method="icl", task="streamingqa", model=str(tmp_path), base_checkpoint="shipped:qa")
+    (tmp_path / "config.json").write_text("{}")
+    assert standing(str(tmp_path)) is None
+    (tmp_path / "adapter.json").write_text("{}")
+    assert not is_peft(tmp_path)
+
+
+Change = dict[str, Any]
+CONFIGS: Mapping[str, tuple[Change | str, str]] = {
+    "another type": ({"peft_type": "IA3"}, "adapter of type IA3, which is not read here. Merge it in peft"),
+    "a prompt": ({"peft_type": "PROMPT_TUNING"}, "a prompt or prefix"),
+    "a list": ("[]", "is damaged"),
+    "no json": ("{", "cannot be read"),
+    "no type": ({"peft_type": None}, "type None, which"),
+    "rank 0": ({"r": 0}, "is damaged: r: "),
+    "rank of a pattern": ({"rank_pattern": {"q_proj": "two"}}, "is damaged: rank_pattern: "),
+    "no pattern": ({"alpha_pattern": {"(": 2}}, "cannot be read"),
+    "alpha": ({"lora_alpha": float("nan")}, "is damaged: lora_alpha: "),
+    "pissa": ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights=pissa_niter_4, which is not read here. Merge"),
+    "tokens": ({"trainable_token_indices": [1]}, "LoRA with trainable_token_indices"),
+    "of a later peft": ({"turns": 2}, "LoRA with turns"),
+    "another rank": ({"r": 2}, "q_proj.lora_A.weight is [4, 32], not [2, 32]. Give the base model that it was trained"),
+    "DoRA without magnitudes": ({"use_dora": True}, "q_proj.lora_magnitude_vector is missing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONFIGS)
+def test_a_configuration_that_is_not_read(case: str, ttabench: Command, common: list[object], mine: Path) -> None:
+    change, words = CONFIGS[case]
+    stored = json.loads((mine / CONFIG).read_text())
+    (mine / CONFIG).write_text(change if isinstance(change, str) else json.dumps({**stored, **change}))
+    for given in (("lora", "--checkpoint"), ("none", "--base-checkpoint"), ("none", "--model")):
+        ran = ttabench("eval", "--method", given[0], *common, given[1], mine, "--limit", 1)
+        assert words in one_line(ran)
+
+
+BASE = "base_model.model."
+Q = f"{BASE}model.layers.0.self_attn.q_proj"
+TENSORS: Mapping[str, tuple[str, Tensor | None, str]] = {
+    "one factor": (f"{Q}.lora_B.weight", None, "q_proj.lora_B.weight is missing"),
+    "another width": (f"{Q}.lora_A.weight", torch.zeros(4, 48), "is [4, 48], not [4, 32]"),
+    "another module": (f"{Q}_x.lora_A.weight", torch.zeros(4, 32), "q_proj_x.lora_A.weight has no place"),
+    "no linear map": (f"{BASE}model.norm.lora_A.weight", torch.zeros(4, 32), "model.norm.lora_A.weight has no place"),
+    "another head": (f"{BASE}score.weight", torch.zeros(2, 32), "score.weight has no place"),
+    "more tokens": (f"{BASE}lm_head.weight", torch.zeros(300, 32), "lm_head.weight is [300, 32], not [259, 32]"),
+    "DoRA unsaid": (f"{Q}.lora_magnitude_vector", torch.zeros(32), "lora_magnitude_vector has no place"),
+    "bias of a map without": (f"{Q}.lora_B.bias", torch.zeros(32), "q_proj.lora_B.bias has no place"),
+    "NaN": (f"{Q}.lora_A.weight", torch.full((4, 32), torch.nan), "holds values that are not finite"),
+}
+
+
+@pytest.mark.parametrize("case", TENSORS)
+def test_tensors_that_do_not_fit(case: str, mine: Path) -> None:
+    name, value, words = TENSORS[case]
+    tensors = {**safetensors_io.read(mine / WEIGHTS)[0], name: value}
+    safetensors_io.write(mine / WEIGHTS, {name: tensor for name, tensor in tensors.items() if tensor is not None})
+    with pytest.raises(UserError) as refused:
+        read(tiny_llama(), mine)
+    assert words in str(refused.value)
+
+
+def test_files_that_are_not_read(ttabench: Command, common: list[object], mine: Path) -> None:
+    def line(*words: object) -> str:
+        return one_line(ttabench("eval", "--method", "lora", *common, "--limit", 1, *words))
+
+    given = ("--checkpoint", mine)
+    assert "has its settings. Leave --set out" in line(*given, "--set", "rank=2")
+    assert "Use --method lora" in one_line(ttabench("eval", "--method", "mac", *common, *given))
+    tensors, _ = safetensors_io.read(mine / WEIGHTS)
+    safetensors_io.write(mine / WEIGHTS, {})
+    assert "holds no tensors" in line(*given)
+    safetensors_io.write(mine / WEIGHTS, tensors)
+    (mine / WEIGHTS).write_bytes((mine / WEIGHTS).read_bytes()[:-40])
+    assert f"{WEIGHTS} is damaged" in line(*given)
+    (mine / WEIGHTS).rename(mine / "adapter_model.bin")
+    assert "adapter_model.bin is a pickle, which is never read here" in line(*given)
+    assert "an adapter of peft, no model" in one_line(ttabench("profile", "--methods", "none", "--model", mine))
+    stored = json.loads((mine / CONFIG).read_text())
+    (mine / CONFIG).write_text(json.dumps({**stored, "revision": "v2"}))
+    assert "revision v2 of its base model. Give the base model yourself" in line("--model", mine)
+    (mine / CONFIG).write_text(json.dumps({**stored, "base_model_name_or_path": None}))
+    assert "names no base model" in line("--model", mine)
+    (mine / CONFIG).write_text(json.dumps({**stored, "base_model_name_or_path": "nano on shipped:qa"}))
+    assert "a base model that is not here. Unknown model 'nano on shipped:qa'" in line("--model", mine)
+    (mine / CONFIG).unlink()
+    assert "neither adapter.json nor peft's adapter_config.json is there" in line(*given)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("target", ["wte", "lm_head"])
+def test_a_change_of_one_place_of_two_that_share_a_weight(target: str, tmp_path: Path) -> None:
+    peft_folder(untied(), tmp_path, target_modules=[target])
+    with pytest.raises(UserError, match=f"changes .*{target}.weight, which stands in two places"):
+        read(tiny_gpt2(), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_adapters_of_other_kinds_that_peft_made(tmp_path: Path) -> None:
+    from peft import IA3Config, LoHaConfig, PrefixTuningConfig
+
+    kinds = {IA3Config: {}, LoHaConfig: {"target_modules": ["q_proj"]}, PrefixTuningConfig: {"num_virtual_tokens": 3}}
+    for kind, options in kinds.items():
+        folder = peft_folder(tiny_llama(), tmp_path / kind.__name__, kind=kind, **options)
+        with pytest.raises(UserError, match="which is not read here"):
+            read(tiny_llama(), folder)
