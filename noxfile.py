@@ -84,3 +84,10 @@ def bench(session: nox.Session) -> None:
     """Speed against lm-eval's own model, not run by default; arguments after -- go to results/bench_lm_eval.py."""
     session.install(*CONSTRAINTS, "-e", ".")
     session.run("python", "results/bench_lm_eval.py", *session.posargs, env={"HF_HUB_OFFLINE": "1"})
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Answers and costs on one CUDA GPU, not run by default; arguments after -- go to `python -m tests.gpu`."""
+    session.install(*CONSTRAINTS, "-e", ".")
+    session.run("python", "-m", "tests.gpu", *session.posargs, env={"HF_HUB_OFFLINE": "1"})

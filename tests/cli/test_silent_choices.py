@@ -14,6 +14,11 @@ from tests.archives import BUILD
 from tests.qa_files import refusal, write_jsonl
 from ttabench.readers import load
 from ttabench.readers.cards import cards_folder
+from ttabench.records.schema import RunRecord
+from ttabench.run.base_model import ModelCache
+from ttabench.run.evaluation import execute
+from ttabench.run.plan import make_plan
+from ttabench.run.request import RunRequest
 
 CSV = "text,question,answers\n"
 QA = {"text": "t", "question": "q", "answers": "word"}
@@ -64,6 +69,43 @@ def rte_folder(tmp_path: Path, train: list[dict[str, Any]], val: list[dict[str, 
     for split, rows in (("train", train), ("val", val)):
         write_jsonl(tmp_path / f"{split}.jsonl", rows)
     return str(tmp_path)
+
+
+def test_rows_without_an_answer_are_a_note(tmp_path: Path) -> None:
+    def notes(*rows: dict[str, Any]) -> list[str]:
+        path = write_jsonl(tmp_path / "x.jsonl", list(rows))
+        task = load("streamingqa", source=str(path))
+        assert task.describe()["notes"] == list(task.notes), "a record keeps them"
+        return [note.replace(str(path), "FILE") for note in task.notes if "left out" in note]
+
+    bare, mute = {**QA, "answers": ""}, {**QA, "question": " "}
+    assert notes(QA) == []
+    assert notes(QA, bare) == ["1 row of FILE was left out: no answer"]
+    assert notes(QA, bare, bare, mute) == ["3 rows of FILE were left out: no answer (2), no question (1)"]
+
+
+def test_rows_left_out_stand_in_the_record_and_not_in_the_id(tmp_path: Path) -> None:
+    def run(name: str, *rows: dict[str, Any]) -> RunRecord:
+        request = RunRequest(method="none", task="qa", source=str(write_jsonl(tmp_path / f"{name}.jsonl", list(rows))))
+        return execute(make_plan(request, seed=0), ModelCache(), tmp_path / name).record
+
+    whole, part = run("whole", QA), run("part", QA, {**QA, "answers": ""})
+    left_out = f"1 row of {tmp_path / 'part.jsonl'} was left out: no answer"
+    assert set(part.notes) - set(whole.notes) == {left_out}
+    assert part.task["notes"] == [*whole.task["notes"], left_out]
+    assert part.id == whole.id
+
+
+def test_rows_whose_label_is_hidden_are_a_note(tmp_path: Path) -> None:
+    train = [{**RTE, "premise": f"Shown {i}.", "idx": i} for i in range(3)]
+    hidden = [{**RTE, "label": -1, "idx": i} for i in range(1, 4)]
+    source = rte_folder(tmp_path, train, [RTE, *hidden])
+    task = load("superglue", source=source, options={"task": "rte", "shots": 2})
+    assert task.notes[-1:] == (f"3 rows of {tmp_path} were left out: rte: label hidden",)
+    assert not load("superglue", source=rte_folder(tmp_path, train, [RTE]), options={"task": "rte", "shots": 2}).notes
+    twin = load("superglue", options={"task": "sst2", "demonstrations": 64, "queries": 64})
+    assert twin.dropped, "its demonstrations repeat queries"
+    assert not twin.notes, "the miniature world has no files"
 
 
 def test_rows_without_text_are_counted(tmp_path: Path) -> None:

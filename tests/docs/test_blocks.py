@@ -13,6 +13,7 @@ from typer.main import TyperGroup
 
 from tests.conftest import Command
 from tests.docs.pages import Block, blocks, commands
+from tests.gpu.__main__ import arguments as gpu_arguments
 from tests.places import ROOT
 from ttabench.cli.app import app
 from ttabench.core.typed import assignments
@@ -90,6 +91,8 @@ def test_every_other_command_is_of_something_that_is_there(monkeypatch: pytest.M
 
                 monkeypatch.setattr(sys, "argv", ["lm-eval", *options, "--model", "ttabench"])
                 assert HarnessCLI().parse_args().tasks, line
+            case "python", ["-m", "tests.gpu", *options]:
+                assert gpu_arguments(options).seconds, line
             case "python", [script, *options]:
                 source = (ROOT / script).read_text(encoding="utf-8")
                 assert all(f'"{word}"' in source for word in options if word.startswith("--")), line

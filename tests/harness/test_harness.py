@@ -22,6 +22,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from tokenizers.processors import TemplateProcessing
 
 from tests.lm.test_texts import _sentencepiece
 from tests.tiny import tiny_gpt2, tiny_llama
@@ -130,6 +131,34 @@ def test_rolling_gives_the_sums_of_lm_evals_own_model(lm: LM) -> None:
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts]
     expected = hf(lm).loglikelihood_rolling(requests, disable_tqdm=True)
     assert adapted("icl", lm).loglikelihood_rolling(requests) == pytest.approx(expected, abs=1e-3)
+
+
+def ending_texts(lm: LM, *, begins: bool, ends: bool) -> LM:
+    """The model with a tokenizer that puts BOS in front of texts, EOS behind them, or nothing."""
+    tokenizer = deepcopy(lm.tokenizer)
+    bos, eos = (tokenizer.bos_token, tokenizer.bos_token_id), (tokenizer.eos_token, tokenizer.eos_token_id)
+    single = f"{f'{bos[0]} ' if begins else ''}$A{f' {eos[0]}' if ends else ''}"
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=[bos, eos])
+    return LM(lm.model, tokenizer, "ending-texts", random_weights=True)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_tokenizer_that_ends_texts_ends_none_here_as_it_does_under_lm_evals_own_model(begins: bool) -> None:
+    ends, plain = (ending_texts(tiny_llama(), begins=begins, ends=ends) for ends in (True, False))
+    rolling = [Instance("loglikelihood_rolling", {}, ("A wren sings.",), 0)]
+    ours, theirs = run(adapted("icl", ends), task()), run(hf(plain), task())
+    assert [v for v, _ in answers(ours)] == pytest.approx([v for v, _ in answers(theirs)], abs=1e-4)
+    assert answers(run(adapted("icl", ends), task(**WRITING))) == answers(run(hf(plain), task(**WRITING)))
+    expected = hf(plain).loglikelihood_rolling(rolling, disable_tqdm=True)
+    assert adapted("icl", ends).loglikelihood_rolling(rolling) == pytest.approx(expected, abs=1e-3)
+
+    start, (eos, (a, b, c)) = list(plain.bos_ids), (ends.eos_id, ends.encode("abc"))
+    assert hf(plain)._encode_pair("a", "bc") == ([*start, a], [b, c])
+    assert hf(ends)._encode_pair("a", "bc") == ([*start, a, eos], [c, eos]), "EOS in front, the first token lost"
+    wrong = run(hf(ends), task())
+    assert [v for v, _ in answers(wrong)] != pytest.approx([v for v, _ in answers(theirs)], abs=1e-2)
+    bare = HFLM(pretrained=ends.model, tokenizer=deepcopy(ends.tokenizer), batch_size=4, add_bos_token=False)
+    assert bare._encode_pair("a", "bc") == ([a], [b, c])
 
 
 def test_closed_book_with_demonstrations_is_the_base_model_without(lm: LM) -> None:

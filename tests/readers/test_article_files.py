@@ -52,7 +52,8 @@ def test_pairs_are_joined_with_articles_and_cut_by_year(tmp_path: Path) -> None:
         ["The Street 5 library reopened on Monday.", "The Street 6 library reopened on Monday."],
         [("When was 5?", ("May 1, 1988",)), ("When was 6?", ("May 1, 1988",))],
     )
-    assert task.notes == ("all documents of the source are read: 2",)
+    cut = f"5 rows of {source} were left out: its article is not of 2004 to 2007"
+    assert task.notes == ("all documents of the source are read: 2", cut)
     assert load("archivalqa", source=str(source / "ArchivalQA_val.csv")).n_asks == 2, "a file is cut like a folder"
     shutil.copy(source / "ArchivalQA_val.csv", source / "mine.csv")
     assert load("archivalqa", source=str(source / "mine.csv")).n_asks == 7, "a file of one's own is not cut"

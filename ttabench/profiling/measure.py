@@ -51,7 +51,7 @@ FIRST, STEP = 1024, 4
 
 
 @dataclass(kw_only=True)
-class _Asked:
+class Asked:
     """One answer."""
 
     first_seconds: float
@@ -114,8 +114,8 @@ class Measuring:
         """Seconds of one pass, after a few pieces that warm up."""
         read, meter = pieces(self.lm, tokens, self.load.piece_tokens), Meter(self.lm.device.type)
         self._tell(tokens, "tries", 0)
-        self._adapt(read[:WARMING], Meter(self.lm.device.type))
-        self._adapt(read, meter)
+        self.adapt(read[:WARMING], Meter(self.lm.device.type))
+        self.adapt(read, meter)
         return meter.seconds["adapt"]
 
     def row(self, tokens: int) -> Row:
@@ -143,15 +143,15 @@ class Measuring:
         peaks: list[int] = []
         self._tell(tokens, "warms up", 0)
         with nullcontext() if single else counter:
-            state = self._adapt(read[:WARMING] if single else read, Meter(self.lm.device.type))
-        self._ask(state, ask, WARMING)
+            state = self.adapt(read[:WARMING] if single else read, Meter(self.lm.device.type))
+        self.ask(state, ask, WARMING)
         most = 1 if single else load.repeat
         while not seconds or (len(seconds) < most and time.perf_counter() - started < load.row_seconds):
             del state  # that of the last pass must not stand beside that of the next
             meter = Meter(self.lm.device.type)
             self._tell(tokens, "reads", len(seconds))
             with counter if single else nullcontext():
-                state = self._adapt(read, meter)
+                state = self.adapt(read, meter)
             seconds.append(meter.seconds["adapt"])
             processor.append(meter.cpu_seconds["adapt"])
             peaks.append(meter.peak_bytes["adapt"])
@@ -181,7 +181,8 @@ class Measuring:
             figures["peak_tensor_bytes"] = exactly(max(held[0], held[1] + state.nbytes))
         return Row(method=self.method.name, prefill=tokens, figures=figures, notes=notes)
 
-    def _adapt(self, read: list[Observe], meter: Meter) -> State:
+    def adapt(self, read: list[Observe], meter: Meter) -> State:
+        """The state after these pieces; reading them is the meter's phase "adapt"."""
         session = Session(self.lm, self.method)
         session.read(read)
         with meter.phase("adapt"):
@@ -189,7 +190,7 @@ class Measuring:
         return session.state
 
     @torch.no_grad()
-    def _ask(self, state: State, ask: Ask, count: int) -> _Asked:
+    def ask(self, state: State, ask: Ask, count: int) -> Asked:
         """Answer once; the clock is read after each token has come back from the device."""
         meter, stamps = Meter(self.lm.device.type), []
         with meter.phase("first"):
@@ -203,7 +204,7 @@ class Measuring:
                 token_B.tolist()
                 stamps.append(time.perf_counter())
         gaps = [after - before for before, after in pairwise(stamps)]
-        return _Asked(
+        return Asked(
             first_seconds=meter.seconds["first"],
             token_seconds=gaps,
             cpu_seconds=sum(meter.cpu_seconds.values()),
@@ -213,11 +214,11 @@ class Measuring:
 
     def _asked(self, state: State, ask: Ask, tokens: int) -> dict[str, Figure]:
         """Figures of the answer: repeated, then counted."""
-        runs: list[_Asked] = []
+        runs: list[Asked] = []
         started = time.perf_counter()
         while not runs or (len(runs) < self.load.repeat and time.perf_counter() - started < self.load.row_seconds):
             self._tell(tokens, "answers", len(runs))
-            runs.append(self._ask(state, ask, self.load.generate))
+            runs.append(self.ask(state, ask, self.load.generate))
         firsts = [run.first_seconds for run in runs]
         figures = {
             "first_seconds": figure(firsts),
@@ -239,9 +240,9 @@ class Measuring:
         """Operations of the first token, and of one more."""
         figures: dict[str, Figure] = {}
         with Counter() as alone:
-            self._ask(state, ask, 1)
+            self.ask(state, ask, 1)
         with Counter() as both:
-            self._ask(state, ask, COUNTED_TOKENS)
+            self.ask(state, ask, COUNTED_TOKENS)
         figures |= self._counted("first", alone, first)
         figures.pop("first_tensor_bytes", None)
         both.flops, both.moved_bytes = both.flops - alone.flops, both.moved_bytes - alone.moved_bytes

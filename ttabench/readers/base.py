@@ -95,12 +95,22 @@ class Bound(Generic[SettingsT]):
     @property
     def notes(self) -> tuple[str, ...]:
         """See `readers.Task`: what differs from what a reader of the figures would assume."""
-        sentences = [*self.data_notes, *self.remarks()]
+        sentences = [*self.data_notes, *self.remarks(), *self._unusable()]
         if self.settings.paper_quirks:
             sentences.append(f"paper_quirks: {dict(self.card.quirks)}")
         if "@unpinned" in self.source:
             sentences.append("the hub data set is not pinned to a revision")
         return tuple(sentences)
+
+    def _unusable(self) -> list[str]:
+        """How many rows of the files cannot be used, and why; the miniature world has no files."""
+        count = sum(self.unused.values())
+        if self.mini or not count:
+            return []
+        counted = [f"{reason} ({rows:,})" for reason, rows in self.unused.items()]
+        reasons = ", ".join(counted) if len(counted) > 1 else next(iter(self.unused))
+        rows_were = "row of {} was" if count == 1 else "rows of {} were"
+        return [f"{count:,} {rows_were.format(self.source.partition(':')[2])} left out: {reasons}"]
 
     def remarks(self) -> list[str]:
         """Notes of this reader."""

@@ -72,11 +72,6 @@ class Demonstrations(Bound[Settings]):
 
     drawn: Sequence[Drawn]
 
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Rows of the source that were not used, by sub-task and reason."""
-        return {f"{one.part.name}: {reason}": n for one in self.drawn for reason, n in one.part.dropped.items()}
-
     def episodes(self, tokens: Tokens | None = None) -> Iterator[Episode]:  # noqa: ARG002
         """One episode a sub-task (see `readers.Task`)."""
         for one in self.drawn:
@@ -198,6 +193,7 @@ def read(card: Card, request: Request) -> Demonstrations:
         source=_label(request, [part.label for part in twins]),
         drawn=_limited(drawn, request.limit),
         data_notes=tuple(notes),
+        unused={f"{part.name}: {reason}": rows for part in twins for reason, rows in part.dropped.items()},
     )
 
 

@@ -194,6 +194,7 @@ def read(card: Card, request: Request) -> MetaIcl:
         source=source,
         tasks=kept,
         data_notes=tuple(lacking),
+        unused={f"{task.name}: {reason}": rows for task in kept for reason, rows in task.dropped.items()},
     )
     if not made.n_asks:
         raise UserError(f"The limits on length leave nothing to ask of {card.name}.", "Raise max_tokens.")

@@ -1,0 +1,60 @@
+"""A first run on one GPU, within eight minutes: `python -m tests.gpu`, from the folder of the repository.
+
+Tables are printed as they are made and kept in results/gpu/. Nothing is fetched; a library that is missing is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--shape", default="llama-3-8b", help="of the base model whose costs are measured")
+    parser.add_argument("--dtype", default="bfloat16", help="of its weights")
+    parser.add_argument("--lengths", default="4k,16k,64k", help="of the contexts that are read, in tokens")
+    parser.add_argument("--generate", type=int, default=32, help="tokens written behind each")
+    parser.add_argument("--methods", default="", help="separated by commas; all by default")
+    parser.add_argument("--seconds", type=float, default=440.0, help="after which nothing more is begun")
+    parser.add_argument("--out", type=Path, default=Path("results/gpu"))
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit status: 1 where an answer differs that should not."""
+    options = arguments(words)
+    try:
+        import torch
+
+        from tests.gpu.answers import compare
+        from tests.gpu.costs import Costs
+        from tests.gpu.report import Report
+        from ttabench.core import environment
+        from ttabench.methods import registry
+        from ttabench.profiling.method_names import method_names
+    except ModuleNotFoundError as error:
+        print(f"skipped: {error.name} is missing here")
+        return 0
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        print("skipped: no CUDA GPU is here")
+        return 0
+    environment.quiet_libraries()
+    about = {**environment.versions(), **environment.hardware(), **environment.code()}
+    report = Report(options.out, options.seconds, about)
+    methods = method_names(options.methods, registry.methods())
+    alike = compare(report, options.device, methods, end=0.65 * options.seconds)
+    Costs(report, options, methods).measure()
+    report.timer.cancel()
+    print(f"\nThe tables are in {options.out}. Answers {'are' if alike else 'are not'} as they should be.")
+    return 0 if alike else 1
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.exit(main())

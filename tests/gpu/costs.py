@@ -1,0 +1,153 @@
+"""What methods cost on a base model of a published shape with random weights, and how that compares with transformers.
+
+costs       seconds, peak memory and bytes kept of every method, the shortest contexts first; those on paper beside
+beside      reading and decoding of `icl`; transformers' own forward and `generate` with sdpa on the same weights
+steps       reading one document with TempLoRA's gradient steps; MAC's training step, by its eight samples
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from functools import partial
+from statistics import median
+from typing import Any
+
+import torch
+
+from tests.gpu.report import STATUS, Report, Table
+from ttabench.core.architectures import NANO
+from ttabench.core.environment import seed_everything
+from ttabench.core.meter import Meter
+from ttabench.core.sizes import lengths
+from ttabench.core.types import Json, Observe
+from ttabench.lm.model import load
+from ttabench.lm.verbs.generation import greedy_tokens
+from ttabench.profiling import method_rows
+from ttabench.profiling.analytic import AnalyticLoad, table
+from ttabench.profiling.job import Job, Typed, choose
+from ttabench.profiling.load import Load
+from ttabench.profiling.measure import WARMING, Measuring
+from ttabench.profiling.rows import Row, exactly
+from ttabench.profiling.text import pieces, question
+from ttabench.profiling.training_cost import training
+
+METHODS = ("none", "icl", "window", "snapkv", "h2o", "ccm", "mac", "streamadapter", "generative_adapter")
+ROW_SECONDS = 45.0
+TURNS = 3
+"""Turns of ours and of theirs, after one each that warms up; the fastest counts."""
+COSTS = (
+    "method", "tokens", "read_seconds", "first_token_ms", "token_ms", "peak_bytes", "beside_model_bytes",
+    "paper_keys_values_bytes", "kept_bytes", "paper_kept_bytes", STATUS,
+)  # fmt: skip
+BESIDE = ("what", "tokens", "ours_seconds", "theirs_seconds", "times_as_fast", STATUS)
+STEP = ("method", "tokens", "document_ms", "document_peak_bytes", "train_ms_per_sample", "train_peak_bytes", STATUS)
+
+
+class Costs:
+    """Measures those of `METHODS` on one base model, loaded when this is made; `options` are those of the command."""
+
+    def __init__(self, report: Report, options: argparse.Namespace, methods: Sequence[str]) -> None:
+        self.report, self.lengths = report, lengths(options.lengths)
+        self.methods = [name for name in METHODS if name in methods]
+        self.load, self.measuring = Load(repeat=1, generate=options.generate), dict[str, Measuring]()
+        base = {"random_weights": options.shape != NANO, "device": options.device, "dtype": options.dtype}
+        chosen = choose(Typed(methods=",".join([*METHODS, "templora"])))
+        self.job = Job(model=options.shape, **base, chosen=chosen, lengths=self.lengths, load=self.load)
+        seed_everything(0)
+        self.lm = load(options.shape, **base)
+        most = max(self.lengths) + self.load.prompt_tokens + options.generate + method_rows.SPARE
+        method_rows.lift_positions(self.lm, most)
+
+    def measure(self) -> None:
+        """All tables: a length of all methods, what does not take long, then the next length, the quickest first."""
+        base = f"{self.job.model} in {self.job.dtype} on {self.job.device}"
+        costs = Table(self.report, "costs", f"What methods cost on {base}", COSTS)
+        beside = Table(self.report, "beside", f"Beside transformers with sdpa: {base}", BESIDE)
+        steps = Table(self.report, "steps", f"Gradient steps on {base}", STEP)
+        for place, tokens in enumerate(self.lengths):
+            for name in sorted(self.methods, key=lambda name: self._expected(name, tokens)):
+                costs.row({"method": name, "tokens": tokens}, ROW_SECONDS, partial(self._cost, name, tokens))
+            for what in ("prefill", "decode") if place < 2 else ():
+                beside.row({"what": what, "tokens": tokens}, ROW_SECONDS, partial(self._beside, what, tokens))
+            for name in ("templora", "mac") if place == 0 else ():
+                size = self.load.piece_tokens
+                steps.row({"method": name, "tokens": size}, ROW_SECONDS, partial(self._step, name, size))
+
+    def _measuring(self, name: str) -> Measuring:
+        """That of a method, which is built once."""
+        if name not in self.measuring:
+            method = self.job.adapters()[name].build(self.lm)
+            self.measuring[name] = Measuring(lm=self.lm, method=method, load=self.load)
+        gc.collect()
+        torch.cuda.empty_cache()  # what earlier rows held
+        return self.measuring[name]
+
+    def _expected(self, name: str, tokens: int) -> float:
+        return self.measuring[name].expected(tokens) if name in self.measuring else 0.0
+
+    def _cost(self, name: str, tokens: int) -> dict[str, Json]:
+        """One pass, after a few pieces and tokens that warm up; one that should take too long is not begun."""
+        if (expected := self._expected(name, tokens)) > min(ROW_SECONDS, self.report.left):
+            return {STATUS: f"left out: would take about {expected:,.0f} s"}
+        measuring, sizes, meter = self._measuring(name), self.load, Meter(self.lm.device.type)
+        read = pieces(self.lm, tokens, sizes.piece_tokens)
+        ask = question(self.lm, sizes.prompt_tokens, sizes.generate)
+        measuring.ask(measuring.adapt(read[:WARMING], Meter(self.lm.device.type)), ask, WARMING)
+        with meter.phase("idle"):
+            pass
+        state = measuring.adapt(read, meter)
+        seconds = meter.seconds["adapt"]
+        measuring.known[tokens] = Row(method=name, prefill=tokens, figures={"adapt_seconds": exactly(seconds)})
+        asked = measuring.ask(state, ask, sizes.generate)
+        peak, paper = max(meter.peak_bytes["adapt"], asked.peak_bytes), self._on_paper(name, tokens)
+        return {
+            "read_seconds": seconds, "first_token_ms": 1000 * asked.first_seconds,
+            "token_ms": 1000 * median(asked.token_seconds),
+            "peak_bytes": peak, "beside_model_bytes": peak - meter.peak_bytes["idle"],
+            "paper_keys_values_bytes": max(paper["adapt_peak_kv_bytes"], paper["ask_peak_kv_bytes"]),
+            "kept_bytes": state.nbytes, "paper_kept_bytes": paper["state_bytes"],
+            "paper_read_flops": paper["adapt_flops"], "paths": sorted(meter.paths["adapt"]),
+        }  # fmt: skip
+
+    def _on_paper(self, name: str, tokens: int) -> dict[str, Json]:
+        sizes = {key: getattr(self.load, key) for key in ("prompt_tokens", "piece_tokens")}
+        written = AnalyticLoad(new_tokens=self.load.generate, dtype=self.job.dtype, **sizes)
+        presets = {one.method: one.preset for one in self.job.chosen}
+        return table(self.job.model, [name], [tokens], written, presets=presets)[0]
+
+    @torch.no_grad()
+    def _beside(self, what: str, tokens: int) -> dict[str, Json]:
+        """A context read in one piece, or tokens written behind it, in turns with the same weights under sdpa."""
+        method, count = self._measuring("icl").method, self.load.generate
+        plain: Any = deepcopy(self.lm.model, {id(weight): weight for weight in self.lm.model.parameters()})
+        plain.set_attn_implementation("sdpa")
+        ids_BT = torch.randint(10, 1000, (1, tokens), generator=torch.Generator().manual_seed(0)).to(self.lm.device)
+        read = partial(method.adapt, method.begin(1), [[Observe(text="", ids=tuple(ids_BT[0].tolist()), joiner="")]])
+        works: dict[str, Callable[[], Any]] = {"ours": read, "theirs": partial(plain.base_model, ids_BT)}
+        if what == "decode":
+            patch, cache = method.patch(read(), []), works["theirs"]().past_key_values
+            asked_BT = torch.cat([ids_BT, ids_BT[:, :1]], dim=1)
+            length = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False, "pad_token_id": 0}
+
+            def theirs() -> None:
+                if (more := cache.get_seq_length() - tokens) > 0:
+                    cache.crop(-more)
+                plain.generate(asked_BT, attention_mask=torch.ones_like(asked_BT), past_key_values=cache, **length)
+
+            works = {"ours": lambda: list(greedy_tokens(self.lm, patch, [[11]], count)), "theirs": theirs}
+        best = dict.fromkeys(works, float("inf"))
+        for turn in range(TURNS + 1):
+            for name, work in works.items():
+                meter = Meter(self.lm.device.type)
+                with meter.phase(name):
+                    work()
+                best[name] = min(best[name], meter.seconds[name]) if turn else best[name]
+        figures = {f"{name}_seconds": seconds for name, seconds in best.items()}
+        return {**figures, "times_as_fast": best["theirs"] / best["ours"]}
+
+    def _step(self, name: str, tokens: int) -> dict[str, Json]:
+        row = training(self.lm, self._measuring(name).method, tokens, self.load)
+        return {**{key: figure.value for key, figure in row.figures.items()}, STATUS: row.detail or row.status}
