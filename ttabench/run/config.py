@@ -42,7 +42,7 @@ UNHASHED = (
 """Fields of the record that the identity leaves out: digests in `inputs` stand for paths, settings for the preset."""
 
 
-def check_loading(device: str, dtype: str, bos: str) -> None:
+def check_loading(device: str, dtype: str, bos: str = "auto") -> None:
     """Whether these words say how a model is loaded; whether the device is there is seen when it is."""
     if device.partition(":")[0] not in DEVICES:
         raise UnknownName("device", device, list(DEVICES))
