@@ -111,6 +111,7 @@ def eval_(method: str, task: str) -> str:
         words = ("eval", "--method", method, "--task", task, *options, "--limit", 4, "--device", device, "--out", out)
         (made,) = command(*words)["runs"]
         assert made["model"]["device"].startswith(device), made["model"]
+        assert (made["cost"]["peak_memory_bytes"] is None) == (device == sim.NAME), "the device counts no peak"
         samples = read_samples(Path(made["folder"]))
         return [{key: value for key, value in samples.items() if key not in TIMES}, made["rows"]]
 

@@ -22,7 +22,7 @@ from ttabench.core.identity import changed, identity, same
 from ttabench.core.types import Json
 from ttabench.records.run_fields import RunFields, StoredConfig
 
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
 STATES_OF = {
