@@ -39,12 +39,6 @@ class Backend(backend_registration._DummyBackendModule):
     def set_rng_state(self, state: Tensor, device: object = NAME) -> None:  # noqa: ARG002
         torch.set_rng_state(state)
 
-    def synchronize(self, device: object = NAME) -> None:
-        """Nothing is queued."""
-
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        return [torch.bfloat16]
-
 
 class Generator(torch._C.Generator):
     """A generator of any device; that of the simulated one draws the numbers of a CPU's."""
@@ -170,6 +164,7 @@ backend_registration._setup_privateuseone_for_python_backend(NAME, backend_modul
 DEVICE = torch.device(NAME, 0)
 torch.__future__.set_swap_module_params_on_conversion(True)  # `module.to("sim")` keeps tied parameters tied
 torch.Generator = Generator  # type: ignore[misc]
+torch.accelerator.synchronize = lambda _: None  # type: ignore[assignment]  # a backend in Python has no streams
 _library = torch.library.Library("aten", "IMPL", "PrivateUse1")
 _library.impl("_copy_from", _copied)
 for _name, _op in _makers():

@@ -15,7 +15,7 @@ SHARE = {
     "every method answers": ("--tasks", "streamingqa", "--verbs", ""),
     "families of tasks": ("--methods", "h2o,streamadapter", "--tasks", "superglue,metaicl,lamp,dailydialog",
                           "--verbs", ""),
-    "other commands": ("--methods", "snapkv,mac,lora", "--tasks", "", "--verbs", "ask,train,profile"),
+    "other commands": ("--methods", "snapkv,mac", "--tasks", "", "--verbs", "ask,train,profile"),
 }  # fmt: skip
 """Of the table, which `python -m tests.devices.table` makes whole."""
 
