@@ -84,6 +84,35 @@ def test_a_stored_run_says_which_versions_it_had(evaluate: Evaluate) -> None:
     assert evaluate("--quiet").err == "", "other versions alone are told where people look"
 
 
+def test_a_device_that_is_not_there_is_refused_before_a_stored_run_is_shown(evaluate: Evaluate) -> None:
+    assert evaluate().code == 0
+    assert one_line(evaluate("--device", "cuda:77")).endswith("found (--device cuda:77). Use --device cpu.")
+
+
+def test_a_stored_run_of_another_device_says_so(evaluate: Evaluate) -> None:
+    """In the first line, and beside its milliseconds; --force makes it here."""
+    first = evaluate("--device", "cpu", "--json").json()["runs"][0]
+    here = evaluate("--device", "cpu")
+    assert "made on" not in here.err
+    assert "milliseconds" not in here.out
+    file = Path(first["folder"]) / "run.json"
+    stored = json.loads(file.read_text())
+    stored["model"]["device"] = "cuda:0"
+    stored["hardware"] |= {
+        "gpu": {"name": "NVIDIA H100", "memory_bytes": 1, "cuda": "13.0"},
+        "cpu": "EPYC",
+        "threads": 8,
+    }
+    file.write_text(json.dumps(stored))
+    shown, place = evaluate("--device", "cpu"), "cuda:0, NVIDIA H100, EPYC, 8 threads"
+    assert " ".join(shown.err.split()).startswith(
+        f"Run {first['id']} of {stored['created']}, made on {place}, is stored already; --force runs it anew here."
+    )
+    assert f"Seconds, milliseconds and memory are those of {place}." in " ".join(shown.out.split())
+    assert evaluate("--device", "cpu", "--force", "--json").json()["runs"][0]["model"]["device"] == "cpu"
+    assert "made on" not in evaluate("--device", "cpu").err
+
+
 def test_defaults_of_another_method_of_that_name_say_nothing() -> None:
     assert known_settings("icl")
     with pytest.raises(UserError, match=r"icl is now of ttabench, not of mine==1\."):

@@ -82,7 +82,7 @@ class Asker:
         from ttabench.methods.session import Session
         from ttabench.run.caveats import state_caveats
 
-        meter = Meter(self.lm.device.type)
+        meter = Meter(self.lm.device)
         method = resolved.build(self.lm)
         session = Session(self.lm, method, before)
         with meter.phase("adapt"):

@@ -133,11 +133,15 @@ def bounded(threads: int | None, memory_limit: str = "", device: str = "auto") -
     """Let a command take so many threads and so much memory, as `--threads` and `--memory-limit` say.
 
     Raises:
-        UserError: see `limit_memory`.
+        UserError: the device is not there; see `limit_memory`.
     """
     from ttabench.core.environment import use_threads
 
     use_threads(threads)
+    if device not in ("auto", "cpu"):  # these are there, and torch takes seconds
+        from ttabench.lm.loading.devices import find_device
+
+        find_device(device)
     limit_memory(memory_limit, device)
 
 

@@ -56,7 +56,7 @@ def evaluate(
             outcomes.append(execute(plan, models, storing.out or DEFAULT_OUT, force=storing.force, watching=watching))
         if outcomes[-1].how == "stored":
             _tell_stored(plan, outcomes[-1].record, showing)
-    _show_runs(outcomes, showing, compared=swap)
+    _show_runs(outcomes, request.device, showing, compared=swap)
 
 
 def _tell_stored(plan: Plan, record: RunRecord, showing: Showing) -> None:
@@ -66,7 +66,9 @@ def _tell_stored(plan: Plan, record: RunRecord, showing: Showing) -> None:
         name for name in plan.task.card.metrics if name not in record.task.get("metrics", plan.task.card.metrics)
     ]
     if showing.talking:
-        render.remark(f"Run {record.id} of {record.created} is stored already; --force runs it again.")
+        place = elsewhere(record, plan.config.device)
+        made, again = (f", made on {place},", "anew here") if place else ("", "again")
+        render.remark(f"Run {record.id} of {record.created}{made} is stored already; --force runs it {again}.")
         for note in record.notes:
             render.remark(f"Note: {note}.")
     if others or (versions and showing.talking):
@@ -75,7 +77,21 @@ def _tell_stored(plan: Plan, record: RunRecord, showing: Showing) -> None:
         render.remark(f"Run {record.id} was made without {', '.join(missing)}; --force runs it again.")
 
 
-def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool) -> None:
+def elsewhere(record: RunRecord, asked: str) -> str:
+    """The device and machine that a stored run was made on, where that is another kind of device than is asked for."""
+    made_on = str(record.model.get("device", ""))
+    if asked == "auto":
+        from ttabench.core.accelerators import here
+
+        asked = here()
+    if not made_on or made_on.partition(":")[0] == asked.partition(":")[0]:
+        return ""
+    from ttabench.report.entry_of import computed_on
+
+    return computed_on(record.hardware, made_on)
+
+
+def _show_runs(outcomes: Sequence[Outcome], device: str, showing: Showing, *, compared: bool) -> None:
     if showing.quiet and not showing.json:
         for outcome in outcomes:
             render.print_line(str(outcome.folder))
@@ -99,7 +115,8 @@ def _show_runs(outcomes: Sequence[Outcome], showing: Showing, *, compared: bool)
         render.say(sentences(comparison))
         render.show(comparison_tables(comparison))
     else:
-        render.show([run_table([(outcome.record, outcome.folder) for outcome in outcomes])])
+        runs = [(outcome.record, outcome.folder) for outcome in outcomes]
+        render.show([run_table(runs, [place for record, _ in runs if (place := elsewhere(record, device))])])
 
 
 def expected(plans: Sequence[Plan], threads: int | None) -> tuple[cost.Cost | None, Estimate | None]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from ttabench.core import accelerators
 from ttabench.core.bounds import MOST_THREADS
 from ttabench.core.errors import UserError
 from ttabench.core.types import Json
@@ -152,9 +153,8 @@ def hardware() -> dict[str, Json]:
         "memory_bytes": _memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
     }
-    if torch.cuda.is_available():
-        gpu = torch.cuda.get_device_properties(0)
-        parts["gpu"] = {"name": gpu.name, "memory_bytes": gpu.total_memory, "cuda": torch.version.cuda}
+    if accelerator := accelerators.described():
+        parts["gpu"] = accelerator
     return parts
 
 

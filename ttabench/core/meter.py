@@ -8,9 +8,10 @@
 Seconds are those of the clock on the wall, and grow where other programs want the processor; CPU seconds are what the
 threads of this process were given of it, and hardly do. The load average says how many wanted it.
 
-On a GPU the peak is that of torch's allocator. On a CPU it is the resident set of the whole process: Linux keeps the
-high-water mark in /proc/self/status and resets it when 5 is written to /proc/self/clear_refs (proc(5)). Where it cannot
-be reset, the mark of the process's whole life is reported, which is never too low.
+On a GPU the peak is that of torch's allocator, and not known where it counts none (mps). On a CPU it is the resident
+set of the whole process: Linux keeps the high-water mark in /proc/self/status and resets it when 5 is written to
+/proc/self/clear_refs (proc(5)). Where it cannot be reset, the mark of the process's whole life is reported, which is
+never too low.
 
 Seconds of two methods compare where the model was run in the same way: forwards name the path they take (`lm.plan`).
 """
@@ -21,10 +22,16 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ttabench.core.accelerators import called
+
+if TYPE_CHECKING:
+    import torch
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -57,19 +64,27 @@ def named(paths: Mapping[str, Collection[str]]) -> dict[str, str]:
     return {phase: "+".join(sorted(names)) for phase, names in paths.items() if names}
 
 
+def largest(peaks: Iterable[int | None]) -> int | None:
+    """The largest of these bytes, 0 of none; None where one is not known."""
+    known = list(peaks)
+    return None if None in known else max(filter(None, known), default=0)
+
+
 class Meter:
     """Seconds (summed), peak bytes (largest) and the paths of forwards by phase.
 
     Args:
-        device: the torch device type the model runs on, "cpu" or "cuda".
+        device: the model runs on.
     """
 
-    def __init__(self, device: str) -> None:
-        self._cuda = device.startswith("cuda")
+    def __init__(self, device: torch.device | str) -> None:
+        self._device = str(device)
+        self._on_cpu = self._device.startswith("cpu")
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.cpu_seconds: defaultdict[str, float] = defaultdict(float)
         """Of all threads of this process, user and system."""
-        self.peak_bytes: defaultdict[str, int] = defaultdict(int)
+        self.peak_bytes: defaultdict[str, int | None] = defaultdict(int)
+        """None where the device does not tell."""
         self.paths: defaultdict[str, set[str]] = defaultdict(set)
         """Names of the paths that forwards took."""
         self.last_seconds = 0.0
@@ -91,28 +106,25 @@ class Meter:
             self.last_cpu_seconds = time.process_time() - cpu
             self.seconds[name] += self.last_seconds
             self.cpu_seconds[name] += self.last_cpu_seconds
-            self.peak_bytes[name] = max(self.peak_bytes[name], self.peak())
+            self.peak_bytes[name] = largest([self.peak_bytes[name], self.peak()])
             self.paths[name] |= paths
 
-    def peak(self) -> int:
-        """Peak bytes since the last phase began."""
-        if self._cuda:
-            import torch
-
-            return int(torch.cuda.max_memory_allocated())
-        return _resident_peak()
+    def peak(self) -> int | None:
+        """Peak bytes since the last phase began; None where the device does not tell."""
+        if self._on_cpu:
+            return _resident_peak()
+        peak: int | None = called(self._device, "max_memory_allocated", self._device)
+        return peak
 
     def _synchronise(self) -> None:
-        if self._cuda:
+        if not self._on_cpu:
             import torch
 
-            torch.cuda.synchronize()
+            torch.accelerator.synchronize(self._device)
 
     def _reset_peak(self) -> None:
-        if self._cuda:
-            import torch
-
-            torch.cuda.reset_peak_memory_stats()
+        if not self._on_cpu:
+            called(self._device, "reset_peak_memory_stats", self._device)
             return
         try:
             CLEAR_REFS.write_text("5")
@@ -176,7 +188,7 @@ def load_average() -> float | None:
         return None
 
 
-def _resident_peak() -> int:
+def _resident_peak() -> int | None:
     try:
         for line in STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -186,6 +198,6 @@ def _resident_peak() -> int:
     try:
         import resource
     except ImportError:  # Windows has no such figure in the standard library
-        return 0
+        return None
     # getrusage counts kilobytes on Linux and bytes on macOS
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

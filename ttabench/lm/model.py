@@ -271,7 +271,7 @@ def load(
     Args:
         name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
         random_weights: build a known architecture from its published configuration with random weights, offline.
-        device: "auto" (the first GPU if there is one), "cpu", "cuda", "cuda:1" ...
+        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "xpu", "mps".
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
         seed: of the random weights.
         bos: what begins a text, see `LM`.

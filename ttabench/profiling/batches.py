@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from ttabench.core.accelerators import release
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import Meter, named
+from ttabench.core.meter import Meter, largest, named
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Observe
@@ -30,7 +31,7 @@ from ttabench.lm.verbs.generation import greedy_tokens
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.profiling.load import Load
-from ttabench.profiling.rows import Figure, Row, exactly, figure, oom
+from ttabench.profiling.rows import Figure, Row, exactly, figure, oom, peak
 from ttabench.profiling.text import pieces, question
 
 MOST = 4096
@@ -47,7 +48,7 @@ class Rate:
     adapt_seconds: tuple[float, ...]
     ask_seconds: tuple[float, ...]
     state_bytes: int
-    peak_bytes: int
+    peak_bytes: int | None
     paths: dict[str, str] = field(default_factory=dict)
     """See `Row.paths`."""
 
@@ -115,17 +116,17 @@ class Samples:
 def _rate(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load) -> Rate:
     """Warm up, then time pass after pass."""
     meters: list[Meter] = []
-    kept = _pass(lm, method, samples, load, Meter(lm.device.type))
+    kept = _pass(lm, method, samples, load, Meter(lm.device))
     started = time.perf_counter()
     while not meters or (len(meters) < load.repeat and time.perf_counter() - started < load.row_seconds):
-        meters.append(Meter(lm.device.type))
+        meters.append(Meter(lm.device))
         kept = _pass(lm, method, samples, load, meters[-1])
     return Rate(
         rows=len(samples.asks),
         adapt_seconds=tuple(meter.seconds["adapt"] for meter in meters),
         ask_seconds=tuple(meter.seconds["ask"] for meter in meters),
         state_bytes=kept,
-        peak_bytes=max(peak for meter in meters for peak in meter.peak_bytes.values()),
+        peak_bytes=largest(peak for meter in meters for peak in meter.peak_bytes.values()),
         paths=named(meters[-1].paths),
     )
 
@@ -148,19 +149,18 @@ def _pass(lm: LM, method: BaseMethod[Any], samples: Samples, load: Load, meter: 
 def figures(fitted: list[Rate], load: Load) -> dict[str, Figure]:
     """Rates are those of the batch that answers fastest; memory is that of the largest."""
     best = max(fitted, key=lambda rate: median(rate.asked))
-    largest = max(fitted, key=lambda rate: rate.rows)
+    most = max(fitted, key=lambda rate: rate.rows)
     return {
-        "largest_batch": exactly(largest.rows),
+        "largest_batch": exactly(most.rows),
         "fastest_batch": exactly(best.rows),
         "samples_per_second": figure(best.asked),
         "whole_samples_per_second": figure(best.whole),
         "tokens_per_second": figure([rate * load.generate for rate in best.asked]),
-        "sample_state_bytes": exactly(largest.state_bytes / largest.rows),
-        "peak_memory_bytes": exactly(largest.peak_bytes),
+        "sample_state_bytes": exactly(most.state_bytes / most.rows),
+        **peak("peak_memory_bytes", [most.peak_bytes]),
     }
 
 
 def _free() -> None:
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    release()

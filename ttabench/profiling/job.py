@@ -27,7 +27,7 @@ from ttabench.methods.spec import MethodSpec
 from ttabench.profiling.load import Load
 from ttabench.profiling.method_names import STREAM, method_names
 from ttabench.readers import cards
-from ttabench.run.config import DEVICES, DTYPES
+from ttabench.run.config import check_loading
 from ttabench.run.plan import setting_digests
 from ttabench.run.request import RunRequest
 from ttabench.run.resolve import ResolvedMethod, resolve_method
@@ -79,10 +79,7 @@ class Job:
             raise UnknownName("architecture for --random-weights", self.model, list(ARCHITECTURES))
         if self.task not in cards.names():
             raise UnknownName("task", self.task, cards.names())
-        if self.device.partition(":")[0] not in DEVICES:
-            raise UnknownName("device", self.device, list(DEVICES))
-        if self.dtype not in DTYPES:
-            raise UnknownName("dtype", self.dtype, list(DTYPES))
+        check_loading(self.device, self.dtype)
         if self.time_limit is not None and not self.time_limit > 0:
             raise UserError(f"--time-limit is {self.time_limit}.", "Give seconds, more than 0.")
         assert self.chosen, "a profile of no method"

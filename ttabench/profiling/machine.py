@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import torch
 
+from ttabench.core.accelerators import called
 from ttabench.profiling.limits import Limits
 
 SIZES = {"cpu": (256, 512, 1024, 2048), "cuda": (2048, 4096, 8192)}
@@ -37,9 +38,15 @@ def machine_limits(device: torch.device, dtype: torch.dtype) -> Limits:
     b, c = (torch.ones(count, device=device, dtype=dtype) for _ in range(2))
     a = torch.zeros_like(b)
     moved = 3 * count * dtype.itemsize / fastest(lambda: torch.add(b, c, alpha=0.5, out=a), device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    name = called(device, "get_device_name", device) or device.type
     format_name = str(dtype).removeprefix("torch.")
     return Limits(flops=rate, bytes=moved, dtype=format_name, device=name, threads=torch.get_num_threads())
+
+
+def _wait(device: torch.device) -> None:
+    """Until what is queued on an accelerator is done."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def fastest(work: Callable[[], object], device: torch.device, seconds: float | None = None) -> float:
@@ -47,11 +54,9 @@ def fastest(work: Callable[[], object], device: torch.device, seconds: float | N
     work()
     best, tries, end = float("inf"), 0, time.perf_counter() + (SECONDS if seconds is None else seconds)
     while tries < 3 or time.perf_counter() < end:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        _wait(device)
         start = time.perf_counter()
         work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        _wait(device)
         best, tries = min(best, time.perf_counter() - start), tries + 1
     return best

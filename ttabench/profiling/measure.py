@@ -23,7 +23,7 @@ import torch
 
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
-from ttabench.core.meter import Meter, named, paths_taken
+from ttabench.core.meter import Meter, largest, named, paths_taken
 from ttabench.core.progress import Tick, no_tick
 from ttabench.core.sizes import short
 from ttabench.core.types import Ask, Observe
@@ -37,7 +37,7 @@ from ttabench.methods.session import Session
 from ttabench.profiling.counting import Counter
 from ttabench.profiling.limits import Limits
 from ttabench.profiling.load import Load
-from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom
+from ttabench.profiling.rows import Figure, Row, added, exactly, figure, oom, peak
 from ttabench.profiling.text import pieces, question
 
 COUNTED_TOKENS = 2
@@ -57,7 +57,7 @@ class Asked:
     first_seconds: float
     token_seconds: list[float]
     cpu_seconds: float
-    peak_bytes: int
+    peak_bytes: int | None
     patch_bytes: int
 
 
@@ -112,9 +112,9 @@ class Measuring:
 
     def _trial(self, tokens: int) -> float:
         """Seconds of one pass, after a few pieces that warm up."""
-        read, meter = pieces(self.lm, tokens, self.load.piece_tokens), Meter(self.lm.device.type)
+        read, meter = pieces(self.lm, tokens, self.load.piece_tokens), Meter(self.lm.device)
         self._tell(tokens, "tries", 0)
-        self.adapt(read[:WARMING], Meter(self.lm.device.type))
+        self.adapt(read[:WARMING], Meter(self.lm.device))
         self.adapt(read, meter)
         return meter.seconds["adapt"]
 
@@ -140,22 +140,22 @@ class Measuring:
         counter = Counter(tensors=not single)
         seconds: list[float] = []
         processor: list[float] = []
-        peaks: list[int] = []
+        peaks: list[int | None] = []
         self._tell(tokens, "warms up", 0)
         with nullcontext() if single else counter:
-            state = self.adapt(read[:WARMING] if single else read, Meter(self.lm.device.type))
+            state = self.adapt(read[:WARMING] if single else read, Meter(self.lm.device))
         self.ask(state, ask, WARMING)
         most = 1 if single else load.repeat
         while not seconds or (len(seconds) < most and time.perf_counter() - started < load.row_seconds):
             del state  # that of the last pass must not stand beside that of the next
-            meter = Meter(self.lm.device.type)
+            meter = Meter(self.lm.device)
             self._tell(tokens, "reads", len(seconds))
             with counter if single else nullcontext():
                 state = self.adapt(read, meter)
             seconds.append(meter.seconds["adapt"])
             processor.append(meter.cpu_seconds["adapt"])
             peaks.append(meter.peak_bytes["adapt"])
-        figures = {"adapt_seconds": figure(seconds), "adapt_peak_bytes": exactly(max(peaks))}
+        figures = {"adapt_seconds": figure(seconds)} | peak("adapt_peak_bytes", peaks)
         figures["adapt_cpu_seconds"] = figure(processor)
         figures |= self._counted("adapt", counter, median(seconds))
         with paths_taken() as answering:
@@ -174,8 +174,9 @@ class Measuring:
             figures["tokens_read"] = exactly(counts[0])
         phases = [figures[name] for name in ("adapt_seconds", "first_seconds", "decode_seconds")]
         figures["total_seconds"] = added(phases)
-        peaks = [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes")]
-        figures["peak_memory_bytes"] = exactly(max(peaks))
+        peaks = [figures[name].value for name in ("adapt_peak_bytes", "ask_peak_bytes") if name in figures]
+        if peaks:
+            figures["peak_memory_bytes"] = exactly(max(peaks))
         held = [figures.pop(name).value for name in ("adapt_tensor_bytes", "decode_tensor_bytes") if name in figures]
         if len(held) == 2:
             figures["peak_tensor_bytes"] = exactly(max(held[0], held[1] + state.nbytes))
@@ -192,7 +193,7 @@ class Measuring:
     @torch.no_grad()
     def ask(self, state: State, ask: Ask, count: int) -> Asked:
         """Answer once; the clock is read after each token has come back from the device."""
-        meter, stamps = Meter(self.lm.device.type), []
+        meter, stamps = Meter(self.lm.device), []
         with meter.phase("first"):
             patch = Session(self.lm, self.method, state).patch([ask])
             ids = text_start(self.lm, patch) + prompt_ids(self.lm, ask, follows=follows_text(patch))
@@ -208,7 +209,7 @@ class Measuring:
             first_seconds=meter.seconds["first"],
             token_seconds=gaps,
             cpu_seconds=sum(meter.cpu_seconds.values()),
-            peak_bytes=max(meter.peak_bytes.values()),
+            peak_bytes=largest(meter.peak_bytes.values()),
             patch_bytes=patch.nbytes,
         )
 
@@ -225,7 +226,7 @@ class Measuring:
             "first_ms": figure([1000 * seconds for seconds in firsts]),
             "decode_seconds": figure([sum(run.token_seconds) for run in runs]),
             "ask_cpu_seconds": figure([run.cpu_seconds for run in runs]),
-            "ask_peak_bytes": exactly(max(run.peak_bytes for run in runs)),
+            **peak("ask_peak_bytes", [run.peak_bytes for run in runs]),
             "patch_bytes": exactly(runs[0].patch_bytes),
         }
         gaps = [median(run.token_seconds) for run in runs if run.token_seconds]

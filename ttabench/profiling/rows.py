@@ -6,11 +6,13 @@ Row(method="none", prefill=1024, figures={"token_ms": Figure(value=2.1, low=2.0,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from ttabench.core.meter import largest
 
 Status = Literal["ok", "oom", "refused", "skipped", "failed"]
 FINAL: tuple[Status, ...] = ("ok", "oom", "refused", "skipped")
@@ -61,6 +63,12 @@ def figure(values: Sequence[float]) -> Figure:
 def exactly(value: float) -> Figure:
     """A figure that was counted rather than timed."""
     return Figure(value=value, low=value, high=value)
+
+
+def peak(name: str, peaks: Iterable[int | None]) -> dict[str, Figure]:
+    """The largest of these bytes under that name; nothing where the device tells none."""
+    most = largest(peaks)
+    return {} if most is None else {name: exactly(most)}
 
 
 def added(parts: Sequence[Figure]) -> Figure:

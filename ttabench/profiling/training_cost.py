@@ -23,7 +23,7 @@ from ttabench.lm.model import LM
 from ttabench.methods.base import BaseMethod
 from ttabench.methods.session import Session
 from ttabench.profiling.load import Load
-from ttabench.profiling.rows import Figure, Row, exactly, figure, oom
+from ttabench.profiling.rows import Figure, Row, exactly, figure, oom, peak
 from ttabench.profiling.text import pieces, question
 from ttabench.training.loop import TrainConfig, train
 
@@ -51,7 +51,7 @@ def _document(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[
     (document,) = pieces(lm, tokens, tokens)
     seconds, peaks, session = [], [], Session(lm, method)
     for number in range(load.repeat + 1):
-        meter, session = Meter(lm.device.type), Session(lm, method)
+        meter, session = Meter(lm.device), Session(lm, method)
         session.read([document])
         with meter.phase("adapt"):
             session.flush()
@@ -60,7 +60,7 @@ def _document(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[
             peaks.append(meter.peak_bytes["adapt"])
     return {
         "document_ms": figure(seconds),
-        "document_peak_bytes": exactly(max(peaks)),
+        **peak("document_peak_bytes", peaks),
         "state_bytes": exactly(session.state.nbytes),
     }
 
@@ -68,7 +68,7 @@ def _document(lm: LM, method: BaseMethod[Any], tokens: int, load: Load) -> dict[
 def _steps(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick) -> dict[str, Figure]:
     """Training steps: the first warms up, the others are timed one by one."""
     ends: list[float] = []
-    meter = Meter(lm.device.type)
+    meter = Meter(lm.device)
 
     def on_step(step: int, _: Mapping[str, float]) -> None:
         ends.append(time.perf_counter())  # the loss was read back, so a GPU is done, too
@@ -81,7 +81,7 @@ def _steps(lm: LM, method: BaseMethod[Any], tokens: int, load: Load, tick: Tick)
     samples = [1000 * (after - before) / BATCH for before, after in pairwise(ends)]
     return {
         "train_ms_per_sample": figure(samples),
-        "train_peak_bytes": exactly(meter.peak_bytes["train"]),
+        **peak("train_peak_bytes", [meter.peak_bytes["train"]]),
         "trained_parameters": exactly(sum(parameter.numel() for parameter in method.modules().parameters())),
         "samples_per_step": exactly(BATCH),
     }

@@ -43,7 +43,7 @@ class RunFields:
     limit: Annotated[int | None, Declared("Ask at most this many queries (all context is still read).", WHAT)] = None
     """None asks all."""
     ask_only: Annotated[bool, Declared("Read none of the task's context (with --state).", WHAT)] = False
-    device: Annotated[str, Declared("auto, cpu, cuda, or cuda:N.", HOW, hashed=False)] = "auto"
+    device: Annotated[str, Declared("auto, cpu, cuda, cuda:N, xpu or mps.", HOW, hashed=False)] = "auto"
     dtype: Annotated[str, Declared("auto, float32, bfloat16 or float16.", HOW)] = "auto"
     attention: Annotated[
         str,

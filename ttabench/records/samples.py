@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ttabench.core.meter import largest
 from ttabench.core.types import Answer, Ask, Json, Score
 from ttabench.stats.aggregation import Unit
 
@@ -20,17 +21,18 @@ class AskCost:
     """To encode the patch that all of them share."""
     encode_cpu_seconds: float = 0.0
     """The same of the processor."""
-    encode_peak_bytes: int = 0
+    encode_peak_bytes: int | None = 0
+    """None, like all peaks, where the device does not tell."""
     patch_bytes: int = 0
     held_bytes: int = 0
     """Keys and values that are kept between the queries."""
-    ask_peak_bytes: int = 0
+    ask_peak_bytes: int | None = 0
     paths: tuple[str, ...] = ()
     """Which forwards of answering took, see `lm.plan`."""
 
-    def answered(self, patch_bytes: int, peak_bytes: int, paths: Collection[str] = ()) -> AskCost:
+    def answered(self, patch_bytes: int, peak_bytes: int | None, paths: Collection[str] = ()) -> AskCost:
         """The same after one more batch of queries."""
-        patch, peak = max(self.patch_bytes, patch_bytes), max(self.ask_peak_bytes, peak_bytes)
+        patch, peak = max(self.patch_bytes, patch_bytes), largest([self.ask_peak_bytes, peak_bytes])
         return replace(self, patch_bytes=patch, ask_peak_bytes=peak, paths=tuple(sorted({*self.paths, *paths})))
 
 
@@ -128,8 +130,8 @@ class EpisodeCost:
     encode_seconds: float
     state_bytes: int
     patch_bytes: int
-    adapt_peak_bytes: int
-    ask_peak_bytes: int
+    adapt_peak_bytes: int | None
+    ask_peak_bytes: int | None
     truncated: dict[str, int] = field(default_factory=dict)
     """Context that the method could not read, by its own counts ("truncated_tokens" ...)."""
     adapt_cpu_seconds: float | None = None

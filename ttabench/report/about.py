@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ttabench.core.accelerators import name_of
 from ttabench.core.amounts import count, figure, number, size
 from ttabench.core.architectures import NANO
 from ttabench.core.typed import as_typed
@@ -107,7 +108,7 @@ def _made(record: RunRecord, *, everything: bool) -> str:
 
 
 def _machine(hardware: Mapping[str, Json]) -> str:
-    words = [str(hardware[name]) for name in ("cpu", "gpu", "device") if hardware.get(name)]
+    words = [name for name in (str(hardware.get("cpu", "")), name_of(hardware)) if name]
     words += [
         f"{hardware[name]} {name if hardware[name] != 1 else name[:-1]}"
         for name in ("cores", "threads")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ttabench.core.accelerators import name_of
 from ttabench.core.types import Json
 from ttabench.records.schema import Row, RunRecord
 from ttabench.report.answers import Answers
@@ -63,7 +64,7 @@ def computed_on(hardware: Mapping[str, Json], device: Json) -> str:
     """
     threads = hardware.get("threads")
     count = f"{threads} thread{'s' * (threads != 1)}" if threads else None
-    parts = (device, hardware.get("gpu"), hardware.get("cpu"), count)
+    parts = (device, name_of(hardware), hardware.get("cpu"), count)
     return ", ".join(str(part) for part in parts if part)
 
 

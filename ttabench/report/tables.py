@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 COST_COLUMNS = ("#adapt s", "#ask ms", "#state", "#peak memory")
 
 
-def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
-    """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie."""
+def run_table(runs: Sequence[tuple[RunRecord, Path]], elsewhere: Sequence[str] = ()) -> Table:
+    """The end of `eval`: the main metric of every run beside its cost, the others below, and where the records lie.
+
+    Args:
+        runs: with their folders.
+        elsewhere: other devices that some of them were made on.
+    """
     first = runs[0][0]
     several = len(runs) > 1
     rows, data = [], []
@@ -43,6 +48,8 @@ def run_table(runs: Sequence[tuple[RunRecord, Path]]) -> Table:
     where = ", ".join(str(path) for _, path in runs)
     beside = ", ".join(f"{metric} {whole[metric][0]}" for metric in others)
     remarks = [f"Main metric: {first.main_metric}." + (f" Others: {beside}." if beside else ""), f"Stored in {where}"]
+    if elsewhere:
+        remarks.insert(1, f"Seconds, milliseconds and memory are those of {' and '.join(dict.fromkeys(elsewhere))}.")
     if several:
         remarks.append(f"Compare: ttabench compare {' '.join(str(path) for _, path in runs)}")
     return Table(

@@ -22,7 +22,7 @@ from ttabench.core.identity import changed, identity, same
 from ttabench.core.types import Json
 from ttabench.records.run_fields import RunFields, StoredConfig
 
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "xpu", "mps")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 BOS = ("auto", "yes", "no")
 STATES_OF = {
@@ -42,7 +42,7 @@ UNHASHED = (
 """Fields of the record that the identity leaves out: digests in `inputs` stand for paths, settings for the preset."""
 
 
-def check_loading(device: str, dtype: str, bos: str) -> None:
+def check_loading(device: str, dtype: str, bos: str = "auto") -> None:
     """Whether these words say how a model is loaded; whether the device is there is seen when it is."""
     if device.partition(":")[0] not in DEVICES:
         raise UnknownName("device", device, list(DEVICES))

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from ttabench.core import environment
-from ttabench.core.meter import named
+from ttabench.core.meter import largest, named
 from ttabench.core.types import Json
 from ttabench.records.samples import EpisodeCost, Sample
 from ttabench.records.schema import Row, RunRecord
@@ -174,7 +174,10 @@ def _sum(values: Sequence[float | None]) -> float | None:
 
 
 def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[str, float | int | None]:
-    """Seconds are summed over the episodes, `ask_ms` is the mean over queries, bytes are the largest of any episode."""
+    """Seconds are summed over the episodes, `ask_ms` is the mean over queries, bytes are the largest of any episode.
+
+    Peaks are None where the device does not tell them.
+    """
     read = [cost.tokens_read for cost in costs if cost.tokens_read is not None]
     # Encoding a patch once for all queries is part of reading, whenever a method does it.
     adapt_seconds = sum(cost.adapt_seconds + cost.encode_seconds for cost in costs)
@@ -193,7 +196,7 @@ def total_cost(costs: Sequence[EpisodeCost], samples: Sequence[Sample]) -> dict[
         "ask_ms": fmean(sample.ask_ms for sample in samples) if samples else None,
         "state_bytes": max((cost.state_bytes for cost in costs), default=0),
         "patch_bytes": max((cost.patch_bytes for cost in costs), default=0),
-        "adapt_peak_memory_bytes": max((cost.adapt_peak_bytes for cost in costs), default=0),
-        "ask_peak_memory_bytes": max((cost.ask_peak_bytes for cost in costs), default=0),
-        "peak_memory_bytes": max((max(cost.adapt_peak_bytes, cost.ask_peak_bytes) for cost in costs), default=0),
+        "adapt_peak_memory_bytes": largest(cost.adapt_peak_bytes for cost in costs),
+        "ask_peak_memory_bytes": largest(cost.ask_peak_bytes for cost in costs),
+        "peak_memory_bytes": largest(peak for cost in costs for peak in (cost.adapt_peak_bytes, cost.ask_peak_bytes)),
     }

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from ttabench.core.errors import UserError
-from ttabench.core.meter import Meter
+from ttabench.core.meter import Meter, largest
 from ttabench.core.progress import Tick
 from ttabench.core.types import Ask, Episode, Observe
 from ttabench.lm.loading.finite import NotFinite
@@ -132,7 +132,7 @@ class _EpisodeRun:
         else:
             self.session = SwappedSession(context.lm, context.method, other)
         assert self.session.rows == 1, "an episode has one reader"
-        self.meter = Meter(context.lm.device.type)
+        self.meter = Meter(context.lm.device)
         self.pieces = 0
         self.done = {sample.key for sample in before}
         self.asked = {sample.asked.group: sample.asked for sample in before if sample.asked is not None}
@@ -204,7 +204,7 @@ class _EpisodeRun:
             so_far,
             encode_seconds=self.meter.last_seconds,
             encode_cpu_seconds=self.meter.last_cpu_seconds,
-            encode_peak_bytes=max(so_far.encode_peak_bytes, self.meter.peak_bytes["encode"]),
+            encode_peak_bytes=largest([so_far.encode_peak_bytes, self.meter.peak_bytes["encode"]]),
             held_bytes=max(so_far.held_bytes, patch.prefix.nbytes if patch.prefix is not None else 0),
         )
 
@@ -244,25 +244,24 @@ class _EpisodeRun:
         return max((getattr(cost, name) for cost in self.asked.values()), default=0)
 
     def _cost(self) -> EpisodeCost:
-        state = self.session.state
+        state, asked = self.session.state, self.asked.values()
         return EpisodeCost(
             episode=self.episode.key,
             pieces=self.pieces,
             tokens_read=_tokens_read(state),
             adapt_seconds=self.meter.seconds["adapt"],
-            encode_seconds=sum(cost.encode_seconds for cost in self.asked.values()),
+            encode_seconds=sum(cost.encode_seconds for cost in asked),
             # A patch that serves all queries is kept between them: tokens that are re-read cost their keys and values.
             # Deltas are the state once more, or trained parameters. Under --swap-state the other state counts.
             state_bytes=max(self.session.answering().nbytes, self._largest("held_bytes")),
             patch_bytes=self._largest("patch_bytes"),
-            adapt_peak_bytes=max(self.meter.peak_bytes["adapt"], self._largest("encode_peak_bytes")),
-            ask_peak_bytes=self._largest("ask_peak_bytes"),
-            adapt_cpu_seconds=self.meter.cpu_seconds["adapt"]
-            + sum(cost.encode_cpu_seconds for cost in self.asked.values()),
+            adapt_peak_bytes=largest([self.meter.peak_bytes["adapt"], *(cost.encode_peak_bytes for cost in asked)]),
+            ask_peak_bytes=largest(cost.ask_peak_bytes for cost in asked),
+            adapt_cpu_seconds=self.meter.cpu_seconds["adapt"] + sum(cost.encode_cpu_seconds for cost in asked),
             truncated={key: int(sum(value)) for key, value in state.meta.items() if key.startswith("truncated")},
             labels=dict(state.labels),
             adapt_paths=tuple(sorted(self.meter.paths["adapt"] | self.meter.paths["encode"])),
-            ask_paths=tuple(sorted({path for cost in self.asked.values() for path in cost.paths})),
+            ask_paths=tuple(sorted({path for cost in asked for path in cost.paths})),
         )
 
 

@@ -33,7 +33,7 @@ class Session(session.Session):
         checkpoint: another trained adapter: a folder, "shipped:NAME", or "none".
         preset: named settings of the method.
         settings: settings that differ from it.
-        device: auto, cpu, cuda, or cuda:N.
+        device: auto, cpu, cuda, cuda:N, xpu or mps.
 
     Raises:
         UserError: an unknown name, a setting, checkpoint or state that does not fit; one line that says what to do.

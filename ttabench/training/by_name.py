@@ -49,7 +49,7 @@ def train(
         preset: named settings of the method, which bring its recipe.
         settings: settings that differ from it.
         task_options: options of the task that differ from its card.
-        device: auto, cpu, cuda, or cuda:N.
+        device: auto, cpu, cuda, cuda:N, xpu or mps.
         options: saves, validations and the like.
         recipe: fields of `Recipe` that differ from the preset's: `steps=500`, `documents=(8, 16)`, `lr=1e-3`.
 

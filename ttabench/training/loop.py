@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from ttabench.core.accelerators import forked_draws
 from ttabench.core.errors import UserError
 from ttabench.core.types import Episode
 from ttabench.lm.forward.tokens import gold_ids, piece_ids, prompt_ids
@@ -81,7 +82,6 @@ class _Training:
 
     def __init__(self, method: Trainable[Any], config: TrainConfig) -> None:
         self.method, self.config = method, config
-        self.devices = [method.lm.device] if method.lm.device.type == "cuda" else []
         self.optimiser = _optimiser(method, config)
         self.record, self.whole = TrainRecord(), True
         if config.out is not None:
@@ -151,7 +151,7 @@ class _Training:
         """Clipped gradients, by randomness (dropout, subsets) that depends on the seed and the step alone."""
         method, config = self.method, self.config
         method.modules().train()
-        with torch.random.fork_rng(devices=self.devices):
+        with forked_draws(self.method.lm.device):
             torch.manual_seed(config.seed * 1_000_003 + step)
             self.optimiser.zero_grad(set_to_none=True)
             parts = {name: part.item() for name, part in method.accumulate_gradients(batch, config.accumulate).items()}
@@ -164,7 +164,7 @@ class _Training:
 
     def _validate(self, validation: Sequence[Episode]) -> None:
         self.method.modules().eval()
-        with torch.random.fork_rng(devices=self.devices):
+        with forked_draws(self.method.lm.device):
             torch.manual_seed(self.config.seed)
             figures = self.method.validate(validation)
         self.record.validation.append({"step": self.record.steps, **figures})

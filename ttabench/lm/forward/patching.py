@@ -180,7 +180,7 @@ def check_fits(lm: LM, prefix: Prefix | None, counts: Sequence[int] | Tensor, hi
         UserError: naming the lengths and the limit.
     """
     more_B = torch.as_tensor(counts)
-    held_B = torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B.to(more_B.device)
+    held_B = (torch.zeros(1, dtype=torch.int64) if prefix is None else prefix.next_position_B).to(more_B.device)
     worst = int((held_B + more_B).max())
     if worst > lm.max_positions:
         fault = f"A window of {worst} tokens ({int(held_B.max())} of context) exceeds the {lm.max_positions} positions"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import torch
 
+from ttabench.core import accelerators
 from ttabench.core.errors import UnknownName, UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the first GPU if there is one.
+    """The device of that name; "auto" is the accelerator that torch says is there (cuda, xpu or mps), else the CPU.
 
     Raises:
         UserError: it is not there.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(accelerators.here())
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
@@ -27,10 +28,11 @@ def find_device(name: str) -> torch.device:
 
 def _missing(name: str) -> str:
     """The fault of a device that is not there."""
-    if not name.startswith("cuda"):
+    count = accelerators.called(name, "device_count")
+    if count is None:
         return f"Unknown device {name!r}."
-    count = torch.cuda.device_count()
-    return f"{'Only ' if count else 'No'}{count or ''} CUDA device{'s' * (count > 1)} found (--device {name})."
+    kind = name.partition(":")[0].upper()
+    return f"{'Only ' if count else 'No'}{count or ''} {kind} device{'s' * (count > 1)} found (--device {name})."
 
 
 def find_dtype(name: str, device: torch.device) -> torch.dtype | None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import torch
 
 from ttabench.core import memory
+from ttabench.core.accelerators import function
+from ttabench.core.errors import UserError
+
+BOUND = "set_per_process_memory_fraction"
 
 
 def limit(most: int, device: torch.device) -> None:
     """From here on, allocations beyond so many bytes fail: of a GPU's memory, or else of the machine's.
 
     Raises:
-        UserError: the system knows no such limit.
+        UserError: the system, or torch on that device, knows no such limit.
     """
-    if device.type == "cuda":
-        whole = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, most / whole), device)
+    if device.type != "cpu":
+        properties, bound = (function(device, name) for name in ("get_device_properties", BOUND))
+        if properties is None or bound is None:
+            raise UserError(f"torch cannot limit the memory of {device}.", "Leave --memory-limit out.")
+        bound(min(1.0, most / properties(device).total_memory), device)
         return
     torch.ones(512, 512) @ torch.ones(512, 512)  # starts the threads: a failure to start one ends the process
     memory.limit(most)
@@ -30,5 +36,5 @@ def hold(most: int, device: torch.device) -> None:
     """
     limit(most, device)
     taken = memory.in_use()
-    if device.type != "cuda" and taken is not None and taken >= most:
+    if device.type == "cpu" and taken is not None and taken >= most:
         raise MemoryError(f"the model and the libraries take {memory.shown(taken)}")

@@ -49,9 +49,11 @@ def read(path: Path, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, 
         ValueError: it is no plain file, or damaged; says in a few words how.
     """
     try:
-        with safe_open(plain(path, ANY), framework="pt", device=device) as file:
+        with safe_open(plain(path, ANY), framework="pt") as file:
             metadata = dict(file.metadata() or {})
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118  # no mapping
+            # moved by torch: safetensors knows some devices only
+            tensors = {name: file.get_tensor(name).to(device) for name in file.keys()}  # noqa: SIM118  # no mapping
+            return tensors, metadata
     except SafetensorError as error:
         raise ValueError(str(error)) from None
     except (KeyError, TypeError, IndexError) as error:  # a number format that torch here does not know

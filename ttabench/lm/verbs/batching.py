@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
 from ttabench.core import memory
+from ttabench.core.accelerators import release
 from ttabench.core.errors import UserError
 from ttabench.core.memory import out_of_memory
 from ttabench.core.types import Choose, Generate
@@ -76,8 +75,7 @@ def _halve(size: BatchSize, failed: int, wanted: int | None) -> None:
         raise UserError(f"One query alone does not fit into memory{more}.", hint)
     size.rows = failed // 2
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    release()
 
 
 def alike(lm: LM, asks: Sequence[Ask]) -> Iterator[list[Ask]]:

@@ -30,7 +30,8 @@ BLOCK = 256
 def tokens_of(amount: Amount, total_B: Tensor) -> Tensor:
     """int64 [B]: the amount in tokens, for rows that have read so many; shares are rounded down, at least 1."""
     if isinstance(amount, float):
-        return (total_B.double() * amount).floor().long().clamp(min=1)
+        # on the CPU, for not every device has float64
+        return (total_B.cpu().double() * amount).floor().long().clamp(min=1).to(total_B.device)
     return torch.full_like(total_B, amount)
 
 

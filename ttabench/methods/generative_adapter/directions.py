@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from ttabench.core.accelerators import forked_draws
 from ttabench.methods.generative_adapter.settings import GenerativeAdapterSettings
 
 SMALLEST_GAP = 1e-7
@@ -117,8 +118,7 @@ def _kept(values_BQ: Tensor, settings: GenerativeAdapterSettings) -> Tensor:
 
 def _lowrank(sum_BRK: Tensor, settings: GenerativeAdapterSettings) -> tuple[Tensor, Tensor, Tensor]:
     """The randomised decomposition; what is random depends on the seed alone, and is the same for all rows."""
-    devices = [sum_BRK.device] if sum_BRK.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with forked_draws(sum_BRK.device):
         torch.manual_seed(settings.seed)
         left_BRQ, values_BQ, right_BKQ = torch.svd_lowrank(sum_BRK, q=settings.rank, niter=settings.niter)
     return left_BRQ, values_BQ, right_BKQ.mT

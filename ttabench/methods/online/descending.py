@@ -20,6 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ttabench.core.accelerators import forked_draws
 from ttabench.core.types import Ask, Observe
 from ttabench.lm.forward.patching import check_fits
 from ttabench.lm.forward.tokens import piece_ids
@@ -125,8 +126,7 @@ class Descending(BaseMethod[DescentT]):
         if not self.settings.dropout:
             yield
             return
-        device = self.lm.device
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with forked_draws(self.lm.device):
             torch.manual_seed(seed)
             self.lm.model.train()
             try:

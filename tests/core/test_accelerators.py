@@ -1,0 +1,61 @@
+"""Accelerators by torch's own word: which one is there, and what cannot be told of it is absent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ttabench.core import accelerators, environment
+from ttabench.core.errors import UserError
+from ttabench.core.meter import Meter, largest
+from ttabench.lm.loading import memory_limit
+from ttabench.lm.loading.devices import find_device
+from ttabench.run.config import DEVICES, check_loading
+
+
+@pytest.fixture
+def mps(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A machine with Apple's: nothing is computed on it."""
+    device = torch.device("mps")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: device)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda _: None)
+    monkeypatch.setattr(torch.mps, "empty_cache", lambda: None)
+    return device
+
+
+def test_auto_is_the_accelerator_that_is_there(mps: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_device("auto") == mps
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: None)
+    assert find_device("auto") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["xpu", "mps"])
+def test_a_device_that_is_known_and_not_there_is_named(name: str) -> None:
+    assert name in DEVICES
+    check_loading(name, "auto")
+    if not torch.get_device_module(name).is_available():
+        with pytest.raises(UserError, match=rf"No {name.upper()} device found \(--device {name}\)\."):
+            find_device(name)
+
+
+def test_a_peak_that_a_device_does_not_count_is_absent(mps: torch.device) -> None:
+    meter = Meter(mps)
+    with meter.phase("adapt"):
+        pass
+    assert meter.peak_bytes["adapt"] is None
+    assert meter.peak_bytes["ask"] == 0, "nothing was asked"
+    assert (largest([]), largest([3, 5]), largest([0, None])) == (0, 5, None)
+    on_cpu = Meter("cpu")
+    with on_cpu.phase("adapt"):
+        pass
+    assert on_cpu.peak_bytes["adapt"]
+
+
+def test_a_record_names_the_accelerator(mps: torch.device) -> None:
+    accelerators.release()
+    hardware = environment.hardware()
+    assert hardware["gpu"] == {"name": "mps", "memory_bytes": None, "cuda": torch.version.cuda}
+    assert accelerators.name_of(hardware) == "mps"
+    assert accelerators.name_of({}) == ""
+    with pytest.raises(UserError, match="torch cannot limit the memory of mps"):
+        memory_limit.limit(2**30, mps)
