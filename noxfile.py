@@ -1,6 +1,7 @@
 """The one door to the checks: `nox -s lint types tests english`; `nox -s docs` builds the documentation.
 
-`nox -s attack` runs all attacks, `nox -s architectures` tries all architectures, `nox -s audit` looks for known flaws of what is installed.
+`nox -s attack` runs all attacks, `nox -s architectures` tries all architectures, `nox -s gpu` a GPU,
+`nox -s audit` looks for known flaws of what is installed.
 """
 
 import nox

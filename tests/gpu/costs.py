@@ -92,10 +92,10 @@ class Costs:
         """One pass, after a few pieces and tokens that warm up; one that should take too long is not begun."""
         if (expected := self._expected(name, tokens)) > min(ROW_SECONDS, self.report.left):
             return {STATUS: f"left out: would take about {expected:,.0f} s"}
-        measuring, sizes, meter = self._measuring(name), self.load, Meter(self.lm.device.type)
+        measuring, sizes, meter = self._measuring(name), self.load, Meter(self.lm.device)
         read = pieces(self.lm, tokens, sizes.piece_tokens)
         ask = question(self.lm, sizes.prompt_tokens, sizes.generate)
-        measuring.ask(measuring.adapt(read[:WARMING], Meter(self.lm.device.type)), ask, WARMING)
+        measuring.ask(measuring.adapt(read[:WARMING], Meter(self.lm.device)), ask, WARMING)
         with meter.phase("idle"):
             pass
         state = measuring.adapt(read, meter)
@@ -141,7 +141,7 @@ class Costs:
         best = dict.fromkeys(works, float("inf"))
         for turn in range(TURNS + 1):
             for name, work in works.items():
-                meter = Meter(self.lm.device.type)
+                meter = Meter(self.lm.device)
                 with meter.phase(name):
                     work()
                 best[name] = min(best[name], meter.seconds[name]) if turn else best[name]
