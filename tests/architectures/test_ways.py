@@ -37,7 +37,7 @@ def text(tokens: int, seed: int = 0) -> list[int]:
 def plain(lm: LM, prompt: list[int], target: list[int]) -> float:
     """By transformers alone."""
     ids = torch.tensor([[*lm.start_ids, *prompt, *target]])
-    used = lm.model.config._attn_implementation
+    used = lm.attends_by
     lm.attend_by("eager")
     with torch.no_grad():
         logprobs = lm.model(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
@@ -137,7 +137,7 @@ def _last(lm: LM, item: tuple[list[int], list[int]]) -> float:
     """Of the last target, which nothing is predicted from, so that it has no part in the length."""
     prompt, target = item
     ids = torch.tensor([[*lm.start_ids, *prompt, *target[:-1]]])
-    used = lm.model.config._attn_implementation
+    used = lm.attends_by
     lm.attend_by("eager")
     with torch.no_grad():
         logprobs = lm.model(input_ids=ids, use_cache=False).logits[0, -1].log_softmax(-1)

@@ -36,6 +36,28 @@ def test_a_second_device_gives_the_figures_of_the_cpu(words: tuple[str, ...]) ->
     assert {where: text for where, text in told.items() if text and not text.startswith("rounding: ")} == {}
 
 
+APART = """
+from tests.devices import sim
+import copy, json, torch
+from ttabench.contract.bases import drawn, tiny_llama
+from ttabench.contract.models import SETTINGS, outcomes
+from ttabench.lm.loading.devices import spread
+from ttabench.lm.model import LM
+whole = tiny_llama()
+model = copy.deepcopy(whole.model)
+head = {"model.embed_tokens": "sim", "model.rotary_emb": "sim", "model.layers.0": "sim"}
+spread(model, {**head, "model.layers.1": "cpu", "model.norm": "cpu", "lm_head": "cpu"})
+lm = LM(model, whole.tokenizer, "apart")
+print(json.dumps({"devices": [device.type for device in lm.layer_devices], **outcomes(lm)}))
+"""
+
+
+def test_a_model_whose_layers_lie_on_two_devices_gives_the_figures_of_one() -> None:
+    found = json.loads(run("-c", APART).splitlines()[-1])
+    assert found.pop("devices") == ["sim", "cpu"]
+    assert found == dict.fromkeys(found, "right")
+
+
 REFUSED = """
     x + torch.ones(3, 4)
     torch.ones(3, 4) + x

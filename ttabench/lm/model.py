@@ -24,7 +24,7 @@ from ttabench.core.architectures import NANO
 from ttabench.core.environment import quiet_loading
 from ttabench.core.errors import UserError
 from ttabench.lm.loading import hub
-from ttabench.lm.loading.devices import find_device, find_dtype
+from ttabench.lm.loading.devices import find_device, find_dtype, needs_several, spread
 from ttabench.lm.text.texts import Texts
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class LM(Texts):
         max_positions: longest window; position ids run from 0 to this less one.
         kv_heads: key/value heads, fewer than `heads` under grouped-query attention.
         eos_ids: what may end an answer: the tokenizer's end of sequence, and those of the model's `generation_config`.
+        attends_by: the attention of transformers that the model is set to now.
         native_attention: the attention of transformers that the model's own forward is run with.
         linear_head: whether logits are known to be the output embeddings of last hidden states alone (`forward.ways`).
         stands_on: the checkpoint whose deltas were added to the weights, see `run.base_model`; empty where none was.
@@ -83,12 +84,12 @@ class LM(Texts):
     ) -> None:
         super().__init__(tokenizer, tokenizer_name or name, bos)
         self.model = model.eval().requires_grad_(False)
-        self.native_attention = "eager"
+        self.native_attention, self.attends_by = "eager", ""
         try:
             self.attend_by(self.native_attention)
         except ValueError:  # the model has another one
             self.native_attention = str(model.config._attn_implementation)
-        self.attention, self.linear_head = attention, False
+        self.attention, self.linear_head, self.block_list = attention, False, 0
         if attention:
             try:
                 self.attend_by(attention)
@@ -127,12 +128,13 @@ class LM(Texts):
         """Have the model attend by an attention that transformers knows by this name, if it can choose."""
         with quiet_loading():
             self.model.set_attn_implementation(attention)
+        self.attends_by = attention
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Next-token logits [..., V] of last hidden states [..., D], by all that the model does behind its decoder."""
         if self.linear_head:
             plain: Tensor = self.model.get_output_embeddings()(hidden_ND)
-            return plain
+            return plain.to(hidden_ND.device)
         rows_1ND = hidden_ND.reshape(1, -1, hidden_ND.shape[-1])
         ids_1N = torch.zeros(rows_1ND.shape[:2], dtype=torch.int64, device=rows_1ND.device)
         decoder = self.decoder
@@ -145,7 +147,7 @@ class LM(Texts):
                 vars(decoder)["forward"] = lambda *_, **__: Outputs(last_hidden_state=rows_1ND)
                 undo.callback(vars(decoder).pop, "forward")
             logits: Tensor = self.model(input_ids=ids_1N, use_cache=False).logits
-        return logits.view(*hidden_ND.shape[:-1], -1)
+        return logits.view(*hidden_ND.shape[:-1], -1).to(hidden_ND.device)
 
     def embedded(self, ids_BT: Tensor, more_NC: Tensor | None = None) -> Tensor:
         """Input embeddings [B, T, C] of these ids; those from `vocab_size` on are rows of `more_NC`, differentiable."""
@@ -166,6 +168,14 @@ class LM(Texts):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self._parameter.device
+
+    @cached_property
+    def layer_devices(self) -> list[torch.device]:
+        """Where the weights of each decoder layer are."""
+        try:
+            return [next(block.parameters()).device for block in self.blocks()]
+        except UserError:  # no list of layers, so they were not laid apart
+            return [self.device] * self.layers
 
     @property
     def dtype(self) -> torch.dtype:
@@ -204,9 +214,9 @@ class LM(Texts):
         """The decoder layers, in order."""
         inner = self.model.get_decoder()  # of a model of images and texts, what reads texts
         decoder = inner if isinstance(inner, PreTrainedModel) else self.decoder
-        for module in decoder.modules():
-            if isinstance(module, nn.ModuleList) and len(module) == self.layers:
-                return module
+        lists = [m for m in decoder.modules() if isinstance(m, nn.ModuleList) and len(m) == self.layers]
+        if lists:
+            return lists[min(self.block_list, len(lists) - 1)]
         fault = f"{self.name} ({self.config.model_type}) cannot be used here: it has no list of {self.layers} layers"
         raise UserError(f"{fault}.", "Use none, icl or rag.")
 
@@ -235,9 +245,16 @@ class LM(Texts):
         }
 
 
+_MAPS: dict[type[nn.Module], bool] = {nn.Linear: True, Conv1D: True}
+"""Whether modules of a class are linear maps and nothing else; routers of experts give more than a tensor."""
+
+
 def _is_linear(module: nn.Module) -> bool:
-    """Whether a module is a linear map and nothing else; routers of experts give more."""
-    return isinstance(module, Conv1D) or (isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward)
+    if isinstance(module, nn.Linear) and type(module) not in _MAPS:
+        with torch.no_grad():
+            made = type(module).forward(module, module.weight.new_zeros(1, module.in_features))
+        _MAPS[type(module)] = isinstance(made, torch.Tensor) and made.shape == (1, module.out_features)
+    return _MAPS.get(type(module), False)
 
 
 def _size(config: Any, name: str) -> int | None:
@@ -271,7 +288,8 @@ def load(
     Args:
         name: "nano" (ships with the package), a short name of `architectures`, a folder, a .gguf file, or a hub id.
         random_weights: build a known architecture from its published configuration with random weights, offline.
-        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", "xpu", "mps".
+        device: "auto" (a GPU if there is one; several, layer by layer, where one is too small), "cpu", "cuda",
+            "cuda:1", "xpu", "mps".
         dtype: "auto" (float32 on a CPU, the checkpoint's own on a GPU), "float32", "bfloat16" or "float16".
         seed: of the random weights.
         bos: what begins a text, see `LM`.
@@ -288,7 +306,12 @@ def load(
         return LM(
             model, tokenizer, name, random_weights=True, tokenizer_name=tokenizer_name, bos=bos, attention=attention
         )
-    pretrained = hub.pretrained(name, kind, where)
+    several = device == "auto" and where.type != "cpu"
+    pretrained = hub.pretrained(name, kind, torch.device("cpu") if several else where)
+    if several and needs_several(pretrained.model, where):
+        spread(pretrained.model)
+    elif several:
+        pretrained.model.to(where)
     lm = LM(pretrained.model, pretrained.tokenizer, name, bos=bos, attention=attention)
     lm.weights = pretrained.weights
     return lm

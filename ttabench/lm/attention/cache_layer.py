@@ -66,6 +66,7 @@ class CacheLayer(DynamicLayer):  # type: ignore[misc]  # transformers is not typ
 
     def select(self, rows: Tensor) -> None:
         """Keep these batch rows, in this order."""
+        rows = rows if self.keys is None else rows.to(self.keys.device)
         length = self.own_length()
         if self.buffers is not None:
             self.buffers = self.buffers[0].index_select(0, rows), self.buffers[1].index_select(0, rows)

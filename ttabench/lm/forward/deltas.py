@@ -69,6 +69,9 @@ def merged(lm: LM, patch: Patch) -> Iterator[Patch]:
     ends, exceptions included, the parameters are the very ones they were.
     """
     ways_of(lm)
+    if not patch.deltas:
+        yield patch
+        return
     inner = set(lm.linear_names())  # not the head: its weight may be the embedding, too
     whole = {
         name: delta
@@ -105,7 +108,7 @@ def _hook(delta: LowRank, rows: int, marked_BT: Tensor | None) -> Hook:
 
     def add(_module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         # output + (x A^T) B^T, never the product B A of the layer's own size: [T, I] to [T, R] to [T, O].
-        a, b, width = a_BRI.to(output.dtype), b_BOR.to(output.dtype), args[0].shape[-1]
+        a, b, width = a_BRI.to(output), b_BOR.to(output), args[0].shape[-1]
         if shared and delta.dropout is None:  # one delta for all rows: their tokens in one product
             low = linear(args[0], a.flatten(0, 1)).flatten(0, -2)
         else:
@@ -177,7 +180,7 @@ def weights_as(lm: LM, values: Mapping[str, Tensor]) -> Iterator[None]:
     """
     ways_of(lm)
     held = {name: (_held(lm.model, name), value) for name, value in values.items()}
-    with _placed(lm.model, {id(base): (base, value.to(base.dtype)) for base, value in held.values()}):
+    with _placed(lm.model, {id(base): (base, value.to(base)) for base, value in held.values()}):
         yield
 
 
@@ -189,7 +192,7 @@ def _swapped(model: nn.Module, changes: Mapping[str, Tensor]) -> Iterator[None]:
         base = _held(model, name)  # under another swap a plain tensor
         assert change.shape == base.shape, f"{name}: delta {tuple(change.shape)} on {tuple(base.shape)}"
         _, value = values.get(id(base), (base, base))
-        values[id(base)] = base, value + change.to(base.dtype)
+        values[id(base)] = base, value + change.to(base)
     with _placed(model, values):
         yield
 

@@ -36,6 +36,8 @@ def logprobs_of(lm: LM, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
     if torch.is_grad_enabled() and hidden_ND.requires_grad and _is_frozen(lm) and not wants_second_order():
         head = lm.model.get_output_embeddings() if lm.linear_head else None
         known = _FrozenHead if isinstance(head, nn.Linear) else _AnyHead
+        if head is not None and head.weight.device != hidden_ND.device:  # a model that lies on several devices
+            known, head = _AnyHead, None
         values_N: Tensor = known.apply(hidden_ND, targets_N, head or lm)  # type: ignore[no-untyped-call]
         return values_N
     size = len(hidden_ND) if torch.is_grad_enabled() else max(1, LOGITS_AT_ONCE // lm.vocab_size)

@@ -95,10 +95,11 @@ def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
 
 
 def pairs_of(lm: LM, prefix: Prefix) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of a prefix layer by layer, on the model's device and in its number format."""
+    """Keys and values of a prefix layer by layer, where each layer is and in the model's number format."""
     held = list(zip(prefix.keys_LBHPD, prefix.values_LBHPD, strict=True))
     assert len(held) in (0, lm.layers), f"prefix of {len(held)} layers on a model of {lm.layers}"
-    return [(keys.to(lm.device, lm.dtype), values.to(lm.device, lm.dtype)) for keys, values in held]
+    places = zip(held, lm.layer_devices, strict=False)
+    return [(keys.to(device, lm.dtype), values.to(device, lm.dtype)) for (keys, values), device in places]
 
 
 def _is_lent(prefix: Prefix, rows: int) -> bool:
@@ -117,12 +118,12 @@ def _finite_bias(lm: LM, prefix: Prefix) -> tuple[Tensor, ...] | None:
         return None
     lowest = torch.finfo(lm.dtype).min
     biases = []
-    for layer in range(lm.layers):
-        bias = None if prefix.bias_LBHP is None else prefix.bias_LBHP[layer].to(lm.device, lm.dtype).clamp(min=lowest)
+    for layer, device in enumerate(lm.layer_devices):
+        bias = None if prefix.bias_LBHP is None else prefix.bias_LBHP[layer].to(device, lm.dtype).clamp(min=lowest)
         if prefix.hidden_LBHP is not None:
-            hidden = prefix.hidden_LBHP[layer].to(lm.device)
+            hidden = prefix.hidden_LBHP[layer].to(device)
             if bias is None:
-                bias = torch.zeros(1, 1, 1, dtype=lm.dtype, device=lm.device)
+                bias = torch.zeros(1, 1, 1, dtype=lm.dtype, device=device)
             elif bias.shape[1] > hidden.shape[1]:  # of query heads
                 hidden = hidden.repeat_interleave(bias.shape[1] // hidden.shape[1], dim=1)
             bias = torch.where(hidden, lowest, bias)

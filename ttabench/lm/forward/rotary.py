@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, islice, product
 from typing import Any, TypeAlias
 
 import torch
@@ -42,6 +42,8 @@ class Turn:
     """The last F features are rotated; else the first."""
     weight_D: Tensor | None = None
     """What a norm behind the rotation multiplies features by."""
+    number: int = 0
+    """Its place among what was tried, so that it can be remembered."""
 
     def __call__(self, x_BHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
         """Keys or queries [..., B, H, P, D], rotated to these positions or back from them."""
@@ -184,8 +186,8 @@ def learned(
         return bool((moved - wanted).abs().max() <= bound * wanted.abs().max())
 
     for layer, (own, wanted) in enumerate(zip(here, there, strict=True)):
-        tried = [*dict.fromkeys(turns), None, *_candidates(lm, angles, layer, own.shape[-1])]
-        fitting = [turn for turn in tried if moves(turn, own, wanted)][:1]
+        tried = chain(dict.fromkeys(turns), (None,), _candidates(lm, angles, layer, own.shape[-1]))
+        fitting = [*islice((turn for turn in tried if moves(turn, own, wanted)), 1)]
         if not fitting:
             return None
         turns += fitting
@@ -196,9 +198,22 @@ def _candidates(lm: LM, angles: Sequence[Angles], layer: int, size: int) -> Iter
     sizes = {size, getattr(lm.config, "rotary_dim", None) or size}
     pairs = [part for made in angles for part in _as_pairs(made)] + [plain_angles(features) for features in sizes]
     pairs += [_reversed(made) for made in pairs]
+    number = 0
     for made, neighbours, last in product(pairs, (False, True), (False, True)):
-        yield Turn(made, neighbours, last)
+        number += 1
+        yield Turn(made, neighbours, last, number=number)
     norms = [p for name, p in lm.blocks()[layer].named_parameters() if "norm" in name and p.shape == (size,)]
     for made, neighbours, norm in product(pairs, (False, True), norms):
         for weight in (norm, 1 + norm):
-            yield Turn(made, neighbours, weight_D=weight.detach())
+            number += 1
+            yield Turn(made, neighbours, weight_D=weight.detach(), number=number)
+
+
+def numbered(lm: LM, angles: Sequence[Angles], numbers: Sequence[int], size: int) -> list[Turn | None]:
+    """The turns of these numbers, one a layer; 0 stands for none."""
+    turns: list[Turn | None] = []
+    for layer, number in enumerate(numbers):
+        known = next((turn for turn in turns if turn and turn.number == number and turn.weight_D is None), None)
+        made = _candidates(lm, angles, layer, size) if number and known is None else ()
+        turns.append(known or next((turn for turn in made if turn.number == number), None))
+    return turns

@@ -124,7 +124,7 @@ class Window:
 
     def _hold(self, prefix: Prefix) -> None:
         """Go on from what an eviction has left."""
-        for layer, keys, values in zip(self._layers, prefix.keys_LBHPD, prefix.values_LBHPD, strict=True):
+        for layer, (keys, values) in zip(self._layers, pairs_of(self.lm, prefix), strict=True):
             layer.keys, layer.values = keys, values
         self._mask_BS, self._next_B, self._eviction = prefix.mask_BP, prefix.next_position_B, prefix.eviction
         self._places = None if self._places is None else list(prefix.positions())
@@ -211,7 +211,7 @@ class Window:
             self._settle(positions_BT)
         with self._ways.rotating_as(self._length):
             hidden_BTD: Tensor = self.lm.decoder(**inputs, attention_mask=mask, **cache)[0]
-        return hidden_BTD
+        return hidden_BTD.to(positions_BT.device)
 
     def _settle(self, positions_BT: Tensor) -> None:
         """Choose the angles for all of the text, when its first tokens are read.

@@ -12,7 +12,7 @@ Shape letters: B rows · N query heads · H key/value heads · T queries · S sl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,6 +42,9 @@ class Band:
 
     def __call__(self, call: Call) -> Tensor:
         """Attention [B, T, N, D] of one layer."""
+        if self.query_BT.device != call.query.device:  # of a layer that lies elsewhere
+            places = self.query_BT.to(call.query.device), self.key_BS.to(call.query.device)
+            return replace(self, query_BT=places[0], key_BS=places[1])(call)
         if in_two_parts(call.query.device):
             return self._fused(call).transpose(1, 2)
         rows, count, tokens, size = call.query.shape

@@ -169,8 +169,9 @@ def extended(
 def joined(kept: EvictedCache | None, whole: Prefix, mask_BT: Tensor, rotary: Rotary | None) -> EvictedCache:
     """The kept cache, and behind it the text at the end of a prefix, read on top of it."""
     tokens = mask_BT.shape[1]
-    keys = torch.stack([layer[:, :, -tokens:] for layer in whole.keys_LBHPD])
-    values = torch.stack([layer[:, :, -tokens:] for layer in whole.values_LBHPD])
+    # on one device, wherever the layers are
+    keys = torch.stack([layer[:, :, -tokens:].to(mask_BT.device) for layer in whole.keys_LBHPD])
+    values = torch.stack([layer[:, :, -tokens:].to(mask_BT.device) for layer in whole.values_LBHPD])
     steps_BT = mask_BT.long().cumsum(1) - 1
     if rotary is not None:
         first_B1 = 0 if kept is None else kept.valid.sum(1, keepdim=True)

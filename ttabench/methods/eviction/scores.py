@@ -43,6 +43,7 @@ def column_sums(call: Call, counted_BT: Tensor, block: int = BLOCK) -> Tensor:
         counted_BT: bool, which queries count.
         block: queries at a time; changes memory, not results.
     """
+    counted_BT = counted_BT.to(call.key.device)
     if call.weights is not None:
         return torch.einsum("bnts,bt->bns", call.weights.float(), counted_BT.float())
     rows, count, _, size = call.query.shape
@@ -95,7 +96,7 @@ class ColumnSums:
         """float32 [L, B, N, S]"""
         known = [sums for sums in self._sums if sums is not None]
         assert len(known) == len(self._sums), "sums of layers that were never read"
-        return torch.stack(known)
+        return torch.stack([sums.to(self._counted_BT.device) for sums in known])
 
 
 def pooled(scores_BNS: Tensor, kernel: int, how: Pool) -> Tensor:

@@ -47,6 +47,9 @@ class GenerativeAdapterNetworks(nn.Module):
         super().__init__()
         self.lm, self.settings = lm, settings
         self.names = by_layer(lm, target_names(lm, settings.targets) if settings.targets else output_maps(lm))
+        if any(len({lm.linear_shape(name) for name in place}) > 1 for place in zip(*self.names, strict=True)):
+            fault = f"{lm.name} ({lm.config.model_type}) has linear maps of one name and unequal shapes"
+            raise UserError(f"{fault} in its layers.", "Use templora, or other --set targets.")
         with torch.random.fork_rng():
             torch.manual_seed(settings.seed)
             made = [[Generator(lm.hidden_size, *lm.linear_shape(name), settings) for name in own] for own in self.names]
