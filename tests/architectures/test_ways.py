@@ -48,7 +48,8 @@ def plain(lm: LM, prompt: list[int], target: list[int]) -> float:
 def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
     for lm in (tiny_llama(), tiny_gpt2()):
         ways = ways_of(lm)
-        assert (ways.attention, ways.linear_head, ways.rows, ways.lends) == ("sdpa", True, True, True)
+        assert ways.attention == "sdpa"
+        assert all((ways.linear_head, ways.rows, ways.lends, ways.positions, ways.gaps, ways.embeddings))
         assert "ways" not in lm.describe()
     assert ways_of(tiny_llama()).lean
     assert not ways_of(tiny_gpt2()).lean

@@ -242,9 +242,8 @@ def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor])
     with suppress(Exception):
         embedded = Layout(embeddings_BTC=lm.embedded(few_1T))
         take(lm, replace(ways, embeddings=True))
-        ways = replace(
-            ways, embeddings=_equal(lm, _logprobs(lm, Window(lm, None, 1).feed_laid(ids_1T, embedded)), wanted)
-        )
+        hidden = Window(lm, None, 1).feed_laid(few_1T, embedded)
+        ways = replace(ways, embeddings=_equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
     steps_1T = torch.arange(ALIKE, device=lm.device)[None]
     hidden = Window(lm, None, 1).feed_laid(few_1T, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
     ways = replace(ways, gaps=not _equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
