@@ -84,8 +84,9 @@ class BaseMethod(Generic[SettingsT]):
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         self.lm = lm
+        ways = ways_of(lm)  # found out here at the latest, and never while something is measured
         for part in self.needs(settings):
-            if ways_of(lm).lacks(part):
+            if ways.lacks(part):
                 raise refusal(lm, part)
         self.settings = settings
         self.growth, self.looks_at_question = self.spec.growth, self.spec.looks_at_question

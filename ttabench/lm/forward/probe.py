@@ -246,7 +246,8 @@ def _right(lm: LM, ways: Ways, texts: Sequence[Tensor], truth: Sequence[Tensor])
         ways = replace(ways, embeddings=_equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
     steps_1T = torch.arange(ALIKE, device=lm.device)[None]
     hidden = Window(lm, None, 1).feed_laid(few_1T, Layout(positions_BT=steps_1T + 5 * (steps_1T > 1)))
-    ways = replace(ways, gaps=not _equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
+    broken = bool(wanted.isnan().any())  # of weights that are no numbers nothing is known
+    ways = replace(ways, gaps=broken or not _equal(lm, _logprobs(lm, hidden), wanted[:ALIKE]))
     return replace(ways, lean=_lean_right(lm, ways, texts, truth))
 
 
