@@ -28,7 +28,8 @@ def table(found: Found) -> list[str]:
     made = {kind: row for kind, row in found.items() if "made" not in row}
     marks = {kind: tuple(row[name].split(":")[0] for name in SETTINGS) for kind, row in made.items()}
     why = {kind: next((said for said in row.values() if said != "right"), "") for kind, row in made.items()}
-    why = {kind: said.partition("cannot be used here: ")[2].partition(". ")[0] or said for kind, said in why.items()}
+    why = {kind: said.removeprefix("refused: ").partition(") ")[2].partition(". ")[0] for kind, said in why.items()}
+    why = {kind: said.removeprefix("cannot be used here: ") for kind, said in why.items()}
     lines = ["| architectures | " + " | ".join(SETTINGS) + " | why |", "| --- |" + " --- |" * (len(SETTINGS) + 1)]
 
     def key(kind: str) -> tuple[int, tuple[str, ...], str]:

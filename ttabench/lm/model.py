@@ -251,8 +251,11 @@ _MAPS: dict[type[nn.Module], bool] = {nn.Linear: True, Conv1D: True}
 
 def _is_linear(module: nn.Module) -> bool:
     if isinstance(module, nn.Linear) and type(module) not in _MAPS:
-        with torch.no_grad():
-            made = type(module).forward(module, module.weight.new_zeros(1, module.in_features))
+        try:
+            with torch.no_grad():
+                made = type(module).forward(module, module.weight.new_zeros(1, module.in_features))
+        except (RuntimeError, TypeError):  # it takes something else
+            made = None
         _MAPS[type(module)] = isinstance(made, torch.Tensor) and made.shape == (1, module.out_features)
     return _MAPS.get(type(module), False)
 

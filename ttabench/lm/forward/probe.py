@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ttabench.core import accelerators
 from ttabench.core.checked_file import json_of
 from ttabench.core.environment import cache_folder, versions
 from ttabench.core.errors import UserError
@@ -35,8 +36,10 @@ from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Prefix
 
-BOUNDS = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
-"""Largest difference of log-probabilities that counts as equal; two kernels in bfloat16 differ by a tenth."""
+BOUNDS = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.15}
+"""Largest difference of log-probabilities that counts as equal; their mean, where half precision is all there is."""
+MOST_BYTES = 2**33
+"""Of weights in float32 beside those in half precision, while a model is tried on a CPU."""
 WINDOW = 8
 """What windows of a model are cut to while it is tried."""
 TOKENS, FIRST, ALIKE, SHIFT = 18, 11, 5, 32
@@ -70,10 +73,28 @@ def tried(lm: LM) -> Ways:
     with torch.no_grad(), torch.random.fork_rng():
         if (known := _remembered(lm)) is not None:
             return known
-        ways = _tried(lm)
+        with _in_float32(lm):
+            ways = _tried(lm)
+        ways = replace(ways, lean=ways.lean and lm.dtype == torch.float32)
     if time.monotonic() - began > WORTH_SECONDS:
         _remember(lm, ways)
     return ways
+
+
+@contextmanager
+def _in_float32(lm: LM) -> Iterator[None]:
+    """Try a model of half precision in float32, where memory allows: else rounding would be taken for a fault."""
+    tensors = [*lm.model.parameters(), *lm.model.buffers()]
+    held = {tensor: tensor.data for tensor in tensors if tensor.dtype in (torch.float16, torch.bfloat16)}
+    room = (accelerators.called(lm.device, "mem_get_info") or (MOST_BYTES,))[0]
+    fits = 4 * sum(tensor.numel() for tensor in held) < room
+    try:
+        for tensor in held if fits else ():
+            tensor.data = tensor.data.float()
+        yield
+    finally:
+        for tensor, data in held.items():
+            tensor.data = data
 
 
 def _tried(lm: LM) -> Ways:
@@ -314,6 +335,8 @@ def _logprobs(lm: LM, hidden_1TD: Tensor) -> Tensor:
 
 def _equal(lm: LM, own: Tensor, wanted: Tensor) -> bool:
     """Whether log-probabilities are equal up to the noise of their number format; a NaN is as good as another."""
+    if lm.dtype in (torch.float16, torch.bfloat16):
+        return float((own - wanted).nan_to_num().abs().mean()) <= BOUNDS[lm.dtype]
     near = (own - wanted).abs() <= BOUNDS[lm.dtype] + 1e-4 * wanted.abs()
     return bool((near | (own == wanted) | (own.isnan() & wanted.isnan())).all())
 
