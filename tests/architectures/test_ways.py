@@ -11,13 +11,17 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from tests.architectures.tiny import tiny
 from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
+from ttabench.contract.models import ASKS, given
 from ttabench.core.errors import UserError
+from ttabench.core.types import Observe
 from ttabench.lm.forward.patching import read
 from ttabench.lm.forward.ways import rotary_of, ways_of
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.generation import generate
 from ttabench.lm.verbs.scoring import token_logprobs
+from ttabench.methods.registry import find
+from ttabench.methods.session import Session
 
 SIZES: dict[str, Any] = {
     "vocab_size": 259, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -91,6 +95,20 @@ def test_answers_under_a_sliding_window_are_the_same_in_a_batch() -> None:
     prompts = [text(25), text(4, 1), text(11, 2)]
     together = generate(lm, Patch(), prompts, max_new_tokens=8)
     assert together == [generate(lm, Patch(), [prompt], max_new_tokens=8)[0] for prompt in prompts]
+
+
+@pytest.mark.parametrize("method", ["snapkv", "h2o", "window"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_evicting_under_a_sliding_window_is_the_same_in_a_batch(method: str, kv_heads: int) -> None:
+    lm = made(MistralForCausalLM, MistralConfig, sliding_window=12, num_key_value_heads=kv_heads)
+    spec = find(method)
+    session = Session(lm, spec.load()(lm, spec.checked))
+    session.read([Observe(text="Mira Tolen keeps nine grey geese by the mill, and a heron.")])
+    together = given(session, ASKS)
+    for ask, batch in zip(ASKS, together, strict=True):
+        (alone,) = given(session, [ask])
+        assert batch.answer == alone.answer
+        assert batch.logprob == pytest.approx(alone.logprob, abs=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["llama", "glm", "cohere", "gpt_neox", "hunyuan_v1_dense", "nanochat", "llama4_text"])

@@ -216,6 +216,7 @@ def test_where_anything_looks_on_transformers_runs(monkeypatch: pytest.MonkeyPat
         Window(lm, None, 2).feed(text(2, 5))
         assert seen[-1] == 7
         hooked.remove()
+        monkeypatch.undo()
         assert not ways_of(LM(lm.model.to(torch.bfloat16), lm.tokenizer, "half")).lean
 
 

@@ -89,7 +89,7 @@ def test_a_mask_of_all_slots_takes_held_ones_away(lm: LM, rows: int) -> None:
 
 def test_a_mask_under_another_attention_is_refused(lm: LM) -> None:
     other, sees = LM(lm.model, lm.tokenizer, lm.name, attention="eager"), torch.eye(6, dtype=torch.bool)[None]
-    with pytest.raises(UserError, match="masked slot by slot"):
+    with pytest.raises(UserError, match="slot by slot"):
         hidden_states(other, Patch(), text(2, 6), Layout(sees_BTS=sees))
 
 

@@ -123,7 +123,7 @@ def test_a_bias_goes_where_its_prefix_goes(lm: LM) -> None:
 
 def test_another_attention_knows_no_bias(lm: LM) -> None:
     other = LM(lm.model, lm.tokenizer, lm.name, attention="eager")
-    with pytest.raises(UserError, match="masked slot by slot"):
+    with pytest.raises(UserError, match="slot by slot"):
         forward(other, Patch(prefix=hiding(lm, 1)[1]), text(1, 3))
 
 

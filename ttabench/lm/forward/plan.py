@@ -80,7 +80,9 @@ def plan_for(lm: LM, prefix: Prefix | None, rows: int) -> AttentionPlan:
     if not ways.hooked and (bias is not None or is_watched() or (prefix is not None and prefix.eviction is not None)):
         raise refusal(lm, "hooks")
     shared = None
-    if ours and ways.lends and prefix is not None and _is_lent(prefix, rows):
+    apart = prefix is not None and any(place.shape[1] > 1 for place in prefix.positions_LBHP or ())
+    lends = ways.lends and not (ways.local and apart)  # where heads kept slots of their own, each has its own window
+    if ours and lends and prefix is not None and _is_lent(prefix, rows):
         added: Sequence[Tensor | None] = [None] * lm.layers if bias is None else bias
         layers = enumerate(zip(pairs_of(lm, prefix), added, strict=True))
         seen = [prefix.mask_BP is None and layer not in ways.local for layer in range(lm.layers)]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ttabench.core import accelerators
 from ttabench.core.checked_file import json_of
-from ttabench.core.environment import cache_folder, versions
+from ttabench.core.environment import cache_folder, quiet_loading, versions
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
@@ -70,7 +70,7 @@ def tried(lm: LM) -> Ways:
         UserError: it cannot read a text at all.
     """
     began = time.monotonic()
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), torch.random.fork_rng(), quiet_loading():
         if (known := _remembered(lm)) is not None:
             return known
         with _in_float32(lm):

@@ -225,7 +225,9 @@ class Window:
         if chosen and of(chosen) != of(max(end, self._length)):
             limit, fault = self._ways.same_angles, f"{self.lm.name} rotates texts of more than"
             fault = f"{fault} {limit} tokens by other angles, and of {max(end, self._length)}, {held} were read already"
-            raise UserError(f"{fault}.", f"Have context and question together lie within {limit} tokens, or read more.")
+            raise UserError(
+                f"{fault}.", f"Let context and question have {limit} tokens together, or use icl on a longer context."
+            )
 
     def _seen(self, tokens: int, mask: Tensor | None, *, parts: bool) -> Tensor | None:
         """Slots that each token sees, bool [B or 1, 1, T, S]; None: all up to its own.

@@ -68,7 +68,9 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
             room = most - settings.n_sink - self._recent
             if room < 1:
                 fault = f"{settings.n_sink} sinks and {self._recent} recent tokens fill all {most} positions"
-                raise UserError(f"{fault} of {lm.name}.", "Use --set recent=N with a smaller N.")
+                more = "" if most == lm.max_positions else ", beyond which its angles change"
+                hint = "Use --set recent=N with a smaller N" + (more and ", or --set positions=original")
+                raise UserError(f"{fault} of {lm.name}{more}.", f"{hint}.")
             self.chunk = min(self.chunk, room)
 
     @property
