@@ -127,7 +127,7 @@ def _tried(lm: LM) -> Ways:
 def _entry(lm: LM) -> Path:
     """Where it is remembered how this model is run: by weights, configuration, number format, device and code."""
     parts = [
-        lm.fingerprint,
+        LM.fingerprint.func(lm),  # type: ignore[attr-defined]  # not kept: weights may change before a record
         lm.config.to_json_string(),
         str(lm.dtype),
         lm.device.type,
