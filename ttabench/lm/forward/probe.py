@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from ttabench.core import accelerators
 from ttabench.core.checked_file import json_of
+from ttabench.core.digests import digest
 from ttabench.core.environment import cache_folder, quiet_loading, versions
 from ttabench.core.errors import UserError
 from ttabench.core.files import write_atomically
@@ -135,10 +136,8 @@ def _entry(lm: LM) -> Path:
         lm.native_attention,
     ]
     parts += [version for name, version in sorted(versions().items()) if name in ("torch", "transformers")]
-    digest = hashlib.sha256("\n".join(parts).encode())
-    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
-        digest.update(file.read_bytes())
-    return cache_folder() / "ways" / f"{digest.hexdigest()[:32]}.json"
+    parts += [digest(file) for file in sorted(Path(__file__).parents[1].rglob("*.py"))]
+    return cache_folder() / "ways" / f"{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:32]}.json"
 
 
 def _remember(lm: LM, ways: Ways) -> None:
