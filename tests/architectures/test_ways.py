@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Phi3Config, Phi3ForCausalLM
 
 from tests.architectures.tiny import tiny
@@ -14,8 +13,10 @@ from tests.tiny import byte_tokenizer, tiny_gpt2, tiny_llama
 from ttabench.contract.models import ASKS, given
 from ttabench.core.errors import UserError
 from ttabench.core.types import Observe
+from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.patching import read
 from ttabench.lm.forward.ways import rotary_of, ways_of
+from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
 from ttabench.lm.patch import Patch
 from ttabench.lm.verbs.generation import generate
@@ -60,10 +61,6 @@ def test_a_plain_model_is_run_in_the_usual_way_and_says_nothing() -> None:
 
 
 def test_what_happens_behind_the_last_linear_map_is_not_lost() -> None:
-    class Capped(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 3 * torch.tanh(super().forward(x) / 3)
-
     lm = made(LlamaForCausalLM, LlamaConfig)
     assert ways_of(lm).linear_head
     gemma = LM(tiny("gemma2"), byte_tokenizer(), "gemma2")
@@ -112,16 +109,20 @@ def test_evicting_under_a_sliding_window_is_the_same_in_a_batch(method: str, kv_
 
 
 @pytest.mark.parametrize("kind", ["llama", "glm", "cohere", "gpt_neox", "hunyuan_v1_dense", "nanochat", "llama4_text"])
+@torch.no_grad()
 def test_keys_are_moved_as_the_model_rotates_them(kind: str) -> None:
+    """Keys of tokens that stand alone, by the model itself at either place."""
     lm = LM(tiny(kind), byte_tokenizer(), kind)
-    rotary, turns = rotary_of(lm), ways_of(lm).turns
-    assert turns is not None
-    keys_BHPD, at = torch.randn(1, 2, 5, lm.head_dim), torch.arange(5)[None]
-    for layer, turn in enumerate(turns):
-        moved = rotary.rotate(keys_BHPD, at, layer)
-        torch.testing.assert_close(rotary.unrotate(moved, at, layer), keys_BHPD, atol=1e-4, rtol=1e-4)
-        assert (turn is None) == torch.equal(moved, keys_BHPD)
-    assert any(turn is not None for turn in turns)
+    rotary, at_B1 = rotary_of(lm), torch.arange(6)[:, None]
+
+    def keys(shift: int) -> torch.Tensor:
+        window = Window(lm, None, 6)
+        window.feed_laid(torch.tensor(text(6))[:, None], Layout(positions_BT=at_B1 + shift))
+        return torch.stack(window.prefix().keys_LBHPD)
+
+    here, there = keys(0), keys(7)
+    torch.testing.assert_close(rotary.rotate(rotary.unrotate(here, at_B1), at_B1 + 7), there, atol=1e-4, rtol=1e-4)
+    assert (here - there).abs().max() > 0.1
 
 
 def test_keys_of_learned_positions_are_not_moved() -> None:

@@ -140,9 +140,8 @@ class LM(Texts):
         decoder = self.decoder
         inner = decoder.get_decoder() if isinstance(decoder, PreTrainedModel) else decoder  # OPT's head asks that one
         decoders = {part for part in (decoder, inner) if isinstance(part, PreTrainedModel)} - {self.model}
-        with (
-            ExitStack() as undo
-        ):  # the model's own forward, with these hidden states in place of what its decoder gives
+        # the model's own forward, with these hidden states in place of what its decoder gives
+        with ExitStack() as undo:
             for decoder in decoders:
                 vars(decoder)["forward"] = lambda *_, **__: Outputs(last_hidden_state=rows_1ND)
                 undo.callback(vars(decoder).pop, "forward")

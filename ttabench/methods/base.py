@@ -79,22 +79,19 @@ class BaseMethod(Generic[SettingsT]):
     label_notes: ClassVar[Mapping[str, Mapping[bool, str]]] = {}
     """What notes of a run say of a label of its states, by the label's value: a sentence that goes on from the method's
     name. A value without one is not mentioned; a label without any is shown as it stands."""
+    needs: tuple[str, ...] = ()
+    """What the base model must be able to do, in the words of `lm.forward.ways.REASONS`; else it is refused."""
     num_beams: int = 1
     """Beams of generation, where the paper searches rather than decoding greedily."""
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         self.lm = lm
         ways = ways_of(lm)  # found out here at the latest, and never while something is measured
-        for part in self.needs(settings):
+        for part in self.needs:
             if ways.lacks(part):
                 raise refusal(lm, part)
         self.settings = settings
         self.growth, self.looks_at_question = self.spec.growth, self.spec.looks_at_question
-
-    @classmethod
-    def needs(cls, settings: SettingsT) -> Sequence[str]:  # noqa: ARG003  # for methods whose needs depend on them
-        """What the base model must be able to do, in the words of `lm.forward.ways.REASONS`; else it is refused."""
-        return ()
 
     @property
     def name(self) -> str:

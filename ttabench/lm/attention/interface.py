@@ -16,7 +16,7 @@ rows share, slots that single heads miss or weigh otherwise, a text that is read
 what a window gives. A model whose attention has terms that sdpa does not know (sinks, a soft cap) attends by its own
 eager function, with the same masks and biases (`OWN`).
 
-transformers makes no masks for it: those of a window are made from positions (`forward.masks`). What each layer of a
+transformers makes no masks for it: those of a window are made from positions (`Window`). What each layer of a
 model hides is learned once, from the mask functions that transformers would call (`learning_masks`).
 """
 
@@ -162,8 +162,7 @@ def forward(
     if extras.reads_on and mask is None and 1 < query.shape[2] < key.shape[2]:
         past = None if bias is None else widened(bias, key.shape[2] - query.shape[2])
         return attend_continuation(query, key, value, scaling, past), None
-    if mask is not None and 1 < mask.shape[1] < query.shape[1]:
-        mask = mask.repeat_interleave(query.shape[1] // mask.shape[1], dim=1)
+    mask = mask if mask is None else _of_query_heads(mask, query)
     if bias is not None:
         mask = _biased(bias, query, key, mask)  # bool [B, 1, T, S] or None to float [B, N, T, S]
     shared = None if extras.shared is None else extras.shared[call.layer]
@@ -195,11 +194,9 @@ def _call(
     return Call(layer, *parts, mask, scaling, extras.local.get(layer))
 
 
-def eager_of(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]] | None:
-    """The eager attention function of a module of transformers; None where its file has none."""
-    function: Callable[..., tuple[Tensor, Tensor | None]] | None
-    function = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-    return function
+def _of_query_heads(mask: Tensor, query: Tensor) -> Tensor:
+    """A mask of key/value heads as one of query heads; one of all heads stays as it is."""
+    return mask if mask.shape[1] == 1 else mask.repeat_interleave(query.shape[1] // mask.shape[1], dim=1)
 
 
 def own_forward(
@@ -218,15 +215,11 @@ def own_forward(
     """
     extras = _extras.get()
     call = _call(module, (query, key, value), attention_mask, extras, options.get("scaling"))
-    mask = _causal(call.query, call.key) if call.mask is None else call.mask
-    if 1 < mask.shape[1] < call.query.shape[1]:
-        mask = mask.repeat_interleave(call.query.shape[1] // mask.shape[1], dim=1)
+    mask = _of_query_heads(_causal(query, key) if call.mask is None else call.mask, query)
     bias = None if extras.bias is None else extras.bias[call.layer]
-    dtype = call.query.dtype
-    added = bias_of(mask, dtype) if bias is None else _biased(bias, call.query, call.key, mask)
-    function = eager_of(module)
-    assert function is not None, f"the file of {type(module).__name__} has no eager attention"
-    out, weights = function(module, query, key, value, added, dropout=dropout, **options)
+    added = bias_of(mask, query.dtype) if bias is None else _biased(bias, query, key, mask)
+    eager = sys.modules[type(module).__module__].eager_attention_forward  # a model without one is run in another way
+    out, weights = eager(module, query, key, value, added, dropout=dropout, **options)
     if extras.watcher is not None and extras.watcher(replace(call, weights=weights)) is not None:
         fault = f"The attention of {type(module).__name__} has terms (sinks, a soft cap) that only the model's own code"
         raise UserError(f"{fault} computes, and this method computes attention itself.", "Use icl, snapkv or h2o.")
@@ -333,6 +326,7 @@ def _mask(*, mask_function: MaskFunction, **options: Any) -> Tensor | None:
     return torch.ones(shape, dtype=torch.bool, device=options.get("device"))
 
 
-for name, function in ((NAME, forward), (OWN, own_forward)):
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, _mask)
+AttentionInterface.register(NAME, forward)
+AttentionInterface.register(OWN, own_forward)
+AttentionMaskInterface.register(NAME, _mask)
+AttentionMaskInterface.register(OWN, _mask)

@@ -16,11 +16,11 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ttabench.core import accelerators
 from ttabench.core.checked_file import json_of
@@ -31,7 +31,7 @@ from ttabench.core.files import write_atomically
 from ttabench.lm.attention.interface import Call, MaskFunction, learning_masks, watched
 from ttabench.lm.attention.layout import Layout
 from ttabench.lm.forward.cpu_decoder import CpuDecoder
-from ttabench.lm.forward.rotary import Angles, Turn, angles_seen, learned, numbered
+from ttabench.lm.forward.rotary import Angles, Turn, angles_seen, learned, numbered, rotaries
 from ttabench.lm.forward.ways import REASONS, Ways, probes, take
 from ttabench.lm.forward.window import Window
 from ttabench.lm.model import LM
@@ -45,22 +45,10 @@ WINDOW = 8
 """What windows of a model are cut to while it is tried."""
 TOKENS, FIRST, ALIKE, SHIFT = 18, 11, 5, 32
 """Tokens of the text, those in front of what is read on, those that two texts share, and how far keys are moved."""
-
-
 WORTH_SECONDS = 0.3
 """Of trying a model, from which on it is remembered what came of it, in the user's cache."""
-PLAIN = (
-    "attention",
-    "lean",
-    "linear_head",
-    "rows",
-    "lends",
-    "positions",
-    "gaps",
-    "embeddings",
-    "same_angles",
-    "angles_grow",
-)
+PLAIN = tuple(kept.name for kept in fields(Ways) if kept.type in ("str", "bool", "int | None"))
+"""Parts of `Ways` that can be stored as they are."""
 TURNS = ("turns", "query_turns")
 
 
@@ -116,7 +104,7 @@ def _tried(lm: LM) -> Ways:
     take(lm, ways)
     if limit := _same_angles(lm, angles):
         grow = _changed(lm, angles, 2 * limit, 3 * limit)
-        ways = replace(ways, same_angles=limit, angles_grow=grow, rotaries=_rotaries(lm))
+        ways = replace(ways, same_angles=limit, angles_grow=grow, rotaries=rotaries(lm))
     with suppress(Exception):  # whatever it raises, its keys cannot be moved
         if ways.hooked:
             turns, query_turns = _turns(lm, angles, texts[0])
@@ -151,7 +139,7 @@ def _remember(lm: LM, ways: Ways) -> None:
 
 def _remembered(lm: LM) -> Ways | None:
     """How the model was run before, with what cannot be stored found out again by one short forward."""
-    with suppress(OSError, RuntimeError, ValueError, KeyError, TypeError):
+    with suppress(Exception):  # whatever a damaged file leads to, the model is tried again
         held = json_of(_entry(lm))
         lm.block_list = held["block_list"]
         ways = Ways(**{name: held[name] for name in PLAIN}, shapes=frozenset(map(tuple, held["shapes"])))
@@ -159,12 +147,8 @@ def _remembered(lm: LM) -> Ways | None:
         angles, local = _learned(lm, ways)
         turns, query_turns = (numbered(lm, angles, held[name], lm.head_dim) for name in TURNS)
         moved = {"turns": turns, "query_turns": query_turns} if turns else {}
-        return replace(ways, local=local, rotaries=_rotaries(lm) if ways.same_angles else (), **moved)  # type: ignore[arg-type]
+        return replace(ways, local=local, rotaries=rotaries(lm) if ways.same_angles else (), **moved)  # type: ignore[arg-type]
     return None
-
-
-def _rotaries(lm: LM) -> list[nn.Module]:
-    return [module for module in lm.decoder.modules() if "Rotary" in type(module).__name__]
 
 
 def _choose_blocks(lm: LM) -> None:
@@ -178,6 +162,7 @@ def _choose_blocks(lm: LM) -> None:
             undo.callback(hook.remove)
         lm.decoder(input_ids=torch.full((1, 2), min(16, lm.vocab_size - 1), device=lm.device), use_cache=False)
     lm.block_list = min(ran, default=0)
+    vars(lm).pop("layer_devices", None)
 
 
 def _texts(lm: LM) -> list[Tensor]:

@@ -1,8 +1,8 @@
 """Rotary position embeddings undone and redone as the base model itself rotates: learned from its keys, by layer.
 
     rotary = rotary_of(lm)
-    bare = rotary.unrotate(keys_BHPD, positions_BP, layer)     keys as they were before the model rotated them
-    rotary.rotate(bare, slots_BP, layer)                       the same keys at other positions
+    bare = rotary.unrotate(keys_LBHPD, positions_BP)     keys as they were before the model rotated them
+    rotary.rotate(bare, slots_BP)                        the same keys at other positions
 
 RoFormer, arXiv 2104.09864, equation 34. Models differ in which features they rotate (all, the first or the last of
 them), in which two make a pair (halves apart, as in Llama, or neighbours, as in GLM), in the angles of a layer, in
@@ -80,20 +80,25 @@ class Rotary:
         turn = self._query_turns[layer]
         return query_BNTD if turn is None else turn(turn(query_BNTD, was_BT, back=True), now_BT, back=False)
 
-    def rotate(self, x: Tensor, positions_BP: Tensor, layer: int | None = None) -> Tensor:
-        """Keys of a layer [B, H, P, D], or of all [L, B, H, P, D], at these positions ([B, P], or [1, P])."""
-        return self._turned(x, positions_BP, layer, back=False)
+    def rotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
+        """Keys of all layers at these positions ([B, P], or [1, P])."""
+        return self._turned(keys_LBHPD, positions_BP, back=False)
 
-    def unrotate(self, x: Tensor, positions_BP: Tensor, layer: int | None = None) -> Tensor:
+    def unrotate(self, keys_LBHPD: Tensor, positions_BP: Tensor) -> Tensor:
         """The inverse of `rotate`."""
-        return self._turned(x, positions_BP, layer, back=True)
+        return self._turned(keys_LBHPD, positions_BP, back=True)
 
-    def _turned(self, x: Tensor, positions_BP: Tensor, layer: int | None, *, back: bool) -> Tensor:
-        if layer is None and len(set(self._turns)) > 1:
-            parts = zip(self._turns, x, strict=True)
-            return torch.stack([t(part, positions_BP, back=back) if t else part for t, part in parts])
-        turn = self._turns[layer or 0]
-        return x if turn is None else turn(x, positions_BP, back=back)
+    def _turned(self, keys_LBHPD: Tensor, positions_BP: Tensor, *, back: bool) -> Tensor:
+        first, *others = set(self._turns)
+        if first and not others:  # all layers alike: at once
+            return first(keys_LBHPD, positions_BP, back=back)
+        parts = zip(self._turns, keys_LBHPD, strict=True)
+        return torch.stack([turn(keys, positions_BP, back=back) if turn else keys for turn, keys in parts])
+
+
+def rotaries(lm: LM) -> list[nn.Module]:
+    """The modules that make the model's angles, by the name that transformers gives them."""
+    return [module for module in lm.decoder.modules() if "Rotary" in type(module).__name__]
 
 
 @contextmanager
@@ -107,9 +112,8 @@ def angles_seen(lm: LM) -> Iterator[list[Angles]]:
         seen.setdefault((module, texts, *sorted(named.items())), _angles_of(module, texts, named))
 
     with ExitStack() as undo:
-        for module in lm.decoder.modules():
-            if "Rotary" in type(module).__name__:
-                undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
+        for module in rotaries(lm):
+            undo.callback(module.register_forward_hook(note, with_kwargs=True).remove)
         angles: list[Angles] = []
         yield angles
     angles += seen.values()

@@ -145,10 +145,8 @@ def refusal(lm: LM, part: str) -> UserError:
     """The error of a model that lacks a part of `REASONS`."""
     why, hint = REASONS[part]
     if lm.attention and part in ("hooks", "gaps", "embeddings"):
-        why, hint = (
-            f"--attention {lm.attention} leaves no way to watch or mask it slot by slot",
-            "Leave --attention out.",
-        )
+        why = f"--attention {lm.attention} leaves no way to watch or mask it slot by slot"
+        hint = "Leave --attention out."
     return UserError(f"{lm.name} ({lm.config.model_type}) cannot be used here: {why}.", hint)
 
 

@@ -42,10 +42,7 @@ class OwnLora(Trainable[LoraT]):
         UserError: the base has no linear map of that name.
     """
 
-    @classmethod
-    def needs(cls, settings: Any) -> Sequence[str]:  # noqa: ARG003
-        """Parts of the base model."""
-        return "hooks", "embeddings", "shape"
+    needs = ("hooks", "embeddings", "shape")
 
     def __init__(self, lm: LM, settings: LoraT) -> None:
         super().__init__(lm, settings)

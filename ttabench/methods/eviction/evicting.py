@@ -34,14 +34,10 @@ SettingsT = TypeVar("SettingsT", bound=ReadingSettings)
 class EvictingMethod(BaseMethod[SettingsT]):
     """State: the kept keys and values, their places in the text, and how many tokens were read."""
 
+    needs: tuple[str, ...] = ("hooks", "gaps", "shape")
     rotary: Rotary | None
     chunk: int | None
     """Tokens after which it evicts at the latest."""
-
-    @classmethod
-    def needs(cls, settings: SettingsT) -> Sequence[str]:
-        """Attention that can be watched, and positions with gaps; nothing where tokens alone are kept."""
-        return () if getattr(settings, "mode", "") == "stride" else ("hooks", "gaps", "shape")
 
     def __init__(self, lm: LM, settings: SettingsT) -> None:
         super().__init__(lm, settings)

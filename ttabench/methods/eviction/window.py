@@ -50,6 +50,8 @@ class SlidingWindow(EvictingMethod[WindowSettings]):
     spec = eviction.WINDOW
 
     def __init__(self, lm: LM, settings: WindowSettings) -> None:
+        if settings.mode == "stride":
+            self.needs = ()  # tokens alone are kept
         super().__init__(lm, settings)
         self.growth = "linear" if isinstance(settings.recent, float) else "constant"
         if settings.mode == "stride":

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,11 +32,7 @@ class InContext(BaseMethod[InContextSettings]):
     """Full context. State: the cache (keys, values), or the newest token ids with `truncate=left`."""
 
     spec = ICL
-
-    @classmethod
-    def needs(cls, settings: Any) -> Sequence[str]:  # noqa: ARG003
-        """Parts of the base model."""
-        return ("cache",)
+    needs = ("cache",)
 
     def __init__(self, lm: LM, settings: InContextSettings) -> None:
         super().__init__(lm, settings)

@@ -66,15 +66,11 @@ class KvPress(BaseMethod[Any]):
 
     spec = KVPRESS
     reads = "once"
+    needs = ("hooks", "gaps", "shape")
     wanted: ClassVar[presses.Press]
     label_notes = LABEL_NOTES
     known: ClassVar[Mapping[str, type[Any]]] = {}
     """Classes of presses by name."""
-
-    @classmethod
-    def needs(cls, settings: Any) -> Sequence[str]:  # noqa: ARG003
-        """Parts of the base model."""
-        return "hooks", "gaps", "shape"
 
     def __init__(self, lm: LM, settings: KvPressSettings | NoSettings) -> None:
         super().__init__(lm, settings)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,11 +47,7 @@ class Mac(Trainable[MacSettings]):
     """
 
     spec = MAC
-
-    @classmethod
-    def needs(cls, settings: Any) -> Sequence[str]:  # noqa: ARG003
-        """Parts of the base model."""
-        return "cache", "shape"
+    needs = ("cache", "shape")
 
     def __init__(self, lm: LM, settings: MacSettings) -> None:
         super().__init__(lm, settings)

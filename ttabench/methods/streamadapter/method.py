@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,11 +56,7 @@ class StreamAdapter(Trainable[StreamAdapterSettings]):
     spec = STREAMADAPTER
     label_notes = LABEL_NOTES
     own_tensors = ("tokens", "lengths")
-
-    @classmethod
-    def needs(cls, settings: Any) -> Sequence[str]:  # noqa: ARG003
-        """Parts of the base model."""
-        return "cache", "shape"
+    needs = ("cache", "shape")
 
     def __init__(self, lm: LM, settings: StreamAdapterSettings) -> None:
         super().__init__(lm, settings)
